@@ -1,0 +1,337 @@
+//! An engine over any ordered store in this process: checks guards, turns row changes into cells.
+//!
+//! Groups are collected into one batch. A group without guards is simply added; one with guards reads its rows, and where
+//! an earlier group of the same call has touched one of them, the batch so far is written first, so that each group
+//! sees what came before it. The commit pipeline proves most guards from memory and removes them, and then a call is one
+//! write and no reads.
+
+use std::collections::HashSet;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::storage::{Batch, Column, Reader, Storage};
+use super::{Capabilities, Engine, EngineError, Group, Outcome, Page, RowRange, View};
+use crate::codec::{CodecError, History, Record};
+use crate::keys::{after_prefix, data_key, history_key, keyspace_bounds};
+use crate::row::{Edit, KeyspaceId, Lock, Row, RowChange, RowKey, Status, WriteRecord};
+use crate::timestamp::Timestamp;
+
+const SAFE_POINT: &str = "safe point";
+const DELETIONS: &str = "deleted/";
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct LocalEngine<S> {
+    storage: S,
+    exclusive: bool,
+    /// Orders the calls that read before they write.
+    writing: Mutex<()>,
+}
+
+impl<S: Storage> LocalEngine<S> {
+    /// An engine over `storage`. `exclusive` says that nobody else can change it while this handle lives.
+    pub fn new(storage: S, exclusive: bool) -> Self {
+        Self { storage, exclusive, writing: Mutex::new(()) }
+    }
+
+    /// What lies beneath.
+    pub fn storage(&self) -> &S {
+        &self.storage
+    }
+
+    fn check_limits(&self, group: &Group) -> Result<(), EngineError> {
+        let limit = self.capabilities().group_rows_max;
+        let asked = group.changes.len();
+        if asked > limit { Err(EngineError::Limit { what: "a group's rows", asked, limit }) } else { Ok(()) }
+    }
+
+    fn refusal(&self, group: &Group) -> Result<Option<Outcome>, EngineError> {
+        for (index, change) in group.changes.iter().enumerate().filter(|(_, change)| !change.guards.is_empty()) {
+            let row = read_row(&self.storage, &change.row, change.start_ts)?;
+            if !change.guards.iter().all(|guard| guard.holds(&row)) {
+                return Ok(Some(Outcome::Refused { index, row: Box::new(row) }));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl<S: Storage> Engine for LocalEngine<S> {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { group_rows_max: usize::MAX, group_bytes_max: usize::MAX, exclusive: self.exclusive }
+    }
+
+    fn view(&self) -> Result<Arc<dyn View>, EngineError> {
+        Ok(Arc::new(LocalView(self.storage.view()?)))
+    }
+
+    fn row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
+        read_row(&self.storage.view()?, row, start_ts)
+    }
+
+    fn apply(&self, groups: &[Group]) -> Result<Vec<Outcome>, EngineError> {
+        groups.iter().try_for_each(|group| self.check_limits(group))?;
+        let _in_turn = self.writing.lock();
+        let guarded = |group: &Group| group.changes.iter().any(|change| !change.guards.is_empty());
+        let reads = groups.iter().any(guarded);
+        let mut outcomes = Vec::with_capacity(groups.len());
+        let mut cells = Cells { batch: self.storage.batch(), buffer: Vec::new() };
+        let mut touched: HashSet<&RowKey> = HashSet::new();
+        for group in groups {
+            if guarded(group) {
+                if group.changes.iter().any(|change| touched.contains(&change.row)) {
+                    self.storage.write(std::mem::replace(&mut cells.batch, self.storage.batch()))?;
+                    touched.clear();
+                }
+                if let Some(refused) = self.refusal(group)? {
+                    outcomes.push(refused);
+                    continue;
+                }
+            }
+            for change in &group.changes {
+                cells.add(change);
+            }
+            if reads {
+                touched.extend(group.changes.iter().map(|change| &change.row));
+            }
+            outcomes.push(Outcome::Applied);
+        }
+        self.storage.write(cells.batch)?;
+        Ok(outcomes)
+    }
+
+    fn sync(&self) -> Result<(), EngineError> {
+        self.storage.sync()
+    }
+
+    fn meta(&self, name: &str) -> Result<Option<Vec<u8>>, EngineError> {
+        self.storage.get(Column::Meta, name.as_bytes(), <[u8]>::to_vec)
+    }
+
+    fn metas(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, EngineError> {
+        let mut found = Vec::new();
+        self.storage.scan(Column::Meta, &prefix_range(prefix.as_bytes()), false, |key, value| {
+            found.push((String::from_utf8_lossy(key).into_owned(), value.to_vec()));
+            true
+        })?;
+        Ok(found)
+    }
+
+    fn set_meta(&self, entries: &[(String, Option<Vec<u8>>)]) -> Result<(), EngineError> {
+        let mut batch = self.storage.batch();
+        for (name, value) in entries {
+            match value {
+                Some(value) => batch.put(Column::Meta, name.as_bytes(), value),
+                None => batch.delete(Column::Meta, name.as_bytes()),
+            }
+        }
+        self.storage.write(batch)
+    }
+
+    fn safe_point(&self) -> Result<Timestamp, EngineError> {
+        read_safe_point(&self.storage)
+    }
+
+    fn advance_safe_point(&self, to: Timestamp) -> Result<(), EngineError> {
+        let _in_turn = self.writing.lock();
+        if to <= read_safe_point(&self.storage)? {
+            return Ok(());
+        }
+        self.set_meta(&[(SAFE_POINT.into(), Some(to.to_u64().to_be_bytes().to_vec()))])
+    }
+
+    fn deletions(&self, upto: Timestamp, limit: usize) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
+        let mut found = Vec::new();
+        let mut malformed = None;
+        self.storage.scan(Column::Meta, &prefix_range(DELETIONS.as_bytes()), false, |key, _| {
+            match split_deletion(key) {
+                Some((ts, row)) if ts <= upto => found.push((ts, row)),
+                Some(_) => return false,
+                None => malformed = Some(key.escape_ascii().to_string()),
+            }
+            malformed.is_none() && found.len() < limit
+        })?;
+        match malformed {
+            Some(key) => Err(EngineError::Corruption(format!("the collector's work list has an entry {key:?}"))),
+            None => Ok(found),
+        }
+    }
+
+    fn erase(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {
+        let (start, end) = keyspace_bounds(keyspace);
+        let mut batch = self.storage.batch();
+        for column in [Column::Data, Column::Lock, Column::Write, Column::History] {
+            batch.delete_range(column, &start, &end);
+        }
+        self.storage.write(batch)
+    }
+}
+
+struct Cells<B> {
+    batch: B,
+    buffer: Vec<u8>,
+}
+
+impl<B: Batch> Cells<B> {
+    fn add(&mut self, change: &RowChange) {
+        let row = change.row.as_bytes();
+        self.edit(Column::Lock, row, &change.lock);
+        self.edit(Column::Write, row, &change.write);
+        for (start_ts, edit) in &change.data {
+            let key = data_key(&change.row, *start_ts);
+            match edit {
+                Edit::Keep => {}
+                Edit::Put(value) => self.batch.put(Column::Data, &key, value),
+                Edit::Delete => self.batch.delete(Column::Data, &key),
+            }
+        }
+        match &change.status {
+            Edit::Keep => {}
+            Edit::Put(status) => {
+                let key = history_key(&change.row, change.start_ts);
+                self.put(Column::History, &key, &History::Ended(*status));
+            }
+            Edit::Delete => self.batch.delete(Column::History, &history_key(&change.row, change.start_ts)),
+        }
+        if let Some(version) = &change.version {
+            let key = history_key(&change.row, version.commit_ts);
+            self.put(Column::History, &key, &History::Version(version.clone()));
+        }
+        if let Edit::Put(WriteRecord { commit_ts, value: None, .. }) = &change.write {
+            self.batch.put(Column::Meta, &deletion_key(*commit_ts, &change.row), &[]);
+        }
+        if let Some(ts) = change.collected {
+            self.batch.delete(Column::Meta, &deletion_key(ts, &change.row));
+        }
+    }
+
+    fn edit<T: Record>(&mut self, column: Column, key: &[u8], edit: &Edit<T>) {
+        match edit {
+            Edit::Keep => {}
+            Edit::Put(record) => self.put(column, key, record),
+            Edit::Delete => self.batch.delete(column, key),
+        }
+    }
+
+    fn put<T: Record>(&mut self, column: Column, key: &[u8], record: &T) {
+        self.buffer.clear();
+        record.encode(&mut self.buffer);
+        self.batch.put(column, key, &self.buffer);
+    }
+}
+
+struct LocalView<R>(R);
+
+impl<R: Reader> View for LocalView<R> {
+    fn lock(&self, row: &RowKey) -> Result<Option<Lock>, EngineError> {
+        read_record(&self.0, Column::Lock, row.as_bytes())
+    }
+
+    fn write(&self, row: &RowKey) -> Result<Option<WriteRecord>, EngineError> {
+        read_record(&self.0, Column::Write, row.as_bytes())
+    }
+
+    fn status(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError> {
+        read_status(&self.0, row, start_ts)
+    }
+
+    fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Vec<u8>>, EngineError> {
+        self.0.get(Column::Data, &data_key(row, start_ts), <[u8]>::to_vec)
+    }
+
+    fn version(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError> {
+        let range = RowRange {
+            start: Bound::Included(history_key(row, upto)),
+            end: Bound::Included(history_key(row, Timestamp::ZERO)),
+        };
+        let mut found = Ok(None);
+        self.0.scan(Column::History, &range, false, |key, bytes| {
+            match decode::<History>(Column::History, key, bytes) {
+                Ok(History::Ended(_)) => return true,
+                Ok(History::Version(version)) => found = Ok(Some(version)),
+                Err(why) => found = Err(why),
+            }
+            false
+        })?;
+        found
+    }
+
+    fn writes(&self, page: &Page<'_>) -> Result<Vec<(RowKey, WriteRecord)>, EngineError> {
+        read_page(&self.0, Column::Write, page)
+    }
+
+    fn locks(&self, page: &Page<'_>) -> Result<Vec<(RowKey, Lock)>, EngineError> {
+        read_page(&self.0, Column::Lock, page)
+    }
+}
+
+fn read_row(reader: &impl Reader, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
+    Ok(Row {
+        lock: read_record(reader, Column::Lock, row.as_bytes())?,
+        write: read_record(reader, Column::Write, row.as_bytes())?,
+        status: read_status(reader, row, start_ts)?,
+        safe_point: read_safe_point(reader)?,
+    })
+}
+
+fn read_status(reader: &impl Reader, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError> {
+    match read_record(reader, Column::History, &history_key(row, start_ts))? {
+        Some(History::Ended(status)) => Ok(Some(status)),
+        Some(History::Version(version)) => Err(EngineError::Corruption(format!(
+            "row {row:?}: a version stands where the status of a transaction that began at {start_ts} belongs: {version:?}"
+        ))),
+        None => Ok(None),
+    }
+}
+
+fn read_safe_point(reader: &impl Reader) -> Result<Timestamp, EngineError> {
+    let read = |bytes: &[u8]| <[u8; 8]>::try_from(bytes).map(u64::from_be_bytes);
+    match reader.get(Column::Meta, SAFE_POINT.as_bytes(), read)? {
+        Some(Ok(number)) => Ok(Timestamp::from_u64(number)),
+        Some(Err(_)) => Err(EngineError::Corruption("the safe point is not a timestamp".into())),
+        None => Ok(Timestamp::ZERO),
+    }
+}
+
+fn read_record<T: Record>(reader: &impl Reader, column: Column, key: &[u8]) -> Result<Option<T>, EngineError> {
+    reader.get(column, key, |bytes| decode(column, key, bytes))?.transpose()
+}
+
+fn read_page<T: Record>(reader: &impl Reader, column: Column, page: &Page<'_>) -> Result<Vec<(RowKey, T)>, EngineError> {
+    let mut found = Vec::new();
+    let mut failed = None;
+    if page.limit == 0 {
+        return Ok(found);
+    }
+    reader.scan(column, page.range, page.backwards, |key, bytes| {
+        match (RowKey::from_bytes(key), decode(column, key, bytes)) {
+            (Some(row), Ok(record)) => found.push((row, record)),
+            (None, _) => failed = Some(EngineError::Corruption(format!("{column:?} column: {key:?} is no row"))),
+            (_, Err(why)) => failed = Some(why),
+        }
+        failed.is_none() && found.len() < page.limit
+    })?;
+    failed.map_or(Ok(found), Err)
+}
+
+fn decode<T: Record>(column: Column, key: &[u8], bytes: &[u8]) -> Result<T, EngineError> {
+    T::decode(bytes).map_err(|why: CodecError| {
+        EngineError::Corruption(format!("{column:?} column, key {}: {why}", key.escape_ascii()))
+    })
+}
+
+fn prefix_range(prefix: &[u8]) -> RowRange {
+    let end = after_prefix(prefix).map_or(Bound::Unbounded, Bound::Excluded);
+    RowRange { start: Bound::Included(prefix.to_vec()), end }
+}
+
+fn deletion_key(ts: Timestamp, row: &RowKey) -> Vec<u8> {
+    [DELETIONS.as_bytes(), &ts.to_u64().to_be_bytes(), row.as_bytes()].concat()
+}
+
+fn split_deletion(key: &[u8]) -> Option<(Timestamp, RowKey)> {
+    let (ts, row) = key.strip_prefix(DELETIONS.as_bytes())?.split_first_chunk()?;
+    Some((Timestamp::from_u64(u64::from_be_bytes(*ts)), RowKey::from_bytes(row)?))
+}

@@ -1,0 +1,174 @@
+//! The seam below the protocol: what percolite asks of the thing that keeps its rows.
+//!
+//! An engine promises two things and no more: *one row's columns can be checked and changed atomically*, and *a
+//! consistent view of the past few moments can be read*. It may promise more and says so in its [`Capabilities`], which are
+//! checked, never assumed: a group of rows larger than the engine can change at once is refused, not split.
+//!
+//! Guards are a closed set ([`Guard`](crate::row::Guard)), so an engine can check them where the rows are, in one round
+//! trip. A refused row answers with what was found there. Any other failure is [`EngineError::Unknown`]: the change may
+//! have been made or not, and only looking can tell.
+//!
+//! Below this seam sit the engines: [`local`] turns row changes into bytes for any ordered store in this process, of
+//! which [`rocks`] is the durable one and [`sim`] the one in memory whose crashes can be chosen. [`unreliable`] makes any
+//! engine delay, repeat and lose.
+
+pub mod local;
+#[cfg(feature = "rocks")]
+pub mod rocks;
+pub mod sim;
+pub mod storage;
+pub mod unreliable;
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use crate::row::{KeyspaceId, Lock, Row, RowChange, RowKey, Status, WriteRecord};
+use crate::timestamp::Timestamp;
+
+/// Keeps rows.
+pub trait Engine: Send + Sync {
+    /// What the engine can do beyond the minimum.
+    fn capabilities(&self) -> Capabilities;
+
+    /// A consistent view of everything applied before this call.
+    fn view(&self) -> Result<Arc<dyn View>, EngineError>;
+
+    /// One row as it is now, with the status of the transaction that began at `start_ts`.
+    fn row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError>;
+
+    /// Applies each group in turn, as a whole or not at all, and answers for each.
+    ///
+    /// An error leaves open which of the groups were applied.
+    fn apply(&self, groups: &[Group]) -> Result<Vec<Outcome>, EngineError>;
+
+    /// Returns once everything applied before this call would survive a power cut.
+    fn sync(&self) -> Result<(), EngineError>;
+
+    /// Reads an entry of the store's own bookkeeping.
+    fn meta(&self, name: &str) -> Result<Option<Vec<u8>>, EngineError>;
+
+    /// Entries of the store's own bookkeeping whose names begin with `prefix`, in order of their names.
+    fn metas(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, EngineError>;
+
+    /// Changes entries of the store's own bookkeeping, all or none; in order with [`Engine::apply`].
+    fn set_meta(&self, entries: &[(String, Option<Vec<u8>>)]) -> Result<(), EngineError>;
+
+    /// Transactions that began before this are over; their records may be gone.
+    fn safe_point(&self) -> Result<Timestamp, EngineError>;
+
+    /// Moves the safe point; it never goes back.
+    fn advance_safe_point(&self, to: Timestamp) -> Result<(), EngineError>;
+
+    /// Rows deleted at or below a timestamp whose record of the deletion is still kept, oldest first.
+    fn deletions(&self, upto: Timestamp, limit: usize) -> Result<Vec<(Timestamp, RowKey)>, EngineError>;
+
+    /// Removes every cell of a keyspace. In order with [`Engine::apply`], atomic for none of it.
+    fn erase(&self, keyspace: KeyspaceId) -> Result<(), EngineError>;
+}
+
+/// What an engine can do beyond changing one row atomically.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// The most rows that one atomic group may have.
+    pub group_rows_max: usize,
+    /// The most bytes of keys and values that one atomic group may have.
+    pub group_bytes_max: usize,
+    /// Whether only this process can change the engine's rows while it is open.
+    pub exclusive: bool,
+}
+
+/// Row changes that are made together.
+#[derive(Clone, Debug, Default)]
+pub struct Group {
+    /// At most one change a row.
+    pub changes: Vec<RowChange>,
+}
+
+/// What became of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Every change is made.
+    Applied,
+    /// None is: a guard of the change at `index` did not hold for the row as it was found.
+    Refused {
+        /// Which change.
+        index: usize,
+        /// What was found there.
+        row: Box<Row>,
+    },
+}
+
+/// Why an engine gave no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The request may or may not have taken effect.
+    #[error("the engine failed, and what it was asked for may or may not have happened: {0}")]
+    Unknown(String),
+    /// The request asked for more than the engine's capabilities and was not begun.
+    #[error("{what} of {asked} exceeds the engine's limit of {limit}")]
+    Limit {
+        /// What was too much.
+        what: &'static str,
+        /// How much was asked for.
+        asked: usize,
+        /// How much there may be.
+        limit: usize,
+    },
+    /// What is stored is not what was written.
+    #[error("{0}")]
+    Corruption(String),
+    /// The place is no store, or one of another format; nothing was changed.
+    #[error("{0}")]
+    NotAStore(String),
+    /// The engine is in use by another process or handle.
+    #[error("{0}")]
+    Busy(String),
+    /// Opening failed; nothing is known to be wrong with what is stored.
+    #[error("{0}")]
+    Open(String),
+}
+
+/// A consistent view of all columns.
+pub trait View: Send + Sync {
+    /// The lock column.
+    fn lock(&self, row: &RowKey) -> Result<Option<Lock>, EngineError>;
+    /// The write column: the newest version.
+    fn write(&self, row: &RowKey) -> Result<Option<WriteRecord>, EngineError>;
+    /// How a transaction ended at a row.
+    fn status(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError>;
+    /// The data column.
+    fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Vec<u8>>, EngineError>;
+    /// The newest replaced version committed at or below a timestamp, where history is kept.
+    fn version(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError>;
+    /// Newest versions of a range of rows, from its start or, backwards, from its end.
+    fn writes(&self, page: &Page<'_>) -> Result<Vec<(RowKey, WriteRecord)>, EngineError>;
+    /// Locks of a range of rows, from its start or, backwards, from its end.
+    fn locks(&self, page: &Page<'_>) -> Result<Vec<(RowKey, Lock)>, EngineError>;
+}
+
+/// A request for the next rows of a range.
+#[derive(Clone, Copy, Debug)]
+pub struct Page<'a> {
+    /// The range.
+    pub range: &'a RowRange,
+    /// Whether to begin at the range's end and go down.
+    pub backwards: bool,
+    /// The most rows to answer with.
+    pub limit: usize,
+}
+
+/// A range of rows by their bytes ([`RowKey::as_bytes`]).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowRange {
+    /// Where it begins.
+    pub start: Bound<Vec<u8>>,
+    /// Where it ends.
+    pub end: Bound<Vec<u8>>,
+}
+
+impl RowRange {
+    /// Every row of every keyspace.
+    pub fn all() -> Self {
+        Self { start: Bound::Unbounded, end: Bound::Unbounded }
+    }
+}

@@ -1,0 +1,368 @@
+//! The durable engine of one process: RocksDB.
+//!
+//! Each column is a column family; `meta` is the default one. All of them share one write-ahead log, which is what makes a
+//! batch atomic over columns and a crash leave a prefix of batches. That second property has to be asked for: see
+//! [`options`].
+//!
+//! A file `PERCOLITE` beside RocksDB's own says that the folder is a store and in which format, so that a foreign or newer
+//! folder is refused before anything in it is changed; it is also what a process locks to have the store for itself.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read as _, Write as _};
+use std::ops::Bound;
+use std::path::Path;
+use std::sync::Arc;
+
+use rocksdb::{
+    BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType, DBRawIterator, Options,
+    ReadOptions, Snapshot, WriteBatch, WriteOptions,
+};
+use self_cell::self_cell;
+
+use super::local::LocalEngine;
+use super::storage::{Batch, Column, Reader, Storage};
+use super::{EngineError, RowRange};
+
+/// The engine over RocksDB.
+pub type RocksEngine = LocalEngine<RocksStorage>;
+
+/// The format that this program writes.
+const FORMAT: u32 = 1;
+const MARKER: &str = "PERCOLITE";
+const MARKER_TEXT: &str = "percolite store, format ";
+const BLOOM_BITS_PER_KEY: f64 = 10.0;
+
+/// How much memory RocksDB may use, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct RocksMemory {
+    /// For blocks read from files.
+    pub cache: usize,
+    /// For writes not yet in files, all columns together.
+    pub write_buffers: usize,
+}
+
+/// RocksDB as a [`Storage`].
+pub struct RocksStorage {
+    database: Arc<Database>,
+    write_options: WriteOptions,
+    /// Dropped after the database: the lock on the folder ends last.
+    _marker: File,
+}
+
+struct Columns<'a> {
+    meta: &'a ColumnFamily,
+    data: &'a ColumnFamily,
+    lock: &'a ColumnFamily,
+    write: &'a ColumnFamily,
+    history: &'a ColumnFamily,
+}
+
+impl<'a> Columns<'a> {
+    fn get(&self, column: Column) -> &'a ColumnFamily {
+        match column {
+            Column::Meta => self.meta,
+            Column::Data => self.data,
+            Column::Lock => self.lock,
+            Column::Write => self.write,
+            Column::History => self.history,
+        }
+    }
+}
+
+fn name(column: Column) -> &'static str {
+    match column {
+        Column::Meta => rocksdb::DEFAULT_COLUMN_FAMILY_NAME,
+        Column::Data => "data",
+        Column::Lock => "lock",
+        Column::Write => "write",
+        Column::History => "history",
+    }
+}
+
+self_cell!(
+    struct Database {
+        owner: DB,
+        #[covariant]
+        dependent: Columns,
+    }
+);
+
+struct Pinned<'a> {
+    snapshot: Snapshot<'a>,
+    options: ReadOptions,
+    columns: &'a Columns<'a>,
+    db: &'a DB,
+}
+
+self_cell!(
+    struct PinnedCell {
+        owner: Arc<Database>,
+        #[covariant]
+        dependent: Pinned,
+    }
+);
+
+/// A RocksDB snapshot that keeps its database open.
+pub struct RocksView(PinnedCell);
+
+impl RocksStorage {
+    /// Opens the store in `path`, which is created if it is missing or empty.
+    pub fn open(path: &Path, memory: RocksMemory) -> Result<Self, EngineError> {
+        let marker = claim(path)?;
+        let options = options(memory)?;
+        let table = table_options(memory);
+        let descriptors = Column::ALL.map(|column| {
+            let mut options = options.clone();
+            options.set_block_based_table_factory(&table);
+            ColumnFamilyDescriptor::new(name(column), options)
+        });
+        let db = DB::open_cf_descriptors(&options, path, descriptors).map_err(opening)?;
+        let database = Database::try_new(db, |db| {
+            let find = |column| {
+                let missing = || EngineError::NotAStore(format!("column family {:?} is missing", name(column)));
+                db.cf_handle(name(column)).ok_or_else(missing)
+            };
+            Ok(Columns {
+                meta: find(Column::Meta)?,
+                data: find(Column::Data)?,
+                lock: find(Column::Lock)?,
+                write: find(Column::Write)?,
+                history: find(Column::History)?,
+            })
+        })?;
+        Ok(Self { database: Arc::new(database), write_options: WriteOptions::default(), _marker: marker })
+    }
+}
+
+/// RocksDB's options, and why they are not the default ones.
+///
+/// - `track_and_verify_wals`: a switch to a new log file does not sync the old one, and recovery does not look for gaps. If
+///   the old file loses its unsynced tail exactly at a record border, RocksDB replays the new file over the hole. With
+///   this option it stops at the hole, and what is recovered is a prefix of what was written. Early release of row locks
+///   and unsynced prewrites are sound only on a prefix. (It has no setter; `track_and_verify_wals_in_manifest` is another.)
+/// - `max_bgerror_resume_count=0`: after a failed write the store stays closed until it is opened again, so RocksDB need not
+///   try to come back by itself.
+/// - No `sync` on any write, no `unordered_write`, no manual log flush, no recycled log files: the first would hold up the
+///   group behind a running sync, the others give up the order that recovery relies on.
+fn options(memory: RocksMemory) -> Result<Options, EngineError> {
+    let mut options = Options::default()
+        .get_options_from_string("track_and_verify_wals=true;avoid_flush_during_recovery=false;max_bgerror_resume_count=0")
+        .map_err(|why| EngineError::Open(why.to_string()))?;
+    options.create_if_missing(true);
+    options.create_missing_column_families(true);
+    options.set_compression_type(DBCompressionType::Lz4);
+    options.set_enable_write_thread_adaptive_yield(false);
+    options.set_write_buffer_size((memory.write_buffers / 4).max(1 << 20));
+    options.set_db_write_buffer_size(memory.write_buffers);
+    options.set_max_background_jobs(2);
+    options.set_bytes_per_sync(1 << 20);
+    options.set_keep_log_file_num(2);
+    Ok(options)
+}
+
+fn table_options(memory: RocksMemory) -> BlockBasedOptions {
+    let mut table = BlockBasedOptions::default();
+    table.set_block_cache(&Cache::new_lru_cache(memory.cache));
+    table.set_bloom_filter(BLOOM_BITS_PER_KEY, false);
+    table.set_cache_index_and_filter_blocks(true);
+    table.set_pin_l0_filter_and_index_blocks_in_cache(true);
+    table.set_format_version(6);
+    table
+}
+
+/// Makes sure that the folder is a store of this format or may become one, and locks it.
+fn claim(path: &Path) -> Result<File, EngineError> {
+    let cannot = |what: &str, why: io::Error| EngineError::Open(format!("cannot {what} {}: {why}", path.display()));
+    fs::create_dir_all(path).map_err(|why| cannot("create", why))?;
+    let marker = path.join(MARKER);
+    if !marker.try_exists().map_err(|why| cannot("look into", why))? {
+        let mut others = fs::read_dir(path).map_err(|why| cannot("look into", why))?;
+        if others.next().is_some() {
+            return Err(EngineError::NotAStore(format!(
+                "{} is not empty and has no file {MARKER}: it is not a percolite store",
+                path.display()
+            )));
+        }
+        mark(path).map_err(|why| cannot("create a store in", why))?;
+    }
+    let mut file = OpenOptions::new().read(true).write(true).open(&marker).map_err(|why| cannot("open", why))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            return Err(EngineError::Busy(format!("{} is already open in this or another process", path.display())));
+        }
+        Err(TryLockError::Error(why)) => return Err(cannot("lock", why)),
+    }
+    let mut text = String::new();
+    file.read_to_string(&mut text).map_err(|why| cannot("read", why))?;
+    match text.trim_end().strip_prefix(MARKER_TEXT).map(str::parse::<u32>) {
+        Some(Ok(FORMAT)) => Ok(file),
+        Some(Ok(newer)) => Err(EngineError::NotAStore(format!(
+            "{} has format {newer}, this program reads format {FORMAT}: use a newer percolite",
+            path.display()
+        ))),
+        _ => Err(EngineError::NotAStore(format!("{} is not a percolite store's", marker.display()))),
+    }
+}
+
+/// The marker appears whole or not at all, and before RocksDB writes anything.
+fn mark(path: &Path) -> io::Result<()> {
+    let unfinished = path.join(format!("{MARKER}.new"));
+    let mut file = File::create(&unfinished)?;
+    file.write_all(format!("{MARKER_TEXT}{FORMAT}\n").as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&unfinished, path.join(MARKER))?;
+    File::open(path)?.sync_all()
+}
+
+fn opening(why: rocksdb::Error) -> EngineError {
+    match why.kind() {
+        rocksdb::ErrorKind::Corruption => EngineError::Corruption(why.to_string()),
+        rocksdb::ErrorKind::InvalidArgument => EngineError::NotAStore(why.to_string()),
+        _ => EngineError::Open(why.to_string()),
+    }
+}
+
+fn failed(why: rocksdb::Error) -> EngineError {
+    match why.kind() {
+        rocksdb::ErrorKind::Corruption => EngineError::Corruption(why.to_string()),
+        _ => EngineError::Unknown(why.to_string()),
+    }
+}
+
+fn get<T>(
+    db: &DB,
+    column: &ColumnFamily,
+    key: &[u8],
+    options: &ReadOptions,
+    read: impl FnOnce(&[u8]) -> T,
+) -> Result<Option<T>, EngineError> {
+    let found = db.get_pinned_cf_opt(column, key, options).map_err(failed)?;
+    Ok(found.map(|bytes| read(&bytes)))
+}
+
+fn scan(
+    db: &DB,
+    column: &ColumnFamily,
+    mut options: ReadOptions,
+    range: &RowRange,
+    backwards: bool,
+    mut visit: impl FnMut(&[u8], &[u8]) -> bool,
+) -> Result<(), EngineError> {
+    // RocksDB includes its lower bound and excludes its upper one; a zero byte behind a key is the next key.
+    let just_after = |key: &[u8]| [key, &[0]].concat();
+    match &range.start {
+        Bound::Included(start) => options.set_iterate_lower_bound(start.clone()),
+        Bound::Excluded(start) => options.set_iterate_lower_bound(just_after(start)),
+        Bound::Unbounded => {}
+    }
+    match &range.end {
+        Bound::Included(end) => options.set_iterate_upper_bound(just_after(end)),
+        Bound::Excluded(end) => options.set_iterate_upper_bound(end.clone()),
+        Bound::Unbounded => {}
+    }
+    let mut cells: DBRawIterator<'_> = db.raw_iterator_cf_opt(column, options);
+    if backwards {
+        cells.seek_to_last();
+    } else {
+        cells.seek_to_first();
+    }
+    while let Some((key, value)) = cells.item() {
+        if !visit(key, value) {
+            return Ok(());
+        }
+        if backwards {
+            cells.prev();
+        } else {
+            cells.next();
+        }
+    }
+    cells.status().map_err(failed)
+}
+
+impl Reader for RocksStorage {
+    fn get<T>(&self, column: Column, key: &[u8], read: impl FnOnce(&[u8]) -> T) -> Result<Option<T>, EngineError> {
+        self.database.with_dependent(|db, columns| get(db, columns.get(column), key, &ReadOptions::default(), read))
+    }
+
+    fn scan(
+        &self,
+        column: Column,
+        range: &RowRange,
+        backwards: bool,
+        visit: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), EngineError> {
+        let options = ReadOptions::default();
+        self.database.with_dependent(|db, columns| scan(db, columns.get(column), options, range, backwards, visit))
+    }
+}
+
+impl Reader for RocksView {
+    fn get<T>(&self, column: Column, key: &[u8], read: impl FnOnce(&[u8]) -> T) -> Result<Option<T>, EngineError> {
+        let pinned = self.0.borrow_dependent();
+        get(pinned.db, pinned.columns.get(column), key, &pinned.options, read)
+    }
+
+    fn scan(
+        &self,
+        column: Column,
+        range: &RowRange,
+        backwards: bool,
+        visit: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), EngineError> {
+        let pinned = self.0.borrow_dependent();
+        let mut options = ReadOptions::default();
+        options.set_snapshot(&pinned.snapshot);
+        scan(pinned.db, pinned.columns.get(column), options, range, backwards, visit)
+    }
+}
+
+impl Storage for RocksStorage {
+    type View = RocksView;
+    type Batch<'a> = RocksBatch<'a>;
+
+    fn view(&self) -> Result<RocksView, EngineError> {
+        Ok(RocksView(PinnedCell::new(Arc::clone(&self.database), |database| {
+            let db = database.borrow_owner();
+            let snapshot = db.snapshot();
+            let mut options = ReadOptions::default();
+            options.set_snapshot(&snapshot);
+            Pinned { snapshot, options, columns: database.borrow_dependent(), db }
+        })))
+    }
+
+    fn batch(&self) -> RocksBatch<'_> {
+        RocksBatch { batch: WriteBatch::default(), columns: self.database.borrow_dependent() }
+    }
+
+    fn write(&self, batch: RocksBatch<'_>) -> Result<(), EngineError> {
+        if batch.batch.is_empty() {
+            return Ok(());
+        }
+        self.database.borrow_owner().write_opt(batch.batch, &self.write_options).map_err(failed)
+    }
+
+    fn sync(&self) -> Result<(), EngineError> {
+        self.database.borrow_owner().flush_wal(true).map_err(failed)
+    }
+}
+
+/// See [`Storage::Batch`].
+pub struct RocksBatch<'a> {
+    batch: WriteBatch,
+    columns: &'a Columns<'a>,
+}
+
+impl Batch for RocksBatch<'_> {
+    fn put(&mut self, column: Column, key: &[u8], value: &[u8]) {
+        self.batch.put_cf(self.columns.get(column), key, value);
+    }
+
+    fn delete(&mut self, column: Column, key: &[u8]) {
+        self.batch.delete_cf(self.columns.get(column), key);
+    }
+
+    fn delete_range(&mut self, column: Column, start: &[u8], end: &[u8]) {
+        self.batch.delete_range_cf(self.columns.get(column), start, end);
+    }
+}

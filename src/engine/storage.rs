@@ -1,0 +1,67 @@
+//! An ordered map of bytes in a few columns: the least that [`local`](super::local) needs to be an engine.
+
+use super::{EngineError, RowRange};
+
+/// Where a cell is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Column {
+    /// The store's own bookkeeping: format version, oracle, safe point, catalog, the collector's work list.
+    Meta,
+    /// Long values, by row and `start_ts`.
+    Data,
+    /// Locks, by row.
+    Lock,
+    /// Newest versions, by row.
+    Write,
+    /// Statuses and replaced versions, by row and inverted timestamp.
+    History,
+}
+
+impl Column {
+    /// Every column, in the order of their declaration.
+    pub const ALL: [Self; 5] = [Self::Meta, Self::Data, Self::Lock, Self::Write, Self::History];
+}
+
+/// Reads cells.
+pub trait Reader: Send + Sync {
+    /// Hands the cell's bytes to `read`, if the cell is there.
+    fn get<T>(&self, column: Column, key: &[u8], read: impl FnOnce(&[u8]) -> T) -> Result<Option<T>, EngineError>;
+
+    /// Hands cells in order to `visit` until it answers `false`.
+    fn scan(
+        &self,
+        column: Column,
+        range: &RowRange,
+        backwards: bool,
+        visit: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), EngineError>;
+}
+
+/// Changes to cells that are made together.
+pub trait Batch {
+    /// Sets a cell.
+    fn put(&mut self, column: Column, key: &[u8], value: &[u8]);
+    /// Empties a cell.
+    fn delete(&mut self, column: Column, key: &[u8]);
+    /// Empties every cell from `start` up to, and without, `end`.
+    fn delete_range(&mut self, column: Column, start: &[u8], end: &[u8]);
+}
+
+/// Keeps cells. Reading it directly sees the latest state.
+pub trait Storage: Reader + 'static {
+    /// A consistent view of all columns.
+    type View: Reader + 'static;
+    /// See [`Batch`].
+    type Batch<'a>: Batch
+    where
+        Self: 'a;
+
+    /// Opens a view of everything written so far.
+    fn view(&self) -> Result<Self::View, EngineError>;
+    /// Begins a batch.
+    fn batch(&self) -> Self::Batch<'_>;
+    /// Makes the batch's changes, all or none, after those of every earlier batch, also across a crash.
+    fn write(&self, batch: Self::Batch<'_>) -> Result<(), EngineError>;
+    /// Returns once every batch written before this call would survive a power cut.
+    fn sync(&self) -> Result<(), EngineError>;
+}

@@ -1,0 +1,188 @@
+//! Errors: one type, few kinds, each made for something a caller would do differently.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use crate::engine::EngineError;
+use crate::owner::OwnerId;
+use crate::row::RowKey;
+use crate::timestamp::Timestamp;
+
+/// The result of everything that can fail here.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why an operation failed. Decide on [`Error::kind`]; the text is for people and may change.
+#[derive(Debug)]
+pub struct Error {
+    kind: ErrorKind,
+    source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+/// What a caller can do about an error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// Another transaction came first. Nothing of this one remains; run it again from its beginning, which
+    /// [`Store::transact`](crate::Store::transact) does by itself.
+    Conflict(Box<Conflict>),
+    /// [`Store::transact`](crate::Store::transact) met a conflict at every attempt and gives up. Try again later.
+    Exhausted {
+        /// How often it was tried.
+        attempts: u32,
+        /// The last conflict.
+        conflict: Box<Conflict>,
+    },
+    /// `insert` found the row already there.
+    AlreadyExists(RowKey),
+    /// The snapshot is older than what the store keeps or allows; begin a new one.
+    SnapshotTooOld(String),
+    /// The transaction, key or value exceeds a limit; make it smaller.
+    TooLarge {
+        /// What is too large.
+        what: &'static str,
+        /// How large it is, in bytes.
+        bytes: usize,
+        /// How large it may be, in bytes.
+        limit: usize,
+    },
+    /// The store failed at a moment when the transaction may or may not have been committed. Open the store again and
+    /// look ([`Store::txn_status`](crate::Store::txn_status)), or make the transaction safe to repeat.
+    Undetermined(String),
+    /// The call makes no sense; it changed nothing.
+    InvalidArgument(String),
+    /// The keyspace does not exist, or no longer.
+    NoSuchKeyspace(String),
+    /// What is stored is not what was written. Restore from a copy.
+    Corruption(String),
+    /// The folder holds no store, or one of a format that this program does not know. Nothing in it was changed.
+    NotAStore(String),
+    /// The store is open elsewhere; close it there.
+    Busy(String),
+    /// Reading, writing or opening failed below the store. Nothing was committed by the call.
+    Io(String),
+    /// The store has been closed, or has failed and must be opened again.
+    Closed(String),
+}
+
+/// Which transaction came first, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    /// The row that both wanted to write.
+    pub row: RowKey,
+    /// Why that is a conflict.
+    pub reason: ConflictReason,
+    /// The owner of the transaction that came first, where a record still names it.
+    pub owner: Option<OwnerId>,
+    /// When that transaction started, where a record still says so.
+    pub their_start_ts: Option<Timestamp>,
+    /// What the transaction that lost had seen.
+    pub our_read_ts: Timestamp,
+}
+
+/// Why a row could not be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ConflictReason {
+    /// The row was committed at this timestamp, after the loser's snapshot.
+    CommittedAt(Timestamp),
+    /// A transaction that has not ended holds the row's lock.
+    Locked,
+    /// Somebody took the transaction for dead and rolled it back.
+    RolledBack,
+}
+
+impl Error {
+    /// What the caller can do about it.
+    pub fn kind(&self) -> &ErrorKind {
+        &self.kind
+    }
+
+    /// Whether running the transaction again from its beginning may succeed.
+    pub fn is_retryable(&self) -> bool {
+        matches!(self.kind, ErrorKind::Conflict(_))
+    }
+
+    /// The conflict that this error is about, also when retrying was given up.
+    pub fn conflict(&self) -> Option<&Conflict> {
+        match &self.kind {
+            ErrorKind::Conflict(conflict) | ErrorKind::Exhausted { conflict, .. } => Some(conflict),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn invalid(what: impl Into<String>) -> Self {
+        ErrorKind::InvalidArgument(what.into()).into()
+    }
+
+    pub(crate) fn closed(why: impl Into<String>) -> Self {
+        ErrorKind::Closed(why.into()).into()
+    }
+}
+
+impl From<ErrorKind> for Error {
+    fn from(kind: ErrorKind) -> Self {
+        Self { kind, source: None }
+    }
+}
+
+impl From<EngineError> for Error {
+    fn from(why: EngineError) -> Self {
+        let text = why.to_string();
+        let kind = match &why {
+            EngineError::Unknown(_) | EngineError::Open(_) => ErrorKind::Io(text),
+            EngineError::Limit { what, asked, limit } => ErrorKind::TooLarge { what, bytes: *asked, limit: *limit },
+            EngineError::Corruption(_) => ErrorKind::Corruption(text),
+            EngineError::NotAStore(_) => ErrorKind::NotAStore(text),
+            EngineError::Busy(_) => ErrorKind::Busy(text),
+        };
+        Self { kind, source: Some(Box::new(why)) }
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.source.as_ref().map(|source| &**source as &(dyn StdError + 'static))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.kind {
+            ErrorKind::Conflict(conflict) => write!(f, "conflict: {conflict}"),
+            ErrorKind::Exhausted { attempts, conflict } => {
+                write!(f, "given up after {attempts} attempts; the last conflict: {conflict}")
+            }
+            ErrorKind::AlreadyExists(row) => write!(f, "row {row:?} already exists"),
+            ErrorKind::TooLarge { what, bytes, limit } => write!(f, "{what} of {bytes} exceeds the limit of {limit}"),
+            ErrorKind::Undetermined(why) => {
+                write!(f, "undetermined, the transaction may or may not have been committed: {why}")
+            }
+            ErrorKind::NoSuchKeyspace(name) => write!(f, "there is no keyspace {name:?}"),
+            ErrorKind::Corruption(why) => write!(f, "corruption: {why}"),
+            ErrorKind::SnapshotTooOld(why)
+            | ErrorKind::InvalidArgument(why)
+            | ErrorKind::NotAStore(why)
+            | ErrorKind::Busy(why)
+            | ErrorKind::Io(why) => f.write_str(why),
+            ErrorKind::Closed(why) => write!(f, "the store is closed: {why}"),
+        }
+    }
+}
+
+impl fmt::Display for Conflict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "row {:?} ", self.row)?;
+        match self.reason {
+            ConflictReason::CommittedAt(ts) => write!(f, "was committed at {ts}")?,
+            ConflictReason::Locked => write!(f, "is locked")?,
+            ConflictReason::RolledBack => write!(f, "was rolled back")?,
+        }
+        if let Some(owner) = self.owner {
+            write!(f, " by owner {owner}, who began at {} ms since 1970", owner.began_millis())?;
+        }
+        if let Some(start_ts) = self.their_start_ts {
+            write!(f, ", start_ts {start_ts}")?;
+        }
+        write!(f, "; this transaction reads at {}", self.our_read_ts)
+    }
+}

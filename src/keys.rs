@@ -1,0 +1,148 @@
+//! Keys on disk.
+//!
+//! The lock and write columns use a row's bytes as they are: keyspace id (4 bytes, big-endian), then the user's key.
+//! Data and history hold several entries a row, so there the user's key is made prefix-safe before a timestamp follows:
+//! every zero byte becomes `00 ff`, and `00 01` ends the key. That keeps the order of the keys, and entries of `a`,
+//! `a\0` and `a\0\xff` never interleave. History counts its timestamps down, so that the newest comes first.
+
+use crate::row::{KeyspaceId, RowKey};
+use crate::timestamp::Timestamp;
+
+const KEYSPACE_BYTES: usize = size_of::<u32>();
+const TIMESTAMP_BYTES: usize = size_of::<u64>();
+const ESCAPE: u8 = 0x00;
+const ESCAPED_ZERO: u8 = 0xff;
+const END: u8 = 0x01;
+
+/// The place of an uncommitted or long value in the data column.
+pub fn data_key(row: &RowKey, start_ts: Timestamp) -> Vec<u8> {
+    with_timestamp(row, start_ts.to_u64())
+}
+
+/// The place of a status or a replaced version in the history column.
+pub fn history_key(row: &RowKey, ts: Timestamp) -> Vec<u8> {
+    with_timestamp(row, !ts.to_u64())
+}
+
+/// Splits a data key; `None` when it is not one.
+pub fn split_data_key(key: &[u8]) -> Option<(RowKey, Timestamp)> {
+    let (row, number) = split(key)?;
+    Some((row, Timestamp::from_u64(number)))
+}
+
+/// Splits a history key; `None` when it is not one.
+pub fn split_history_key(key: &[u8]) -> Option<(RowKey, Timestamp)> {
+    let (row, number) = split(key)?;
+    Some((row, Timestamp::from_u64(!number)))
+}
+
+/// The first byte string after everything that a keyspace holds, in any column.
+pub fn keyspace_bounds(id: KeyspaceId) -> (Vec<u8>, Vec<u8>) {
+    let end = id.0.checked_add(1).map_or(vec![0xff; KEYSPACE_BYTES + 1], |next| next.to_be_bytes().to_vec());
+    (id.0.to_be_bytes().to_vec(), end)
+}
+
+/// The first key after all that begin with `prefix`; `None` when there is no such key.
+pub fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|byte| *byte != 0xff)?;
+    let mut end = prefix.get(..=last)?.to_vec();
+    if let Some(byte) = end.last_mut() {
+        *byte += 1;
+    }
+    Some(end)
+}
+
+fn with_timestamp(row: &RowKey, number: u64) -> Vec<u8> {
+    let mut key = Vec::with_capacity(row.as_bytes().len() + 2 + TIMESTAMP_BYTES + 8);
+    key.extend_from_slice(&row.keyspace().0.to_be_bytes());
+    for byte in row.key() {
+        key.push(*byte);
+        if *byte == ESCAPE {
+            key.push(ESCAPED_ZERO);
+        }
+    }
+    key.extend_from_slice(&[ESCAPE, END]);
+    key.extend_from_slice(&number.to_be_bytes());
+    key
+}
+
+fn split(bytes: &[u8]) -> Option<(RowKey, u64)> {
+    let (keyspace, mut rest) = bytes.split_first_chunk::<KEYSPACE_BYTES>()?;
+    let mut key = Vec::with_capacity(rest.len());
+    loop {
+        let (byte, after) = rest.split_first()?;
+        rest = after;
+        if *byte != ESCAPE {
+            key.push(*byte);
+            continue;
+        }
+        let (mark, after) = rest.split_first()?;
+        rest = after;
+        match *mark {
+            ESCAPED_ZERO => key.push(ESCAPE),
+            END => break,
+            _ => return None,
+        }
+    }
+    let number = u64::from_be_bytes(rest.try_into().ok()?);
+    Some((RowKey::new(KeyspaceId(u32::from_be_bytes(*keyspace)), &key), number))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn row(key: &[u8]) -> RowKey {
+        RowKey::new(KeyspaceId(7), key)
+    }
+
+    #[test]
+    fn rows_that_are_prefixes_of_each_other_never_interleave() {
+        let rows = [row(b"a"), row(b"a\0"), row(b"a\0\xff"), row(b"a\0\xff\0"), row(b"a\x01"), row(b"b")];
+        for pair in rows.windows(2) {
+            assert!(data_key(&pair[0], Timestamp::MAX) < data_key(&pair[1], Timestamp::ZERO), "{pair:?}");
+            assert!(history_key(&pair[0], Timestamp::ZERO) < history_key(&pair[1], Timestamp::MAX), "{pair:?}");
+        }
+    }
+
+    #[test]
+    fn a_prefix_of_nothing_but_ff_has_no_end() {
+        assert_eq!(after_prefix(b"\xff\xff"), None);
+        assert_eq!(after_prefix(b"a\xff"), Some(b"b".to_vec()));
+        assert_eq!(after_prefix(b""), None);
+    }
+
+    proptest! {
+        #[test]
+        fn keys_split_into_what_they_were_made_of(key: Vec<u8>, ts: u64) {
+            let ts = Timestamp::from_u64(ts);
+            prop_assert_eq!(split_data_key(&data_key(&row(&key), ts)), Some((row(&key), ts)));
+            prop_assert_eq!(split_history_key(&history_key(&row(&key), ts)), Some((row(&key), ts)));
+        }
+
+        #[test]
+        fn keys_keep_the_order_of_rows_then_time(a in "[\\x00\\x01ab]{0,4}", b in "[\\x00\\x01ab]{0,4}", s: u64, t: u64) {
+            let (a, b) = (row(a.as_bytes()), row(b.as_bytes()));
+            let (s, t) = (Timestamp::from_u64(s), Timestamp::from_u64(t));
+            prop_assert_eq!(data_key(&a, s).cmp(&data_key(&b, t)), a.cmp(&b).then(s.cmp(&t)));
+            prop_assert_eq!(history_key(&a, s).cmp(&history_key(&b, t)), a.cmp(&b).then(t.cmp(&s)));
+        }
+
+        #[test]
+        fn no_bytes_make_splitting_panic(bytes: Vec<u8>) {
+            let _ = split_data_key(&bytes);
+        }
+
+        #[test]
+        fn after_prefix_is_the_tight_bound(prefix: Vec<u8>, tail: Vec<u8>) {
+            if let Some(end) = after_prefix(&prefix) {
+                let mut inside = prefix.clone();
+                inside.extend(tail);
+                prop_assert!(inside < end);
+                prop_assert!(prefix < end);
+            }
+        }
+    }
+}

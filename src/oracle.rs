@@ -1,0 +1,152 @@
+//! The oracle: hands out timestamps, each once, ever increasing, over restarts and clock steps.
+//!
+//! A durable high-water mark, the lease, lies ahead of every timestamp handed out. After a restart the oracle begins
+//! above it, so nothing is handed out twice, whatever the clock says. The lease is extended in the background, well
+//! before it ends. When the clock runs ahead of the lease, which happens after a pause, timestamps simply fall behind
+//! the clock until the next extension is durable: order is what they are for, not the time of day.
+//!
+//! A clock that goes back is ignored. One that jumps forward by more than [`JUMP_MAX_MS`] is followed only that far at each
+//! extension, so that a single wrong reading does not push the store years ahead.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::timestamp::Timestamp;
+
+/// How far ahead of the clock a lease reaches, in milliseconds.
+pub const LEASE_MS: u64 = 10_000;
+/// How far a lease may advance at one extension, in milliseconds.
+pub const JUMP_MAX_MS: u64 = 24 * 3_600_000;
+
+/// Hands out timestamps.
+///
+/// An oracle that several processes share must allocate each timestamp after the request for it began: blocks kept for
+/// later requests break the order that readers rely on.
+pub trait Oracle: Send + Sync {
+    /// A timestamp greater than every other handed out before this call; `None` when the lease is used up.
+    fn next(&self, unix_millis: u64) -> Option<Timestamp>;
+}
+
+/// An oracle in this process, with a lease that somebody else makes durable.
+#[derive(Debug)]
+pub struct LeasedOracle {
+    last: AtomicU64,
+    lease_end: AtomicU64,
+}
+
+impl LeasedOracle {
+    /// An oracle that goes on above `high_water`; it hands out nothing before [`LeasedOracle::extend`] is called.
+    pub fn new(high_water: Timestamp) -> Self {
+        Self { last: AtomicU64::new(high_water.to_u64()), lease_end: AtomicU64::new(high_water.to_u64()) }
+    }
+
+    /// The first high-water mark to make durable: the clock may have moved any distance while the store was closed.
+    pub fn first_lease(&self, unix_millis: u64) -> Timestamp {
+        Timestamp::from_millis(unix_millis.max(self.last().millis()).saturating_add(LEASE_MS))
+    }
+
+    /// The high-water mark to make durable next.
+    pub fn next_lease(&self, unix_millis: u64) -> Timestamp {
+        let last = self.last().millis();
+        let clock = unix_millis.clamp(last, last.saturating_add(JUMP_MAX_MS));
+        Timestamp::from_millis(clock.saturating_add(LEASE_MS))
+    }
+
+    /// Whether less than half of the lease lies ahead.
+    pub fn needs_extension(&self, unix_millis: u64) -> bool {
+        let lease_end = Timestamp::from_u64(self.lease_end.load(Ordering::Acquire)).millis();
+        let now = Timestamp::from_u64(self.last.load(Ordering::Acquire)).millis().max(unix_millis);
+        lease_end < now.saturating_add(LEASE_MS / 2)
+    }
+
+    /// Allows timestamps up to `high_water`, which must be durable.
+    pub fn extend(&self, high_water: Timestamp) {
+        self.lease_end.fetch_max(high_water.to_u64(), Ordering::AcqRel);
+    }
+
+    /// The newest timestamp handed out.
+    pub fn last(&self) -> Timestamp {
+        Timestamp::from_u64(self.last.load(Ordering::Acquire))
+    }
+}
+
+impl Oracle for LeasedOracle {
+    fn next(&self, unix_millis: u64) -> Option<Timestamp> {
+        let lease_end = self.lease_end.load(Ordering::Acquire);
+        let clock = Timestamp::from_millis(unix_millis).to_u64();
+        let issue = |last: u64| {
+            let next = last.checked_add(1)?;
+            let wanted = if clock <= lease_end { next.max(clock) } else { next };
+            (wanted <= lease_end).then_some(wanted)
+        };
+        let last = self.last.fetch_update(Ordering::AcqRel, Ordering::Acquire, issue).ok()?;
+        issue(last).map(Timestamp::from_u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    const NOON: u64 = 1_763_726_400_000;
+    const HOUR: u64 = 3_600_000;
+
+    fn opened(high_water: Timestamp, clock: u64) -> (LeasedOracle, Timestamp) {
+        let oracle = LeasedOracle::new(high_water);
+        let lease = oracle.first_lease(clock);
+        oracle.extend(lease);
+        (oracle, lease)
+    }
+
+    #[test]
+    fn nothing_is_handed_out_before_the_lease_is_durable() {
+        assert_eq!(LeasedOracle::new(Timestamp::ZERO).next(NOON), None);
+    }
+
+    #[test]
+    fn a_million_timestamps_from_eight_threads_are_unique() {
+        let (oracle, _) = opened(Timestamp::ZERO, NOON);
+        let seen: HashSet<Timestamp> = std::thread::scope(|scope| {
+            let draw = || (0..125_000).map(|_| oracle.next(NOON).unwrap()).collect::<Vec<_>>();
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(draw)).collect();
+            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!(seen.len(), 1_000_000);
+    }
+
+    #[test]
+    fn a_clock_set_back_an_hour_over_a_restart_is_overtaken() {
+        let (oracle, lease) = opened(Timestamp::ZERO, NOON);
+        let before = oracle.next(NOON).unwrap();
+        let (reopened, _) = opened(lease, NOON - HOUR);
+        let after = reopened.next(NOON - HOUR).unwrap();
+        assert!(after > before && after > lease, "{before} {lease} {after}");
+    }
+
+    #[test]
+    fn a_clock_beyond_the_lease_is_not_followed_until_it_is_extended() {
+        let (oracle, lease) = opened(Timestamp::ZERO, NOON);
+        let ts = oracle.next(NOON + HOUR).unwrap();
+        assert!(ts <= lease);
+        assert!(oracle.needs_extension(NOON + HOUR));
+        oracle.extend(oracle.next_lease(NOON + HOUR));
+        assert!(!oracle.needs_extension(NOON + HOUR));
+        assert_eq!(oracle.next(NOON + HOUR).unwrap().millis(), NOON + HOUR);
+    }
+
+    #[test]
+    fn a_wild_jump_of_the_clock_is_followed_only_so_far() {
+        let (oracle, _) = opened(Timestamp::ZERO, NOON);
+        oracle.next(NOON).unwrap();
+        let lease = oracle.next_lease(NOON + 1000 * JUMP_MAX_MS);
+        assert_eq!(lease.millis(), NOON + JUMP_MAX_MS + LEASE_MS);
+    }
+
+    #[test]
+    fn a_used_up_lease_says_so() {
+        let (oracle, lease) = opened(Timestamp::ZERO, NOON);
+        assert_eq!(oracle.next(lease.millis()), Some(lease));
+        assert_eq!(oracle.next(lease.millis()), None);
+    }
+}

@@ -1,0 +1,230 @@
+//! Durability: who is told that their commit survives a power cut, and when.
+//!
+//! A commit is visible as soon as it is applied, and its rows are free for the next one. It is *durable* once a sync that
+//! began after it was applied has returned. A sync covers everything applied before it began, and the log is recovered as
+//! a prefix, so one number says it all: every commit at or below `durable_ts` survives.
+//!
+//! ```text
+//!   S = visible view          taken first: what is applied later may not be in this sync
+//!   engine.sync()
+//!   durable view = S          and everybody who waits for a timestamp <= S is answered
+//! ```
+//!
+//! Whoever needs durability while nobody syncs does it on the spot, without handing over to another thread. Those who
+//! come while a sync runs are left to the syncer thread, which goes on as long as anybody waits.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::combiner::Slot;
+use super::view::PinnedView;
+use super::{LEASE, Pipeline};
+use crate::error::{Error, ErrorKind, Result};
+use crate::runtime::Parker;
+use crate::timestamp::Timestamp;
+
+/// How often to look whether a running sync has renewed the lease.
+const LEASE_POLL: Duration = Duration::from_millis(1);
+
+pub struct Durability {
+    durable_ts: AtomicU64,
+    durable_view: Mutex<Arc<PinnedView>>,
+    state: Mutex<State>,
+    syncer: Mutex<Option<Arc<dyn Parker>>>,
+    stopping: AtomicBool,
+    syncs: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    syncing: bool,
+    /// Somebody wants a sync though nobody waits for it.
+    wanted: bool,
+    waiting: Vec<(Timestamp, Arc<Slot>)>,
+}
+
+impl Durability {
+    pub fn new(view: Arc<PinnedView>) -> Self {
+        Self {
+            durable_ts: AtomicU64::new(view.read_ts.to_u64()),
+            durable_view: Mutex::new(view),
+            state: Mutex::default(),
+            syncer: Mutex::default(),
+            stopping: AtomicBool::new(false),
+            syncs: AtomicU64::new(0),
+        }
+    }
+
+    pub fn durable_ts(&self) -> Timestamp {
+        Timestamp::from_u64(self.durable_ts.load(Ordering::Acquire))
+    }
+
+    /// The view of exactly what is durable.
+    pub fn view(&self) -> Arc<PinnedView> {
+        Arc::clone(&self.durable_view.lock())
+    }
+
+    pub fn syncs(&self) -> u64 {
+        self.syncs.load(Ordering::Relaxed)
+    }
+
+    /// Leaves applied commits to be answered when they are durable.
+    pub fn leave(&self, waiting: Vec<(Timestamp, Arc<Slot>)>) {
+        if waiting.is_empty() {
+            return;
+        }
+        let mut state = self.state.lock();
+        // A sync that ended since the commits were published has moved this before it looked at who waits.
+        let durable_ts = self.durable_ts();
+        for (ts, slot) in waiting {
+            if ts <= durable_ts {
+                slot.wake();
+            } else {
+                state.waiting.push((ts, slot));
+            }
+        }
+    }
+
+    /// Has the syncer thread look, if anybody waits and nobody syncs.
+    pub fn kick(&self) {
+        let state = self.state.lock();
+        if !state.syncing && (state.wanted || !state.waiting.is_empty()) {
+            self.wake_syncer();
+        }
+    }
+
+    /// Has the syncer thread sync soon.
+    pub fn want(&self) {
+        self.state.lock().wanted = true;
+        self.kick();
+    }
+
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.wake_syncer();
+    }
+
+    /// Takes out everybody who waits, to be told that the store failed.
+    pub fn give_up(&self) -> Vec<Arc<Slot>> {
+        self.state.lock().waiting.drain(..).map(|(_, slot)| slot).collect()
+    }
+
+    fn wake_syncer(&self) {
+        if let Some(syncer) = &*self.syncer.lock() {
+            syncer.unpark();
+        }
+    }
+}
+
+impl Pipeline {
+    /// Returns once everything at or below `ts`, which must be visible, is durable.
+    pub fn wait_durable(&self, ts: Timestamp) -> Result<()> {
+        let durability = &self.durability;
+        loop {
+            if durability.durable_ts() >= ts {
+                return Ok(());
+            }
+            if let Some(why) = self.failure() {
+                return Err(undetermined(why));
+            }
+            let mut state = durability.state.lock();
+            if !state.syncing {
+                state.syncing = true;
+                drop(state);
+                self.sync_once().map_err(|why| undetermined(&why.to_string()))?;
+                continue;
+            }
+            let slot = Slot::applied(self.runtime(), ts);
+            // The running sync may have begun too early, but whoever ends it sees this and goes on.
+            state.waiting.push((ts, Arc::clone(&slot)));
+            drop(state);
+            self.refuse_waiting_if_failed();
+            return slot.wait().map(drop);
+        }
+    }
+
+    /// Makes a further lease durable; for whoever has found the present one used up.
+    pub(super) fn renew_lease(&self) -> Result<()> {
+        self.check_alive()?;
+        let free = !std::mem::replace(&mut self.durability.state.lock().syncing, true);
+        if free {
+            return self.sync_once();
+        }
+        self.runtime().sleep(LEASE_POLL);
+        Ok(())
+    }
+
+    /// The syncer thread's work.
+    pub(super) fn run_syncer(&self) {
+        let durability = &self.durability;
+        let parker = self.runtime().parker();
+        *durability.syncer.lock() = Some(Arc::clone(&parker));
+        loop {
+            let due = {
+                let mut state = durability.state.lock();
+                let due = !state.syncing && (state.wanted || !state.waiting.is_empty());
+                state.syncing |= due;
+                due
+            };
+            if due && self.failure().is_none() {
+                // A failure has poisoned the pipeline and answered everybody; the thread only stays to be stopped.
+                let _ = self.sync_once();
+            } else if durability.stopping.load(Ordering::Acquire) {
+                return;
+            } else {
+                parker.park(None);
+            }
+        }
+    }
+
+    /// One sync; the caller has set `syncing`.
+    fn sync_once(&self) -> Result<()> {
+        let durability = &self.durability;
+        durability.state.lock().wanted = false;
+        let view = self.current_view();
+        let lease = self.lease_if_due();
+        let extended = match lease {
+            Some(lease) => self.engine().set_meta(&[(LEASE.into(), Some(lease.to_u64().to_be_bytes().to_vec()))]),
+            None => Ok(()),
+        };
+        let synced = extended.and_then(|()| self.engine().sync());
+        if let Err(why) = synced {
+            let error = self.poison(why.into());
+            durability.state.lock().syncing = false;
+            return Err(error);
+        }
+        if let Some(lease) = lease {
+            self.oracle().extend(lease);
+        }
+        durability.syncs.fetch_add(1, Ordering::Relaxed);
+        let ts = view.read_ts;
+        *durability.durable_view.lock() = view;
+        durability.durable_ts.fetch_max(ts.to_u64(), Ordering::AcqRel);
+        let mut answered = Vec::new();
+        let mut state = durability.state.lock();
+        state.syncing = false;
+        state.waiting.retain(|(wanted, slot)| {
+            let answer = *wanted <= ts;
+            if answer {
+                answered.push(Arc::clone(slot));
+            }
+            !answer
+        });
+        let more = state.wanted || !state.waiting.is_empty();
+        drop(state);
+        if more {
+            durability.wake_syncer();
+        }
+        for slot in answered {
+            slot.wake();
+        }
+        Ok(())
+    }
+}
+
+fn undetermined(why: &str) -> Error {
+    ErrorKind::Undetermined(why.into()).into()
+}

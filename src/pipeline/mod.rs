@@ -1,0 +1,277 @@
+//! The commit pipeline of a store that one process has for itself.
+//!
+//! ```text
+//!   committers ──> queue ──> combiner (one leader at a time)           syncer
+//!                             check guards from memory                 sample the visible view
+//!                             stamp commit_ts                          engine.sync()
+//!                             one engine.apply for all winners         publish it as the durable view
+//!                             publish the visible view ──────────────> answer who waits below it
+//! ```
+//!
+//! Two watermarks follow from it. Everything at or below `visible_ts` is applied, and one shared view shows exactly
+//! that. Everything at or below `durable_ts` survives a power cut. Read-write transactions read at `visible_ts`, so
+//! they may read what is not durable yet; that is honest because nothing that depends on it is acknowledged before it is
+//! durable itself: the log is one sequence, and a later commit cannot survive without the earlier one.
+//!
+//! Any error of a write or a sync poisons the pipeline before anybody is woken. From then on nothing succeeds until the
+//! store is opened again: a sync that succeeds after one that failed proves nothing about what the first one lost.
+
+mod combiner;
+mod conflicts;
+mod durability;
+mod turns;
+mod view;
+mod waiter;
+
+pub use combiner::{Purpose, Refused, Settled, Submission};
+pub use turns::{Admission, Held, Turns};
+pub use view::PinnedView;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+
+use self::combiner::Queue;
+use self::conflicts::ConflictMemory;
+use self::durability::Durability;
+use self::view::LiveViews;
+use crate::engine::{Engine, Page, RowRange};
+use crate::error::{Error, ErrorKind, Result};
+use crate::oracle::{LeasedOracle, Oracle as _};
+use crate::row::{LockStamp, RowKey};
+use crate::runtime::{Joined, Runtime};
+use crate::timestamp::Timestamp;
+
+/// The name of the oracle's high-water mark in the store's bookkeeping.
+const LEASE: &str = "oracle";
+
+/// See the [module](self).
+pub struct Pipeline {
+    engine: Arc<dyn Engine>,
+    runtime: Arc<dyn Runtime>,
+    oracle: LeasedOracle,
+    /// Every transaction that began before this belongs to an earlier life of the store.
+    opened_at: Timestamp,
+    queue: Mutex<Queue>,
+    /// The leader's own.
+    core: Mutex<Core>,
+    current: Mutex<Arc<PinnedView>>,
+    live: Mutex<LiveViews>,
+    durability: Durability,
+    /// Two-phase transactions that are committed while rows are still locked.
+    unapplied: Mutex<HashMap<Timestamp, Timestamp>>,
+    /// Whether locks of an earlier life may be left.
+    orphans: AtomicBool,
+    acknowledged: AtomicU64,
+    failure: OnceLock<String>,
+    syncer: Mutex<Option<Box<dyn Joined>>>,
+}
+
+struct Core {
+    locks: HashMap<RowKey, LockStamp>,
+    conflicts: ConflictMemory,
+}
+
+impl Pipeline {
+    /// Takes charge of an engine.
+    pub fn open(engine: Arc<dyn Engine>, runtime: Arc<dyn Runtime>, conflict_slots: usize) -> Result<Arc<Self>> {
+        let high_water = match engine.meta(LEASE)? {
+            Some(bytes) => read_timestamp(&bytes)?,
+            None => Timestamp::ZERO,
+        };
+        let oracle = LeasedOracle::new(high_water);
+        let lease = oracle.first_lease(runtime.unix_millis());
+        engine.set_meta(&[(LEASE.into(), Some(lease.to_u64().to_be_bytes().to_vec()))])?;
+        engine.sync()?;
+        oracle.extend(lease);
+        let opened_at = oracle.next(runtime.unix_millis()).ok_or_else(out_of_timestamps)?;
+
+        let view = engine.view()?;
+        let any_lock = Page { range: &RowRange::all(), backwards: false, limit: 1 };
+        let orphans = !view.locks(&any_lock)?.is_empty();
+        let first = Arc::new(PinnedView { read_ts: opened_at, view, check_locks: orphans });
+        let mut live = LiveViews::default();
+        live.add(&first);
+        let pipeline = Arc::new(Self {
+            engine,
+            oracle,
+            opened_at,
+            queue: Mutex::default(),
+            core: Mutex::new(Core { locks: HashMap::new(), conflicts: ConflictMemory::new(conflict_slots) }),
+            current: Mutex::new(Arc::clone(&first)),
+            live: Mutex::new(live),
+            durability: Durability::new(first),
+            unapplied: Mutex::default(),
+            orphans: AtomicBool::new(orphans),
+            acknowledged: AtomicU64::new(opened_at.to_u64()),
+            failure: OnceLock::new(),
+            syncer: Mutex::new(None),
+            runtime,
+        });
+        let worker = Arc::clone(&pipeline);
+        let syncer = pipeline.runtime.spawn("percolite-sync", Box::new(move || worker.run_syncer()));
+        *pipeline.syncer.lock() = Some(syncer.map_err(|why| ErrorKind::Io(format!("cannot start a thread: {why}")))?);
+        Ok(pipeline)
+    }
+
+    /// Ends the syncer thread. Whoever waits for durability must have been answered.
+    pub fn stop(&self) {
+        let syncer = self.syncer.lock().take();
+        if let Some(syncer) = syncer {
+            self.durability.stop();
+            syncer.join();
+        }
+    }
+
+    pub fn engine(&self) -> &dyn Engine {
+        &*self.engine
+    }
+
+    pub fn runtime(&self) -> &dyn Runtime {
+        &*self.runtime
+    }
+
+    fn oracle(&self) -> &LeasedOracle {
+        &self.oracle
+    }
+
+    /// A fresh timestamp.
+    pub fn timestamp(&self) -> Result<Timestamp> {
+        loop {
+            let now = self.runtime.unix_millis();
+            if let Some(ts) = self.oracle.next(now) {
+                return Ok(ts);
+            }
+            self.renew_lease()?;
+        }
+    }
+
+    /// The newest view: everything that is visible.
+    pub fn current_view(&self) -> Arc<PinnedView> {
+        Arc::clone(&self.current.lock())
+    }
+
+    /// A view of nothing that could still be lost, and of everything acknowledged before.
+    pub fn durable_view(&self) -> Result<Arc<PinnedView>> {
+        let durable = self.durability.view();
+        if durable.read_ts.to_u64() >= self.acknowledged.load(Ordering::Acquire) {
+            return Ok(durable);
+        }
+        let current = self.current_view();
+        self.wait_durable(current.read_ts)?;
+        Ok(current)
+    }
+
+    /// Notes that somebody has been told of a commit.
+    pub fn acknowledge(&self, commit_ts: Timestamp) {
+        self.acknowledged.fetch_max(commit_ts.to_u64(), Ordering::AcqRel);
+    }
+
+    /// Every commit at or below this would survive a power cut.
+    pub fn durable_ts(&self) -> Timestamp {
+        self.durability.durable_ts()
+    }
+
+    /// How many syncs there were.
+    pub fn syncs(&self) -> u64 {
+        self.durability.syncs()
+    }
+
+    /// Whether the transaction began in an earlier life of the store, so that its owner is gone.
+    pub fn is_orphan(&self, start_ts: Timestamp) -> bool {
+        start_ts < self.opened_at
+    }
+
+    /// Transactions that began before this are orphans.
+    pub fn opened_at(&self) -> Timestamp {
+        self.opened_at
+    }
+
+    /// When the transaction was committed, if rows of it are still locked by this process.
+    pub fn unapplied(&self, start_ts: Timestamp) -> Option<Timestamp> {
+        self.unapplied.lock().get(&start_ts).copied()
+    }
+
+    /// Says that no lock of an earlier life is left; the writes that removed them have returned.
+    pub fn no_orphans_left(&self) {
+        self.orphans.store(false, Ordering::Release);
+    }
+
+    /// Whether locks of an earlier life may be left.
+    pub fn may_have_orphans(&self) -> bool {
+        self.orphans.load(Ordering::Acquire)
+    }
+
+    /// The oldest timestamp at which anybody reads, or will.
+    pub fn oldest_read(&self) -> Timestamp {
+        let visible = self.current_view().read_ts;
+        self.live.lock().oldest().map_or(visible, |oldest| oldest.min(visible))
+    }
+
+    /// How many different views are being read.
+    pub fn live_views(&self) -> usize {
+        self.live.lock().count()
+    }
+
+    /// Called by the leader only, after the changes are applied.
+    fn publish(&self, _leader: &mut Core, newest: Option<Timestamp>) -> Result<()> {
+        let (read_ts, check_locks_now) = {
+            let current = self.current.lock();
+            (current.read_ts, current.check_locks)
+        };
+        // Read before the view is opened: a row that becomes whole in between is looked at once too often, never once too
+        // seldom.
+        let check_locks = self.may_have_orphans() || !self.unapplied.lock().is_empty();
+        if newest.is_none() && check_locks_now == check_locks {
+            return Ok(());
+        }
+        let view = self.engine.view()?;
+        let next = Arc::new(PinnedView { read_ts: newest.map_or(read_ts, |ts| ts.max(read_ts)), view, check_locks });
+        self.live.lock().add(&next);
+        let replaced = std::mem::replace(&mut *self.current.lock(), next);
+        drop(replaced);
+        if self.oracle.needs_extension(self.runtime.unix_millis()) {
+            self.durability.want();
+        }
+        Ok(())
+    }
+
+    /// Why the pipeline has failed, if it has.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
+    }
+
+    pub fn check_alive(&self) -> Result<()> {
+        self.failure().map_or(Ok(()), |why| Err(Error::closed(why)))
+    }
+
+    /// Closes the pipeline for good and tells everybody who waits. The first reason counts.
+    pub fn poison(&self, why: Error) -> Error {
+        let _ = self.failure.set(format!("an earlier error closed it, open it again: {why}"));
+        self.refuse_waiting_if_failed();
+        why
+    }
+
+    fn refuse_waiting_if_failed(&self) {
+        let Some(why) = self.failure() else { return };
+        for slot in self.durability.give_up() {
+            slot.fail(ErrorKind::Undetermined(why.into()).into());
+        }
+    }
+
+    fn lease_if_due(&self) -> Option<Timestamp> {
+        let now = self.runtime.unix_millis();
+        self.oracle.needs_extension(now).then(|| self.oracle.next_lease(now))
+    }
+}
+
+fn out_of_timestamps() -> Error {
+    ErrorKind::Corruption("the oracle's high-water mark leaves no timestamps".into()).into()
+}
+
+fn read_timestamp(bytes: &[u8]) -> Result<Timestamp> {
+    let number = bytes.try_into().map(u64::from_be_bytes);
+    number.map(Timestamp::from_u64).map_err(|_| ErrorKind::Corruption("the oracle's high-water mark is damaged".into()).into())
+}

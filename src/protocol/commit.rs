@@ -1,0 +1,84 @@
+//! Commit: the lock becomes a version.
+//!
+//! On the primary this is the commit point. In one atomic change the lock goes, the version appears under the bare key,
+//! and a status record keeps `start_ts -> commit_ts` at the row. The status record is what Percolator's write column is
+//! to a resolver: here the write column holds only the newest version, and a later transaction may overwrite the primary
+//! while secondaries are still locked, so the commit point needs a place of its own until the last lock is gone.
+//!
+//! On a secondary the same function rolls forward, whether its owner calls it or a resolver: the verdict has been
+//! given and any number of parties may carry it out, at any time, twice.
+//!
+//! A replaced version whose value lies in the data column takes that entry with it, unless history is kept. A reader that
+//! still needs it has an engine view of its own.
+
+use super::{Refusal, Step, lock_of, outcome_of};
+use crate::row::{Edit, Guard, Intent, Row, RowChange, RowKey, Status, TxnId, Value, WriteRecord};
+use crate::timestamp::Timestamp;
+
+/// A request to turn a transaction's lock into a version.
+#[derive(Clone, Debug)]
+pub struct Commit {
+    /// The row.
+    pub row: RowKey,
+    /// Whose lock it is.
+    pub txn: TxnId,
+    /// When the transaction commits; on a secondary, the timestamp that the primary has.
+    pub commit_ts: Timestamp,
+    /// Whether the row is the primary of a transaction with other rows, whose resolvers will ask here.
+    pub keep_status: bool,
+    /// Whether the replaced version is kept as history.
+    pub keep_replaced: bool,
+}
+
+/// Commits the row; the answer is the timestamp at which it is committed.
+pub fn commit(row: &Row, request: &Commit) -> Result<Step<Timestamp>, Refusal> {
+    let txn = request.txn;
+    let outcome = outcome_of(row, txn);
+    if outcome == Some(Status::RolledBack) {
+        return Err(Refusal::RolledBack);
+    }
+    let Some(lock) = lock_of(row, txn) else {
+        return match outcome {
+            Some(Status::Committed(commit_ts)) => Ok(Step::Done(commit_ts)),
+            _ if txn.start_ts < row.safe_point => Err(Refusal::BelowSafePoint(row.safe_point)),
+            _ => Err(Refusal::RolledBack),
+        };
+    };
+    // A lock beside its own commit record is a leftover; the record has the last word on the timestamp.
+    let commit_ts = match outcome {
+        Some(Status::Committed(commit_ts)) => commit_ts,
+        _ => request.commit_ts,
+    };
+    let earliest = lock.min_commit_ts.max(txn.start_ts.next());
+    if commit_ts < earliest {
+        return Err(Refusal::CommitTooEarly(earliest));
+    }
+
+    let mut change = RowChange::new(request.row.clone(), txn.start_ts);
+    change.guards = vec![Guard::LockIs(lock.stamp())];
+    change.lock = Edit::Delete;
+    if request.keep_status {
+        change.status = Edit::Put(Status::Committed(commit_ts));
+    }
+    let already_written = row.write.as_ref().is_some_and(|write| write.txn == txn);
+    let value = match &lock.intent {
+        Intent::Put(value) => Some(value.clone()),
+        Intent::Delete => None,
+        Intent::Hold => return Ok(Step::Apply(Box::new(change), commit_ts)),
+    };
+    if !already_written {
+        change.write = Edit::Put(WriteRecord { commit_ts, txn, value });
+        replace(row, request.keep_replaced, &mut change);
+    }
+    Ok(Step::Apply(Box::new(change), commit_ts))
+}
+
+/// What becomes of the version that the change overwrites.
+pub(super) fn replace(row: &Row, keep: bool, change: &mut RowChange) {
+    let Some(replaced) = &row.write else { return };
+    if keep {
+        change.version = Some(replaced.clone());
+    } else if replaced.value == Some(Value::InData) {
+        change.data.push((replaced.txn.start_ts, Edit::Delete));
+    }
+}

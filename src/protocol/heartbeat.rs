@@ -1,0 +1,35 @@
+//! Heartbeat: a live owner pushes the end of its primary lock's life further out.
+//!
+//! A heartbeat never shortens a life, and it fails once the transaction has ended, so that its owner learns in time
+//! that there is nothing left to commit. Only the primary needs one: everybody asks there.
+
+use super::{Refusal, Step, lock_of, outcome_of};
+use crate::row::{Edit, Guard, Lock, Row, RowChange, RowKey, Status, TxnId};
+
+/// A sign of life.
+#[derive(Clone, Debug)]
+pub struct Heartbeat {
+    /// The primary.
+    pub row: RowKey,
+    /// Whose lock it is.
+    pub txn: TxnId,
+    /// Milliseconds after `start_ts` that the lock shall live at least.
+    pub ttl_ms: u64,
+}
+
+/// Extends the lock's life; the answer is its time to live from now on.
+pub fn heartbeat(row: &Row, request: &Heartbeat) -> Result<Step<u64>, Refusal> {
+    let Some(lock) = lock_of(row, request.txn) else {
+        return Err(match outcome_of(row, request.txn) {
+            Some(Status::Committed(commit_ts)) => Refusal::Committed(commit_ts),
+            _ => Refusal::RolledBack,
+        });
+    };
+    if request.ttl_ms <= lock.ttl_ms {
+        return Ok(Step::Done(lock.ttl_ms));
+    }
+    let mut change = RowChange::new(request.row.clone(), request.txn.start_ts);
+    change.guards = vec![Guard::LockIs(lock.stamp())];
+    change.lock = Edit::Put(Lock { ttl_ms: request.ttl_ms, ..lock.clone() });
+    Ok(Step::Apply(Box::new(change), request.ttl_ms))
+}

@@ -1,0 +1,100 @@
+//! Percolator's steps as decisions over one row at a time.
+//!
+//! Every step is a plain function: the row as read and a request go in, a [`Step`] or a [`Refusal`] comes out. There is no
+//! I/O here, no clock and no randomness, so the store, the simulator, a model checker and a human with a pencil run
+//! the same code.
+//!
+//! A transaction that writes rows `a` (its primary) and `b` goes through the columns like this:
+//!
+//! ```text
+//!                 row a (primary)                       row b (secondary)
+//!            lock        write      status         lock          write
+//! prewrite   T, primary a                          T, primary a
+//! commit                 put @c     T: committed @c T, primary a               <- commit point: atomic on row a
+//! commit                 put @c     T: committed @c               put @c
+//! clean-up               put @c                                   put @c
+//! ```
+//!
+//! Up to the commit point everything can be rolled back, from there on everything must be rolled forward, and whoever
+//! finds `b` locked can tell which by asking row `a`. A transaction whose owner died is finished that way by whoever
+//! meets its locks.
+//!
+//! A step returns its change together with the [`Guard`](crate::row::Guard)s under which the decision holds. The
+//! caller hands both to the engine. When a guard fails, the engine answers with the row as it found it, and the caller
+//! asks the same step again with that row. So a first guess costs nothing (`Row::default()`: an untouched row),
+//! repeated and late requests get the answer that the row's columns dictate, and no step needs to know whether it is the
+//! first to run.
+
+mod collect;
+mod commit;
+mod heartbeat;
+mod one_phase;
+mod prewrite;
+mod resolve;
+mod roll_back;
+mod status;
+
+pub use collect::{Collect, collect, forget};
+pub use commit::{Commit, commit};
+pub use heartbeat::{Heartbeat, heartbeat};
+pub use one_phase::{OnePhase, one_phase};
+pub use prewrite::{Prewrite, Prewritten, prewrite};
+pub use resolve::{Resolve, resolve};
+pub use roll_back::{RollBack, roll_back};
+pub use status::{Asker, CheckStatus, CommitPoint, check_status, commit_point};
+
+use crate::row::{Guard, Intent, Lock, Row, RowChange, Status, TxnId, Value, WriteRecord};
+use crate::timestamp::Timestamp;
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step<T> {
+    /// Apply this change; once it is applied, the answer holds.
+    Apply(Box<RowChange>, T),
+    /// Nothing: the row already says so.
+    Done(T),
+}
+
+/// Why a step cannot be made. Each tells the caller something else to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Another transaction has locked the row.
+    Locked(Box<Lock>),
+    /// A version newer than the transaction's snapshot is there.
+    NewerCommit(Box<WriteRecord>),
+    /// The transaction is committed, at this timestamp.
+    Committed(Timestamp),
+    /// The transaction is rolled back.
+    RolledBack,
+    /// The request is older than what the row already has from the same transaction.
+    Superseded,
+    /// The commit timestamp is too low: it must be at least this.
+    CommitTooEarly(Timestamp),
+    /// The lock that was asked about says that another row is its primary.
+    PrimaryMismatch(Box<Lock>),
+    /// The transaction is older than the safe point, so the records that would tell its fate may be gone.
+    BelowSafePoint(Timestamp),
+    /// A timestamp of the request lies beyond what the oracle has handed out.
+    FromTheFuture(Timestamp),
+}
+
+/// How the transaction ended on this row, if it did.
+fn outcome_of(row: &Row, txn: TxnId) -> Option<Status> {
+    row.status.or_else(|| {
+        let write = row.write.as_ref().filter(|write| write.txn == txn)?;
+        Some(Status::Committed(write.commit_ts))
+    })
+}
+
+fn lock_of(row: &Row, txn: TxnId) -> Option<&Lock> {
+    row.lock.as_ref().filter(|lock| lock.txn == txn)
+}
+
+/// The guard that pins the lock column as it was read.
+fn lock_as_read(row: &Row) -> Guard {
+    row.lock.as_ref().map_or(Guard::LockAbsent, |lock| Guard::LockIs(lock.stamp()))
+}
+
+fn has_data_entry(lock: &Lock) -> bool {
+    matches!(lock.intent, Intent::Put(Value::InData))
+}

@@ -1,0 +1,53 @@
+//! One phase: where one atomic call can hold the whole transaction, its versions are written straight.
+//!
+//! The guards are those of a prewrite, the result that of a commit, and nothing is ever in between: no lock, no status
+//! record, nothing to resolve. TiKV calls it 1PC. It is sound only where the commit timestamp is taken, and the change
+//! made, before any reader can open a view at or above that timestamp; the commit pipeline sees to that.
+
+use super::commit::replace;
+use super::{Refusal, Step, outcome_of};
+use crate::row::{Bytes, Edit, Guard, Mutation, Row, RowChange, RowKey, Status, TxnId, Value, WriteRecord};
+use crate::timestamp::Timestamp;
+
+/// A request to write a version without locking first.
+#[derive(Clone, Debug)]
+pub struct OnePhase<'a> {
+    /// The row.
+    pub row: RowKey,
+    /// Who asks.
+    pub txn: TxnId,
+    /// What the transaction has seen; any newer version is a conflict.
+    pub read_ts: Timestamp,
+    /// When the transaction commits. A pipeline that learns it later stamps the change.
+    pub commit_ts: Timestamp,
+    /// What becomes of the row.
+    pub mutation: &'a Mutation,
+    /// Whether the replaced version is kept as history.
+    pub keep_replaced: bool,
+}
+
+/// Writes the row's next version; the answer is the timestamp at which it is committed.
+pub fn one_phase(row: &Row, request: &OnePhase<'_>) -> Result<Step<Timestamp>, Refusal> {
+    let txn = request.txn;
+    match outcome_of(row, txn) {
+        Some(Status::RolledBack) => return Err(Refusal::RolledBack),
+        Some(Status::Committed(commit_ts)) => return Ok(Step::Done(commit_ts)),
+        None => {}
+    }
+    if let Some(lock) = &row.lock {
+        return Err(Refusal::Locked(Box::new(lock.clone())));
+    }
+    if let Some(newer) = row.write.as_ref().filter(|write| write.commit_ts > request.read_ts) {
+        return Err(Refusal::NewerCommit(Box::new(newer.clone())));
+    }
+    let mut change = RowChange::new(request.row.clone(), txn.start_ts);
+    change.guards = vec![Guard::LockAbsent, Guard::NoCommitAfter(request.read_ts)];
+    let value = match request.mutation {
+        Mutation::Put(value) => Some(Value::Inline(Bytes(value.clone()))),
+        Mutation::Delete => None,
+        Mutation::Hold => return Ok(Step::Apply(Box::new(change), request.commit_ts)),
+    };
+    change.write = Edit::Put(WriteRecord { commit_ts: request.commit_ts, txn, value });
+    replace(row, request.keep_replaced, &mut change);
+    Ok(Step::Apply(Box::new(change), request.commit_ts))
+}

@@ -1,0 +1,37 @@
+//! Resolve: carry out the primary's verdict on a lock that somebody left behind.
+//!
+//! The verdict is asked for first ([`check_status`](super::check_status)) and cannot change any more, so resolving may be
+//! done by anyone who meets the lock, in a race with others, and again after a crash in the middle of it.
+
+use super::{Commit, CommitPoint, Refusal, RollBack, Step, commit, roll_back};
+use crate::row::{Row, RowKey, TxnId};
+
+/// A request to carry out the verdict on one row.
+#[derive(Clone, Debug)]
+pub struct Resolve {
+    /// The row with the lock.
+    pub row: RowKey,
+    /// Whose lock it is.
+    pub txn: TxnId,
+    /// What the primary says.
+    pub verdict: CommitPoint,
+    /// Whether the replaced version is kept as history.
+    pub keep_replaced: bool,
+}
+
+/// Rolls the row forward or back; a pending transaction is left alone.
+pub fn resolve(row: &Row, request: &Resolve) -> Result<Step<()>, Refusal> {
+    let (key, txn) = (request.row.clone(), request.txn);
+    match request.verdict {
+        CommitPoint::Pending => Ok(Step::Done(())),
+        CommitPoint::RolledBack => roll_back(row, &RollBack { row: key, txn }),
+        CommitPoint::Committed(commit_ts) => {
+            let request =
+                Commit { row: key, txn, commit_ts, keep_status: false, keep_replaced: request.keep_replaced };
+            Ok(match commit(row, &request)? {
+                Step::Apply(change, _) => Step::Apply(change, ()),
+                Step::Done(_) => Step::Done(()),
+            })
+        }
+    }
+}

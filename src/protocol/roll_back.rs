@@ -1,0 +1,43 @@
+//! Roll back: the lock goes, what it intended goes with it, and a record stays that says so.
+//!
+//! Rolled back is for ever. The record is written even where no lock is found, because the prewrite that would have put
+//! it there may still be on its way; it will find the record and be refused. A committed row is never rolled back:
+//! the caller is told the commit timestamp instead.
+//!
+//! Another transaction's lock on the row is left alone.
+
+use super::{Refusal, Step, has_data_entry, lock_as_read, lock_of, outcome_of};
+use crate::row::{Edit, Guard, Row, RowChange, RowKey, Status, TxnId};
+
+/// A request to end a transaction on a row without a trace of what it intended.
+#[derive(Clone, Debug)]
+pub struct RollBack {
+    /// The row.
+    pub row: RowKey,
+    /// Which transaction.
+    pub txn: TxnId,
+}
+
+/// Rolls the transaction back on the row.
+pub fn roll_back(row: &Row, request: &RollBack) -> Result<Step<()>, Refusal> {
+    let txn = request.txn;
+    let own = lock_of(row, txn);
+    match (outcome_of(row, txn), own) {
+        (Some(Status::Committed(commit_ts)), _) => return Err(Refusal::Committed(commit_ts)),
+        (Some(Status::RolledBack), None) => return Ok(Step::Done(())),
+        _ => {}
+    }
+    let mut change = RowChange::new(request.row.clone(), txn.start_ts);
+    change.guards.push(lock_as_read(row));
+    if row.status.is_none() {
+        change.guards.push(Guard::NoRecordOf(txn.start_ts));
+        change.status = Edit::Put(Status::RolledBack);
+    }
+    if let Some(own) = own {
+        change.lock = Edit::Delete;
+        if has_data_entry(own) {
+            change.data.push((txn.start_ts, Edit::Delete));
+        }
+    }
+    Ok(Step::Apply(Box::new(change), ()))
+}

@@ -1,0 +1,322 @@
+//! The vocabulary that protocol and engines share: a row, what its columns hold, and a guarded change of it.
+//!
+//! A row is one user key. Its three columns are `data`, `lock` and `write`; beside them stand the records that say how a
+//! transaction ended on this row (`status`) and versions that were replaced (`version`).
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::owner::OwnerId;
+use crate::timestamp::Timestamp;
+
+/// Values longer than this many bytes do not ride in the lock but wait in the data column.
+pub const SHORT_VALUE_MAX_BYTES: usize = 255;
+
+/// Identifies a keyspace; never used again after the keyspace was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct KeyspaceId(pub u32);
+
+/// A user key within its keyspace. Orders by keyspace, then by the key's bytes. Cheap to clone.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RowKey(Arc<[u8]>);
+
+const KEYSPACE_BYTES: usize = size_of::<u32>();
+
+impl RowKey {
+    /// The row of `key` in `keyspace`.
+    pub fn new(keyspace: KeyspaceId, key: &[u8]) -> Self {
+        Self(keyspace.0.to_be_bytes().iter().chain(key).copied().collect())
+    }
+
+    /// Takes the bytes that [`RowKey::as_bytes`] gave; `None` when they are too short to be a row key.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        (bytes.len() >= KEYSPACE_BYTES).then(|| Self(bytes.into()))
+    }
+
+    /// The keyspace's id, big-endian, followed by the user's key: the row's place in the lock and write columns.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The keyspace that the row is in.
+    pub fn keyspace(&self) -> KeyspaceId {
+        self.0.first_chunk().map_or(KeyspaceId(0), |id| KeyspaceId(u32::from_be_bytes(*id)))
+    }
+
+    /// The user's key.
+    pub fn key(&self) -> &[u8] {
+        self.0.get(KEYSPACE_BYTES..).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for RowKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.keyspace().0, self.key().escape_ascii())
+    }
+}
+
+impl Serialize for RowKey {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for RowKey {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let bytes = Bytes::deserialize(deserializer)?.0;
+        Self::from_bytes(&bytes).ok_or_else(|| serde::de::Error::custom("a row key names its keyspace"))
+    }
+}
+
+/// A value's bytes, written as one run instead of a sequence of numbers.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Bytes(pub Vec<u8>);
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", self.0.escape_ascii())
+    }
+}
+
+impl Serialize for Bytes {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Run;
+        impl serde::de::Visitor<'_> for Run {
+            type Value = Bytes;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a run of bytes")
+            }
+            fn visit_bytes<E: serde::de::Error>(self, bytes: &[u8]) -> Result<Bytes, E> {
+                Ok(Bytes(bytes.to_vec()))
+            }
+        }
+        deserializer.deserialize_bytes(Run)
+    }
+}
+
+/// Names a transaction in locks and records. A lock is a transaction's own only if both parts are equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct TxnId {
+    /// Unique and never equal to a commit timestamp.
+    pub start_ts: Timestamp,
+    /// Who began the transaction, and when.
+    pub owner: OwnerId,
+}
+
+/// Where a value's bytes are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Value {
+    /// In the record itself.
+    Inline(Bytes),
+    /// In the data column, under the row and the transaction's `start_ts`.
+    InData,
+}
+
+/// What a transaction does to a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mutation {
+    /// Sets the row's value.
+    Put(Vec<u8>),
+    /// Removes the row.
+    Delete,
+    /// Changes nothing, but conflicts like a write (`get_for_update`).
+    Hold,
+}
+
+impl Mutation {
+    /// The bytes that the mutation carries.
+    pub fn value_bytes(&self) -> usize {
+        match self {
+            Self::Put(value) => value.len(),
+            Self::Delete | Self::Hold => 0,
+        }
+    }
+}
+
+/// What a lock says its transaction will do to the row.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Intent {
+    /// Sets the row's value.
+    Put(Value),
+    /// Removes the row.
+    Delete,
+    /// Changes nothing.
+    Hold,
+}
+
+/// The lock column: a transaction intends to change this row.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lock {
+    /// Whose lock it is.
+    pub txn: TxnId,
+    /// The row that decides whether the transaction is committed.
+    pub primary: RowKey,
+    /// What becomes of the row on commit.
+    pub intent: Intent,
+    /// Counts the owner's writes of this row: the highest wins.
+    pub sequence: u32,
+    /// Milliseconds after `start_ts` from which others may take the owner for dead. Not used where one process owns the
+    /// engine.
+    pub ttl_ms: u64,
+    /// A reader has seen the row without this transaction up to here: it must commit at or above.
+    pub min_commit_ts: Timestamp,
+}
+
+/// What tells one state of a lock from another: its owner, and everything that may change while the owner holds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockStamp {
+    /// See [`Lock::txn`].
+    pub txn: TxnId,
+    /// See [`Lock::sequence`].
+    pub sequence: u32,
+    /// See [`Lock::ttl_ms`].
+    pub ttl_ms: u64,
+    /// See [`Lock::min_commit_ts`].
+    pub min_commit_ts: Timestamp,
+}
+
+impl Lock {
+    /// The lock's present state.
+    pub fn stamp(&self) -> LockStamp {
+        LockStamp {
+            txn: self.txn,
+            sequence: self.sequence,
+            ttl_ms: self.ttl_ms,
+            min_commit_ts: self.min_commit_ts,
+        }
+    }
+}
+
+/// The write column: a committed version.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WriteRecord {
+    /// When it was committed.
+    pub commit_ts: Timestamp,
+    /// By whom.
+    pub txn: TxnId,
+    /// The value; `None` for a deleted row.
+    pub value: Option<Value>,
+}
+
+/// How a transaction ended, kept at a row under the transaction's `start_ts`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Status {
+    /// It is committed. Kept at the primary until no lock of the transaction is left.
+    Committed(Timestamp),
+    /// It is rolled back and will not be committed, whatever still arrives in its name.
+    RolledBack,
+}
+
+/// A row as read for one transaction.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Row {
+    /// The lock column.
+    pub lock: Option<Lock>,
+    /// The newest committed version.
+    pub write: Option<WriteRecord>,
+    /// How the transaction that was asked about ended here.
+    pub status: Option<Status>,
+    /// Transactions older than this are over.
+    pub safe_point: Timestamp,
+}
+
+/// A condition on a row under which a change may be made. The set is closed, so that an engine can check it where the
+/// row is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guard {
+    /// Nobody has locked the row.
+    LockAbsent,
+    /// The row's lock is this one, unchanged.
+    LockIs(LockStamp),
+    /// The row's newest version is not newer than this.
+    NoCommitAfter(Timestamp),
+    /// No status and no newest version of the transaction with this `start_ts` is at the row.
+    NoRecordOf(Timestamp),
+    /// The safe point has not passed this timestamp.
+    SafePointBelow(Timestamp),
+}
+
+impl Guard {
+    /// Whether the condition holds for the row as read.
+    pub fn holds(self, row: &Row) -> bool {
+        match self {
+            Self::LockAbsent => row.lock.is_none(),
+            Self::LockIs(stamp) => row.lock.as_ref().is_some_and(|lock| lock.stamp() == stamp),
+            Self::NoCommitAfter(ts) => row.write.as_ref().is_none_or(|write| write.commit_ts <= ts),
+            Self::NoRecordOf(start_ts) => {
+                row.status.is_none() && row.write.as_ref().is_none_or(|write| write.txn.start_ts != start_ts)
+            }
+            Self::SafePointBelow(ts) => row.safe_point <= ts,
+        }
+    }
+}
+
+/// What becomes of one cell.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Edit<T> {
+    /// It stays as it is.
+    #[default]
+    Keep,
+    /// It gets this content.
+    Put(T),
+    /// It is emptied.
+    Delete,
+}
+
+/// A change of one row's columns, made as a whole or not at all, and only if every guard holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowChange {
+    /// The row.
+    pub row: RowKey,
+    /// The `start_ts` whose status the guards ask for and `status` writes.
+    pub start_ts: Timestamp,
+    /// Conditions, all of which must hold.
+    pub guards: Vec<Guard>,
+    /// The lock column.
+    pub lock: Edit<Lock>,
+    /// The write column.
+    pub write: Edit<WriteRecord>,
+    /// Entries of the data column, by `start_ts`.
+    pub data: Vec<(Timestamp, Edit<Vec<u8>>)>,
+    /// How the transaction `start_ts` ended here.
+    pub status: Edit<Status>,
+    /// The replaced version, where history is kept.
+    pub version: Option<WriteRecord>,
+    /// The deletion made at this timestamp needs no more attention from the collector.
+    pub collected: Option<Timestamp>,
+}
+
+impl RowChange {
+    /// A change of nothing, to be filled in.
+    pub fn new(row: RowKey, start_ts: Timestamp) -> Self {
+        Self {
+            row,
+            start_ts,
+            guards: Vec::new(),
+            lock: Edit::Keep,
+            write: Edit::Keep,
+            data: Vec::new(),
+            status: Edit::Keep,
+            version: None,
+            collected: None,
+        }
+    }
+
+    /// Sets the commit timestamp of everything that the change commits, for pipelines that learn it last.
+    pub fn stamp(&mut self, commit_ts: Timestamp) {
+        if let Edit::Put(record) = &mut self.write {
+            record.commit_ts = commit_ts;
+        }
+        if let Edit::Put(Status::Committed(ts)) = &mut self.status {
+            *ts = commit_ts;
+        }
+    }
+}

@@ -1,0 +1,95 @@
+# shellcheck shell=sh
+# Sourced by the scripts of this project, before they change folder, or by hand: . tools/env.sh
+
+command -v cargo >/dev/null || PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
+
+# The body is a subshell: a shell that sources this file by hand keeps its variables, options and life.
+percolite_prerequisites() (
+    set +e # a failing look-up is an answer here
+    [ -z "${ZSH_VERSION:-}" ] || emulate sh
+    packages='g++ libclang-dev'
+
+    fail() {
+        printf 'percolite: %s\n' "$1"
+        shift
+        [ $# = 0 ] || printf '%s\n' "$@"
+        exit 1
+    } >&2
+
+    rust_is_there() {
+        command -v cargo >/dev/null ||
+            fail 'cargo not found; install Rust with rustup: https://rustup.rs'
+        have=$(cargo --version) ||
+            fail 'cargo does not run; try: rustup default stable'
+        # By hand $0 is the shell and there is no such file; cargo itself then tells of a wrong version.
+        need=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$(dirname -- "$0")/../Cargo.toml" 2>/dev/null)
+        [ -z "$need" ] || [ "$(echo "$have" | cut -d. -f2)" -ge "$(echo "$need" | cut -d. -f2)" ] ||
+            fail "Rust $need or newer is needed, this is $have; try: rustup update stable"
+    }
+
+    # Tried, not looked up: a compiler without its headers, or too old for RocksDB's C++20, is as good as none.
+    compiler_is_there() {
+        command -v cc >/dev/null &&
+            echo '#include <compare>' | ${CXX:-c++} -x c++ -std=c++20 -fsyntax-only - 2>/dev/null
+    }
+
+    # Debian can have the library without its headers, and then bindgen fails.
+    libclang_is_there() {
+        [ ! -e "${LIBCLANG_PATH:-}" ] || return 0
+        folders=$({
+            llvm-config --libdir
+            printf '%s\n' /usr/lib/llvm*/lib
+            # Often outside a user's PATH.
+            PATH=$PATH:/usr/sbin:/sbin ldconfig -p | sed -n 's|.*=> \(.*\)/libclang[.-][^/]*$|\1|p'
+        } 2>/dev/null)
+        for folder in $folders; do
+            for library in "$folder"/libclang.so* "$folder"/libclang-[0-9]*.so* "$folder"/libclang.dylib; do
+                for header in "$folder"/clang/*/include/stddef.h /usr/lib/clang/*/include/stddef.h; do
+                    [ ! -e "$library" ] || [ ! -e "$header" ] || return 0
+                done
+            done
+        done
+        return 1
+    }
+
+    all_is_there() {
+        compiler_is_there && libclang_is_there
+    }
+
+    rust_is_there
+    ! all_is_there || exit 0
+
+    command -v apt-get >/dev/null ||
+        fail 'RocksDB needs a C++20 compiler and libclang; install them, for example with' \
+            '    dnf install gcc-c++ clang-devel' \
+            '    brew install llvm' \
+            'or, if libclang is in an unusual place, set LIBCLANG_PATH to its folder'
+
+    if [ "$(id -u)" = 0 ]; then
+        sudo=
+    elif sudo -n true 2>/dev/null; then
+        sudo=sudo
+    else
+        fail 'RocksDB needs a C++20 compiler and libclang; run this, then try again:' \
+            "    sudo apt-get update && sudo apt-get install -y $packages"
+    fi
+
+    echo "percolite: installing $packages"
+    # shellcheck disable=SC2086 # the words are meant to split
+    { $sudo apt-get -qq update &&
+        $sudo env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y $packages >/dev/null; } ||
+        fail "apt-get could not install $packages"
+    all_is_there ||
+        fail "$packages are installed, yet there is still no C++20 compiler with libclang"
+)
+
+percolite_prerequisites || return 1
+unset -f percolite_prerequisites
+
+# Outside the checkout: fresh clones share one compiled RocksDB.
+: "${CARGO_TARGET_DIR:=${XDG_CACHE_HOME:-$HOME/.cache}/percolite/target}"
+case $CARGO_TARGET_DIR in
+/*) ;;
+*) CARGO_TARGET_DIR=$PWD/$CARGO_TARGET_DIR ;;
+esac
+export PATH CARGO_TARGET_DIR
