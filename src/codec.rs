@@ -222,10 +222,7 @@ mod tests {
     }
 
     fn txn() -> TxnId {
-        TxnId {
-            start_ts: Timestamp::from_u64(0x0665_0000_0000_0001),
-            owner: OwnerId::from_u64(0x0b0d_4f42_1fc0_0007),
-        }
+        TxnId { start_ts: Timestamp::from_u64(0x0665_0000_0000_0001), owner: OwnerId::from_u64(0x0b0d_4f42_1fc0_0007) }
     }
 
     fn put(value: Value) -> WriteRecord {
@@ -259,17 +256,11 @@ mod tests {
                 bytes_of(&lock(Intent::Put(Value::InData))),
                 "01fd0100000000006506fd0700c01f424f0d0b0900000002616c69636501fbb80b010001",
             ),
-            (
-                bytes_of(&lock(Intent::Delete)),
-                "01fd0100000000006506fd0700c01f424f0d0b0900000002616c69636501fbb80b0101",
-            ),
+            (bytes_of(&lock(Intent::Delete)), "01fd0100000000006506fd0700c01f424f0d0b0900000002616c69636501fbb80b0101"),
             (bytes_of(&lock(Intent::Hold)), "01fd0100000000006506fd0700c01f424f0d0b0900000002616c69636501fbb80b0102"),
             (bytes_of(&History::Ended(Status::RolledBack)), "010001"),
             (bytes_of(&History::Ended(Status::Committed(put(inline()).commit_ts))), "010000fd0300000000006506"),
-            (
-                bytes_of(&History::Version(put(inline()))),
-                "0101fd030000000000650602fd0700c01f424f0d0b0100027631",
-            ),
+            (bytes_of(&History::Version(put(inline()))), "0101fd030000000000650602fd0700c01f424f0d0b0100027631"),
         ];
         for (index, (bytes, expected)) in golden.iter().enumerate() {
             assert_eq!(hex(bytes), *expected, "record {index}");

@@ -8,8 +8,11 @@
 //! A clock that goes back is ignored. One that jumps forward by more than [`JUMP_MAX_MS`] is followed only that far at each
 //! extension, so that a single wrong reading does not push the store years ahead.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::engine::EngineError;
+use crate::runtime::Runtime;
 use crate::timestamp::Timestamp;
 
 /// How far ahead of the clock a lease reaches, in milliseconds.
@@ -17,13 +20,35 @@ pub const LEASE_MS: u64 = 10_000;
 /// How far a lease may advance at one extension, in milliseconds.
 pub const JUMP_MAX_MS: u64 = 24 * 3_600_000;
 
-/// Hands out timestamps.
+/// An oracle that several clients share.
 ///
-/// An oracle that several processes share must allocate each timestamp after the request for it began: blocks kept for
-/// later requests break the order that readers rely on.
+/// It must allocate each timestamp after the request for it began: blocks kept for later requests break the order that
+/// readers rely on.
 pub trait Oracle: Send + Sync {
-    /// A timestamp greater than every other handed out before this call; `None` when the lease is used up.
-    fn next(&self, unix_millis: u64) -> Option<Timestamp>;
+    /// A timestamp greater than every other whose request ended before this one began.
+    fn timestamp(&self) -> Result<Timestamp, EngineError>;
+}
+
+/// A shared oracle in memory, for simulated clients of one engine. It forgets with its process.
+pub struct MemoryOracle {
+    oracle: LeasedOracle,
+    runtime: Arc<dyn Runtime>,
+}
+
+impl MemoryOracle {
+    /// An oracle that goes by the runtime's clock.
+    pub fn new(runtime: Arc<dyn Runtime>) -> Self {
+        let oracle = LeasedOracle::new(Timestamp::ZERO);
+        oracle.extend(Timestamp::MAX);
+        Self { oracle, runtime }
+    }
+}
+
+impl Oracle for MemoryOracle {
+    fn timestamp(&self) -> Result<Timestamp, EngineError> {
+        let used_up = || EngineError::Corruption("the oracle has no timestamps left".into());
+        self.oracle.next(self.runtime.unix_millis()).ok_or_else(used_up)
+    }
 }
 
 /// An oracle in this process, with a lease that somebody else makes durable.
@@ -67,15 +92,15 @@ impl LeasedOracle {
     pub fn last(&self) -> Timestamp {
         Timestamp::from_u64(self.last.load(Ordering::Acquire))
     }
-}
 
-impl Oracle for LeasedOracle {
-    fn next(&self, unix_millis: u64) -> Option<Timestamp> {
+    /// A timestamp greater than every other handed out before this call; `None` when the lease is used up.
+    pub fn next(&self, unix_millis: u64) -> Option<Timestamp> {
         let lease_end = self.lease_end.load(Ordering::Acquire);
         let clock = Timestamp::from_millis(unix_millis).to_u64();
         let issue = |last: u64| {
             let next = last.checked_add(1)?;
-            let wanted = if clock <= lease_end { next.max(clock) } else { next };
+            let lease_began = lease_end.saturating_sub(Timestamp::from_millis(LEASE_MS).to_u64());
+            let wanted = next.max(if clock <= lease_end { clock } else { lease_began });
             (wanted <= lease_end).then_some(wanted)
         };
         let last = self.last.fetch_update(Ordering::AcqRel, Ordering::Acquire, issue).ok()?;

@@ -186,12 +186,7 @@ pub struct LockStamp {
 impl Lock {
     /// The lock's present state.
     pub fn stamp(&self) -> LockStamp {
-        LockStamp {
-            txn: self.txn,
-            sequence: self.sequence,
-            ttl_ms: self.ttl_ms,
-            min_commit_ts: self.min_commit_ts,
-        }
+        LockStamp { txn: self.txn, sequence: self.sequence, ttl_ms: self.ttl_ms, min_commit_ts: self.min_commit_ts }
     }
 }
 

@@ -5,6 +5,8 @@
 //! that may wait, except by the one thread that leads the commit pipeline; so a scheduler that runs one thread at a time
 //! and switches in those calls cannot get stuck.
 
+#![allow(clippy::disallowed_methods)]
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,7 +41,7 @@ pub trait Joined: Send + Sync {
     fn join(self: Box<Self>);
 }
 
-/// The operating system.
+/// The operating system. Here, and nowhere else, the store asks it for time, randomness and threads.
 #[derive(Debug)]
 pub struct System {
     began: std::time::Instant,

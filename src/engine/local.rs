@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use super::storage::{Batch, Column, Reader, Storage};
 use super::{Capabilities, Engine, EngineError, Group, Outcome, Page, RowRange, View};
 use crate::codec::{CodecError, History, Record};
-use crate::keys::{after_prefix, data_key, history_key, keyspace_bounds};
+use crate::keys::{after_prefix, data_key, history_key, keyspace_bounds, split_history_key};
 use crate::row::{Edit, KeyspaceId, Lock, Row, RowChange, RowKey, Status, WriteRecord};
 use crate::timestamp::Timestamp;
 
@@ -159,6 +159,21 @@ impl<S: Storage> Engine for LocalEngine<S> {
         }
     }
 
+    fn statuses(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {
+        let mut found = Vec::new();
+        let mut failed = None;
+        self.storage.scan(Column::History, &RowRange::all(), false, |key, bytes| {
+            match (split_history_key(key), decode::<History>(Column::History, key, bytes)) {
+                (Some((row, ts)), Ok(History::Ended(_))) if ts < before => found.push((row, ts)),
+                (Some(_), Ok(_)) => {}
+                (None, _) => failed = Some(EngineError::Corruption(format!("History column: {key:?} is no key"))),
+                (_, Err(why)) => failed = Some(why),
+            }
+            failed.is_none() && found.len() < limit
+        })?;
+        failed.map_or(Ok(found), Err)
+    }
+
     fn erase(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {
         let (start, end) = keyspace_bounds(keyspace);
         let mut batch = self.storage.batch();
@@ -299,7 +314,11 @@ fn read_record<T: Record>(reader: &impl Reader, column: Column, key: &[u8]) -> R
     reader.get(column, key, |bytes| decode(column, key, bytes))?.transpose()
 }
 
-fn read_page<T: Record>(reader: &impl Reader, column: Column, page: &Page<'_>) -> Result<Vec<(RowKey, T)>, EngineError> {
+fn read_page<T: Record>(
+    reader: &impl Reader,
+    column: Column,
+    page: &Page<'_>,
+) -> Result<Vec<(RowKey, T)>, EngineError> {
     let mut found = Vec::new();
     let mut failed = None;
     if page.limit == 0 {

@@ -62,6 +62,9 @@ pub trait Engine: Send + Sync {
     /// Rows deleted at or below a timestamp whose record of the deletion is still kept, oldest first.
     fn deletions(&self, upto: Timestamp, limit: usize) -> Result<Vec<(Timestamp, RowKey)>, EngineError>;
 
+    /// Statuses of transactions that began before a timestamp, by row.
+    fn statuses(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError>;
+
     /// Removes every cell of a keyspace. In order with [`Engine::apply`], atomic for none of it.
     fn erase(&self, keyspace: KeyspaceId) -> Result<(), EngineError>;
 }

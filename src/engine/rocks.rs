@@ -146,7 +146,9 @@ impl RocksStorage {
 ///   group behind a running sync, the others give up the order that recovery relies on.
 fn options(memory: RocksMemory) -> Result<Options, EngineError> {
     let mut options = Options::default()
-        .get_options_from_string("track_and_verify_wals=true;avoid_flush_during_recovery=false;max_bgerror_resume_count=0")
+        .get_options_from_string(
+            "track_and_verify_wals=true;avoid_flush_during_recovery=false;max_bgerror_resume_count=0",
+        )
         .map_err(|why| EngineError::Open(why.to_string()))?;
     options.create_if_missing(true);
     options.create_missing_column_families(true);

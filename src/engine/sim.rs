@@ -94,7 +94,9 @@ impl SimStorage {
     fn alive(&self) -> Result<MutexGuard<'_, State>, EngineError> {
         let state = self.state.lock();
         match self.life {
-            Some(life) if life != state.crashes => Err(EngineError::Unknown("the simulated machine has crashed".into())),
+            Some(life) if life != state.crashes => {
+                Err(EngineError::Unknown("the simulated machine has crashed".into()))
+            }
             _ => Ok(state),
         }
     }

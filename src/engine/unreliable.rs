@@ -1,1 +1,439 @@
-//! x
+//! A bad network in front of any engine: requests get lost, replies get lost, messages come twice, late, or slowly.
+//!
+//! ```text
+//!   client ──request──▶ (lost? cut short? copied?) ──▶ engine
+//!   client ◀───reply─── (lost?) ◀──────────────────── engine
+//!                            a copy, much later ──▶ engine, its answer thrown away
+//! ```
+//!
+//! To the client a lost request and a lost reply look the same: [`EngineError::Unknown`]. A protocol that survives this
+//! engine looks before it believes, repeats without harm, and is not moved by a message that arrives long after
+//! its sender has given up. A copy that is kept for later may be of a request that was lost, so the first delivery can be
+//! the late one.
+//!
+//! Not every request may be copied. [`Engine::apply`] may be, because its changes carry the guards under which they
+//! are still right; a change whose guards were proven elsewhere and removed must never be sent over a network that repeats.
+//! The store's own bookkeeping ([`Engine::set_meta`]) has no guards: it is repeated at once, never later. Reads are lost or
+//! slow, and so is every read of a view.
+//!
+//! A process that has its engine for itself calls it directly, and there every fault but a delay would be a lie: set only
+//! [`Faults::delays`] in front of an engine whose [`Capabilities::exclusive`] is true.
+//!
+//! All choices come from a seed, one draw after the other. The same calls in the same order meet the same faults. No lock is
+//! held while the engine is called or while a delay lasts.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::{Capabilities, Engine, EngineError, Group, Outcome, Page, View};
+use crate::row::{KeyspaceId, Lock, Row, RowKey, Status, WriteRecord};
+use crate::timestamp::Timestamp;
+
+/// The most late copies that wait at a time; one more pushes the oldest out, to the engine.
+pub const LATE_COPIES_MAX: usize = 64;
+
+/// How often each fault happens, in per mille, and how bad it is. The default is a perfect network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// Requests that never arrive: not applied, answered [`EngineError::Unknown`].
+    pub lost_requests: u16,
+    /// Requests that are carried out and whose reply never arrives: applied, answered [`EngineError::Unknown`].
+    pub lost_replies: u16,
+    /// Calls of [`Engine::apply`] with several groups of which only the first few arrive: answered
+    /// [`EngineError::Unknown`]. Each group stays whole.
+    pub cut_requests: u16,
+    /// Changes that arrive twice, the second right after the first; either answer may be the one that the client sees.
+    pub duplicates: u16,
+    /// Calls of [`Engine::apply`] that arrive once more, much later.
+    pub late_duplicates: u16,
+    /// After how many further calls, at most, a late copy arrives; 0 counts as 1.
+    pub late_by_max: u64,
+    /// Requests, and as often replies, that take their time.
+    pub delays: u16,
+    /// How long a delay is at most, in milliseconds; 0 counts as 1.
+    pub delay_max_ms: u64,
+}
+
+impl Faults {
+    /// Every fault of a network, often enough that a short run meets them all.
+    pub fn of_a_bad_network() -> Self {
+        Self {
+            lost_requests: 60,
+            lost_replies: 60,
+            cut_requests: 60,
+            duplicates: 60,
+            late_duplicates: 120,
+            late_by_max: 200,
+            delays: 60,
+            delay_max_ms: 50,
+        }
+    }
+}
+
+/// How often each fault has happened so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Injected {
+    /// See [`Faults::lost_requests`]; reads count here too.
+    pub lost_requests: u64,
+    /// See [`Faults::lost_replies`].
+    pub lost_replies: u64,
+    /// See [`Faults::cut_requests`].
+    pub cut_requests: u64,
+    /// See [`Faults::duplicates`].
+    pub duplicates: u64,
+    /// Duplicates where the client saw the second answer.
+    pub second_answers: u64,
+    /// Late copies made; see [`Faults::late_duplicates`].
+    pub late_copies: u64,
+    /// Late copies delivered.
+    pub late_deliveries: u64,
+    /// Groups of late copies whose guards still held, so that they were applied.
+    pub late_applied: u64,
+    /// See [`Faults::delays`].
+    pub delays: u64,
+}
+
+/// What a delay does, given its milliseconds.
+pub type Pause = Arc<dyn Fn(u64) + Send + Sync>;
+
+/// See the [module](self).
+pub struct Unreliable<E> {
+    engine: E,
+    network: Arc<Network>,
+}
+
+struct Network {
+    state: Mutex<State>,
+    pause: Pause,
+}
+
+struct State {
+    faults: Faults,
+    dice: Dice,
+    injected: Injected,
+    calls: u64,
+    late: VecDeque<Late>,
+}
+
+/// A copy on its way, and the call before which it arrives.
+struct Late {
+    due: u64,
+    groups: Vec<Group>,
+}
+
+/// What will happen to one call.
+#[derive(Clone, Copy, Debug, Default)]
+struct Fate {
+    request_delay_ms: u64,
+    reply_delay_ms: u64,
+    request_lost: bool,
+    reply_lost: bool,
+    twice: bool,
+    second_answer: bool,
+}
+
+/// What a call may suffer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Read,
+    Change,
+}
+
+impl<E: Engine> Unreliable<E> {
+    /// Puts a network with these faults in front of `engine`. The seed decides everything that will happen.
+    pub fn new(engine: E, faults: Faults, seed: u64) -> Self {
+        Self::with_pause(engine, faults, seed, Arc::new(|_| {}))
+    }
+
+    /// Like [`Unreliable::new`], with delays carried out by `pause`; without it they are counted and take no time.
+    pub fn with_pause(engine: E, faults: Faults, seed: u64, pause: Pause) -> Self {
+        let (injected, calls, late) = Default::default();
+        let state = Mutex::new(State { faults, dice: Dice(seed), injected, calls, late });
+        Self { engine, network: Arc::new(Network { state, pause }) }
+    }
+
+    /// The engine behind the network.
+    pub fn engine(&self) -> &E {
+        &self.engine
+    }
+
+    /// What has gone wrong so far.
+    pub fn injected(&self) -> Injected {
+        self.network.state.lock().injected
+    }
+
+    /// Changes how often faults happen from now on. Copies that are on their way stay there.
+    pub fn set_faults(&self, faults: Faults) {
+        self.network.state.lock().faults = faults;
+    }
+
+    /// Delivers every late copy that is still on its way, and says how many there were.
+    pub fn deliver_late(&self) -> usize {
+        let late = std::mem::take(&mut self.network.state.lock().late);
+        for copy in &late {
+            self.deliver(copy);
+        }
+        late.len()
+    }
+
+    fn deliver(&self, copy: &Late) {
+        // Nobody waits for this answer any more.
+        let applied = self
+            .engine
+            .apply(&copy.groups)
+            .map_or(0, |outcomes| outcomes.iter().filter(|outcome| **outcome == Outcome::Applied).count() as u64);
+        let mut state = self.network.state.lock();
+        state.injected.late_deliveries += 1;
+        state.injected.late_applied += applied;
+    }
+
+    /// Begins a call: what is due arrives first.
+    fn begin(&self, kind: Kind) -> Fate {
+        let (fate, due) = self.network.begin(kind);
+        for copy in &due {
+            self.deliver(copy);
+        }
+        self.network.pause(fate.request_delay_ms);
+        fate
+    }
+
+    fn read<T>(&self, read: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
+        let fate = self.begin(Kind::Read);
+        self.network.end(fate, read)
+    }
+
+    fn change<T>(&self, change: impl Fn() -> Result<T, EngineError>) -> Result<T, EngineError> {
+        let fate = self.begin(Kind::Change);
+        self.network.end(fate, || {
+            let first = change();
+            if !fate.twice {
+                return first;
+            }
+            let second = change();
+            if fate.second_answer { second } else { first }
+        })
+    }
+}
+
+impl Network {
+    fn begin(&self, kind: Kind) -> (Fate, Vec<Late>) {
+        let mut state = self.state.lock();
+        let fate = state.draw(kind);
+        (fate, state.due())
+    }
+
+    fn end<T>(&self, fate: Fate, work: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
+        if fate.request_lost {
+            return Err(EngineError::Unknown("no answer: the network lost the request".into()));
+        }
+        let answer = work();
+        self.pause(fate.reply_delay_ms);
+        if fate.reply_lost {
+            return Err(EngineError::Unknown("no answer: the network lost the reply".into()));
+        }
+        answer
+    }
+
+    fn pause(&self, millis: u64) {
+        if millis > 0 {
+            (self.pause)(millis);
+        }
+    }
+}
+
+impl State {
+    fn draw(&mut self, kind: Kind) -> Fate {
+        self.calls += 1;
+        let faults = self.faults;
+        let changes = kind == Kind::Change;
+        let mut fate = Fate {
+            request_delay_ms: self.delay(),
+            reply_delay_ms: self.delay(),
+            request_lost: self.dice.happens(faults.lost_requests),
+            reply_lost: self.dice.happens(faults.lost_replies) && changes,
+            twice: self.dice.happens(faults.duplicates) && changes,
+            second_answer: self.dice.happens(500),
+        };
+        if fate.request_lost {
+            fate = Fate { request_lost: true, request_delay_ms: fate.request_delay_ms, ..Fate::default() };
+        }
+        fate.second_answer &= fate.twice;
+        self.injected.lost_requests += u64::from(fate.request_lost);
+        self.injected.lost_replies += u64::from(fate.reply_lost);
+        self.injected.duplicates += u64::from(fate.twice);
+        self.injected.second_answers += u64::from(fate.second_answer && !fate.reply_lost);
+        self.injected.delays += u64::from(fate.request_delay_ms > 0) + u64::from(fate.reply_delay_ms > 0);
+        fate
+    }
+
+    fn delay(&mut self) -> u64 {
+        let happens = self.dice.happens(self.faults.delays);
+        let millis = self.dice.up_to(self.faults.delay_max_ms);
+        if happens { millis } else { 0 }
+    }
+
+    /// Takes the copies that arrive before this call.
+    fn due(&mut self) -> Vec<Late> {
+        let surplus = (self.late.len() + 1).saturating_sub(LATE_COPIES_MAX);
+        let mut due: Vec<Late> = self.late.drain(..surplus).collect();
+        for copy in std::mem::take(&mut self.late) {
+            if copy.due <= self.calls {
+                due.push(copy);
+            } else {
+                self.late.push_back(copy);
+            }
+        }
+        due
+    }
+
+    /// Decides on a late copy, and on how many of the groups arrive now if not all do.
+    fn draw_apply(&mut self, groups: &[Group], arrives: bool) -> Option<usize> {
+        let late = self.dice.happens(self.faults.late_duplicates);
+        let by = self.dice.up_to(self.faults.late_by_max);
+        let cut = self.dice.happens(self.faults.cut_requests);
+        let whole = self.dice.up_to(groups.len().saturating_sub(1) as u64);
+        if late {
+            self.late.push_back(Late { due: self.calls.saturating_add(by), groups: groups.to_vec() });
+            self.injected.late_copies += 1;
+        }
+        let cut = cut && arrives && groups.len() > 1;
+        self.injected.cut_requests += u64::from(cut);
+        cut.then(|| usize::try_from(whole).unwrap_or(usize::MAX))
+    }
+}
+
+/// Splitmix64: small, and good enough to throw dice.
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn happens(&mut self, per_mille: u16) -> bool {
+        self.next() % 1000 < u64::from(per_mille)
+    }
+
+    /// From 1 to `most`.
+    fn up_to(&mut self, most: u64) -> u64 {
+        1 + self.next() % most.max(1)
+    }
+}
+
+impl<E: Engine> Engine for Unreliable<E> {
+    fn capabilities(&self) -> Capabilities {
+        self.engine.capabilities()
+    }
+
+    fn view(&self) -> Result<Arc<dyn View>, EngineError> {
+        let view = self.read(|| self.engine.view())?;
+        Ok(Arc::new(UnreliableView { view, network: Arc::clone(&self.network) }))
+    }
+
+    fn row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
+        self.read(|| self.engine.row(row, start_ts))
+    }
+
+    fn apply(&self, groups: &[Group]) -> Result<Vec<Outcome>, EngineError> {
+        let mut fate = self.begin(Kind::Change);
+        let cut = self.network.state.lock().draw_apply(groups, !fate.request_lost);
+        if cut.is_some() {
+            fate.reply_lost = true;
+        }
+        let arrives = cut.and_then(|whole| groups.get(..whole)).unwrap_or(groups);
+        self.network.end(fate, || {
+            let first = self.engine.apply(arrives);
+            if !fate.twice {
+                return first;
+            }
+            let second = self.engine.apply(arrives);
+            if fate.second_answer { second } else { first }
+        })
+    }
+
+    fn sync(&self) -> Result<(), EngineError> {
+        self.change(|| self.engine.sync())
+    }
+
+    fn meta(&self, name: &str) -> Result<Option<Vec<u8>>, EngineError> {
+        self.read(|| self.engine.meta(name))
+    }
+
+    fn metas(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, EngineError> {
+        self.read(|| self.engine.metas(prefix))
+    }
+
+    fn set_meta(&self, entries: &[(String, Option<Vec<u8>>)]) -> Result<(), EngineError> {
+        self.change(|| self.engine.set_meta(entries))
+    }
+
+    fn safe_point(&self) -> Result<Timestamp, EngineError> {
+        self.read(|| self.engine.safe_point())
+    }
+
+    fn advance_safe_point(&self, to: Timestamp) -> Result<(), EngineError> {
+        self.change(|| self.engine.advance_safe_point(to))
+    }
+
+    fn deletions(&self, upto: Timestamp, limit: usize) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
+        self.read(|| self.engine.deletions(upto, limit))
+    }
+
+    fn statuses(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {
+        self.read(|| self.engine.statuses(before, limit))
+    }
+
+    fn erase(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {
+        self.change(|| self.engine.erase(keyspace))
+    }
+}
+
+/// A view whose reads go over the network.
+struct UnreliableView {
+    view: Arc<dyn View>,
+    network: Arc<Network>,
+}
+
+impl UnreliableView {
+    fn read<T>(&self, read: impl FnOnce(&dyn View) -> Result<T, EngineError>) -> Result<T, EngineError> {
+        // Late copies wait for a call of the engine itself: a view has no way to it.
+        let fate = self.network.state.lock().draw(Kind::Read);
+        self.network.pause(fate.request_delay_ms);
+        self.network.end(fate, || read(self.view.as_ref()))
+    }
+}
+
+impl View for UnreliableView {
+    fn lock(&self, row: &RowKey) -> Result<Option<Lock>, EngineError> {
+        self.read(|view| view.lock(row))
+    }
+
+    fn write(&self, row: &RowKey) -> Result<Option<WriteRecord>, EngineError> {
+        self.read(|view| view.write(row))
+    }
+
+    fn status(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError> {
+        self.read(|view| view.status(row, start_ts))
+    }
+
+    fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Vec<u8>>, EngineError> {
+        self.read(|view| view.data(row, start_ts))
+    }
+
+    fn version(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError> {
+        self.read(|view| view.version(row, upto))
+    }
+
+    fn writes(&self, page: &Page<'_>) -> Result<Vec<(RowKey, WriteRecord)>, EngineError> {
+        self.read(|view| view.writes(page))
+    }
+
+    fn locks(&self, page: &Page<'_>) -> Result<Vec<(RowKey, Lock)>, EngineError> {
+        self.read(|view| view.locks(page))
+    }
+}

@@ -21,7 +21,6 @@ use super::waiter::Waiter;
 use super::{Core, Pipeline};
 use crate::engine::{Group, Outcome};
 use crate::error::{Error, ErrorKind, Result};
-use crate::oracle::Oracle as _;
 use crate::row::{Edit, Guard, LockStamp, Row, RowChange, RowKey};
 use crate::runtime::Runtime;
 use crate::timestamp::Timestamp;
@@ -321,7 +320,9 @@ impl Pipeline {
         };
         let start_ts = changes.first().map(|change| change.start_ts);
         if let (Purpose::Commit | Purpose::CommitPoint, Some(ts)) = (purpose, commit_ts) {
-            changes.iter_mut().for_each(|change| change.stamp(ts));
+            for change in &mut changes {
+                change.stamp(ts);
+            }
         }
         // What is proven will be applied, and the next submission is judged on it; the engine's verdict is waited for.
         if !guarded {
@@ -344,7 +345,9 @@ impl Pipeline {
             let mut newest = None;
             for ((group, member), outcome) in groups.iter().zip(&members).zip(&outcomes) {
                 match (outcome, member.purpose, member.start_ts) {
-                    (Outcome::Applied, Purpose::Commit | Purpose::CommitPoint, _) => newest = newest.max(member.commit_ts),
+                    (Outcome::Applied, Purpose::Commit | Purpose::CommitPoint, _) => {
+                        newest = newest.max(member.commit_ts);
+                    }
                     (Outcome::Applied, Purpose::RollForward { finishes: true, .. }, Some(start_ts))
                     | (Outcome::Refused { .. }, Purpose::CommitPoint, Some(start_ts)) => {
                         self.unapplied.lock().remove(&start_ts);
@@ -387,7 +390,9 @@ impl Pipeline {
                     let refused = group.changes.into_iter().nth(index).map(|change| Refused::Found(change.row, row));
                     slot.answer(match refused {
                         Some(refused) => Ok(Settled::Refused(refused)),
-                        None => Err(ErrorKind::Corruption("the engine refused a row that was not asked for".into()).into()),
+                        None => {
+                            Err(ErrorKind::Corruption("the engine refused a row that was not asked for".into()).into())
+                        }
                     });
                 }
             }

@@ -77,8 +77,8 @@ impl ConflictMemory {
     }
 
     fn index(&self, hash: u64) -> usize {
-        // The number of slots is a power of two; the hash is cut to it.
-        (hash & (self.slots.len() as u64 - 1)) as usize
+        // The number of slots is a power of two, and what is cut off the hash does not matter.
+        usize::try_from(hash & (self.slots.len() as u64 - 1)).unwrap_or(0)
     }
 }
 

@@ -20,11 +20,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::combiner::Slot;
-use super::view::PinnedView;
 use super::{LEASE, Pipeline};
 use crate::error::{Error, ErrorKind, Result};
 use crate::runtime::Parker;
 use crate::timestamp::Timestamp;
+use crate::view::PinnedView;
 
 /// How often to look whether a running sync has renewed the lease.
 const LEASE_POLL: Duration = Duration::from_millis(1);

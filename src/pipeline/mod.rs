@@ -19,30 +19,31 @@
 mod combiner;
 mod conflicts;
 mod durability;
+mod live;
 mod turns;
-mod view;
 mod waiter;
 
 pub use combiner::{Purpose, Refused, Settled, Submission};
-pub use turns::{Admission, Held, Turns};
-pub use view::PinnedView;
+pub use turns::{Admission, Held, Turn, Turns};
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use self::combiner::Queue;
 use self::conflicts::ConflictMemory;
 use self::durability::Durability;
-use self::view::LiveViews;
+use self::live::LiveViews;
 use crate::engine::{Engine, Page, RowRange};
 use crate::error::{Error, ErrorKind, Result};
-use crate::oracle::{LeasedOracle, Oracle as _};
+use crate::oracle::LeasedOracle;
 use crate::row::{LockStamp, RowKey};
 use crate::runtime::{Joined, Runtime};
 use crate::timestamp::Timestamp;
+use crate::view::PinnedView;
 
 /// The name of the oracle's high-water mark in the store's bookkeeping.
 const LEASE: &str = "oracle";
@@ -91,9 +92,9 @@ impl Pipeline {
         let view = engine.view()?;
         let any_lock = Page { range: &RowRange::all(), backwards: false, limit: 1 };
         let orphans = !view.locks(&any_lock)?.is_empty();
-        let first = Arc::new(PinnedView { read_ts: opened_at, view, check_locks: orphans });
+        let first = PinnedView::new(opened_at, view, orphans);
         let mut live = LiveViews::default();
-        live.add(&first);
+        live.add(&first, runtime.elapsed());
         let pipeline = Arc::new(Self {
             engine,
             oracle,
@@ -215,6 +216,11 @@ impl Pipeline {
         self.live.lock().count()
     }
 
+    /// Ends the views that a newer one replaced longer ago than `age`.
+    pub fn expire_views(&self, age: Duration) {
+        self.live.lock().expire(self.runtime.elapsed().saturating_sub(age));
+    }
+
     /// Called by the leader only, after the changes are applied.
     fn publish(&self, _leader: &mut Core, newest: Option<Timestamp>) -> Result<()> {
         let (read_ts, check_locks_now) = {
@@ -228,8 +234,8 @@ impl Pipeline {
             return Ok(());
         }
         let view = self.engine.view()?;
-        let next = Arc::new(PinnedView { read_ts: newest.map_or(read_ts, |ts| ts.max(read_ts)), view, check_locks });
-        self.live.lock().add(&next);
+        let next = PinnedView::new(newest.map_or(read_ts, |ts| ts.max(read_ts)), view, check_locks);
+        self.live.lock().add(&next, self.runtime.elapsed());
         let replaced = std::mem::replace(&mut *self.current.lock(), next);
         drop(replaced);
         if self.oracle.needs_extension(self.runtime.unix_millis()) {
@@ -273,5 +279,7 @@ fn out_of_timestamps() -> Error {
 
 fn read_timestamp(bytes: &[u8]) -> Result<Timestamp> {
     let number = bytes.try_into().map(u64::from_be_bytes);
-    number.map(Timestamp::from_u64).map_err(|_| ErrorKind::Corruption("the oracle's high-water mark is damaged".into()).into())
+    number
+        .map(Timestamp::from_u64)
+        .map_err(|_| ErrorKind::Corruption("the oracle's high-water mark is damaged".into()).into())
 }

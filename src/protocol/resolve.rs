@@ -26,8 +26,7 @@ pub fn resolve(row: &Row, request: &Resolve) -> Result<Step<()>, Refusal> {
         CommitPoint::Pending => Ok(Step::Done(())),
         CommitPoint::RolledBack => roll_back(row, &RollBack { row: key, txn }),
         CommitPoint::Committed(commit_ts) => {
-            let request =
-                Commit { row: key, txn, commit_ts, keep_status: false, keep_replaced: request.keep_replaced };
+            let request = Commit { row: key, txn, commit_ts, keep_status: false, keep_replaced: request.keep_replaced };
             Ok(match commit(row, &request)? {
                 Step::Apply(change, _) => Step::Apply(change, ()),
                 Step::Done(_) => Step::Done(()),

@@ -1,0 +1,299 @@
+//! Committing, in one phase or two.
+//!
+//! Both hand row changes to the pipeline and listen to what it refuses. A refusal is either an obstacle that can be cleared
+//! (an orphan's lock, or the lock of a transaction that is committed and not yet applied everywhere), after which the
+//! same changes are handed in again, or a conflict.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use super::super::{CommitRequest, refused};
+use super::Embedded;
+use crate::error::{Conflict, ConflictReason, Error, ErrorKind, Result};
+use crate::pipeline::{Held, Purpose, Refused, Settled, Submission};
+use crate::protocol::{
+    Commit, OnePhase, Prewrite, Refusal, RollBack, Step, commit, forget, one_phase, prewrite, roll_back,
+};
+use crate::row::{Edit, Lock, Mutation, Row, RowChange, RowKey, SHORT_VALUE_MAX_BYTES, TxnId};
+use crate::timestamp::Timestamp;
+
+/// Rows locked in one write of a two-phase commit; others get their turn in between.
+const PREWRITE_ROWS: usize = 1024;
+
+impl Embedded {
+    pub(super) fn commit_one_phase(&self, request: CommitRequest<'_>) -> Result<Timestamp> {
+        let CommitRequest { txn, read_ts, writes, durable, alive, mut held, .. } = request;
+        loop {
+            let mut changes = Vec::with_capacity(writes.len());
+            for (row, mutation) in writes {
+                let request = OnePhase {
+                    row: row.clone(),
+                    txn,
+                    read_ts,
+                    // Stamped by the pipeline.
+                    commit_ts: txn.start_ts,
+                    mutation,
+                    keep_replaced: false,
+                };
+                changes.push(self.change(row, txn, read_ts, |as_read| one_phase(as_read, &request))?);
+            }
+            let submission =
+                Submission { changes, purpose: Purpose::Commit, durable, alive: alive.clone(), held: held.take() };
+            match self.pipeline.submit(submission)? {
+                Settled::Applied(Some(commit_ts)) => {
+                    self.counters.commits_one_phase.add(1);
+                    return Ok(commit_ts);
+                }
+                Settled::Applied(None) => return Err(unstamped()),
+                Settled::Refused(obstacle) => self.clear(obstacle, txn, read_ts)?,
+            }
+        }
+    }
+
+    pub(super) fn commit_two_phase(&self, request: CommitRequest<'_>) -> Result<Timestamp> {
+        let CommitRequest { txn, read_ts, writes, durable, alive, held, .. } = request;
+        let Some(primary) = primary_of(writes) else { return Err(unstamped()) };
+        let long = |mutation: &Mutation| mutation.value_bytes() > SHORT_VALUE_MAX_BYTES;
+        if writes.values().any(long) {
+            self.note_long_values()?;
+        }
+
+        let secondaries = || writes.iter().filter(|(row, _)| *row != primary);
+        let rows: Vec<(&RowKey, &Mutation)> = writes.get_key_value(primary).into_iter().chain(secondaries()).collect();
+        let mut locks: Vec<(RowKey, Lock)> = Vec::with_capacity(rows.len());
+        for some in rows.chunks(PREWRITE_ROWS) {
+            if let Err(why) = self.prewrite_rows(some, primary, txn, read_ts, &alive, &mut locks) {
+                self.release(&locks, txn)?;
+                return Err(why);
+            }
+        }
+
+        let mut locks = locks.into_iter();
+        let Some((_, primary_lock)) = locks.next() else { return Err(unstamped()) };
+        let locks: Vec<(RowKey, Lock)> = locks.collect();
+        let commit_ts = self.commit_primary(primary, primary_lock, txn, read_ts, !locks.is_empty(), held)?;
+        if !locks.is_empty() {
+            self.commit_secondaries(locks, primary, txn, commit_ts)?;
+        }
+        if durable {
+            self.pipeline.wait_durable(commit_ts)?;
+        }
+        self.counters.commits_two_phase.add(1);
+        Ok(commit_ts)
+    }
+
+    fn prewrite_rows(
+        &self,
+        rows: &[(&RowKey, &Mutation)],
+        primary: &RowKey,
+        txn: TxnId,
+        read_ts: Timestamp,
+        alive: &[Arc<AtomicBool>],
+        locks: &mut Vec<(RowKey, Lock)>,
+    ) -> Result<()> {
+        loop {
+            let mut changes = Vec::with_capacity(rows.len());
+            for (row, mutation) in rows {
+                let request = Prewrite {
+                    row: (*row).clone(),
+                    txn,
+                    read_ts,
+                    primary: primary.clone(),
+                    mutation: (*mutation).clone(),
+                    sequence: 1,
+                    ttl_ms: 0,
+                    min_commit_ts: txn.start_ts.next(),
+                };
+                match prewrite(&Row::default(), &request).map_err(|why| refused(row, why, read_ts))? {
+                    Step::Apply(change, _) => changes.push(*change),
+                    Step::Done(_) => {}
+                }
+            }
+            let put: Vec<(RowKey, Lock)> = changes.iter().filter_map(lock_put).collect();
+            let submission =
+                Submission { changes, purpose: Purpose::Other, durable: false, alive: alive.to_vec(), held: None };
+            match self.pipeline.submit(submission)? {
+                Settled::Applied(_) => {
+                    locks.extend(put);
+                    return Ok(());
+                }
+                Settled::Refused(obstacle) => self.clear(obstacle, txn, read_ts)?,
+            }
+        }
+    }
+
+    fn commit_primary(
+        &self,
+        primary: &RowKey,
+        lock: Lock,
+        txn: TxnId,
+        read_ts: Timestamp,
+        has_secondaries: bool,
+        held: Option<Held>,
+    ) -> Result<Timestamp> {
+        // The pipeline stamps the change; what it stamps lies above every timestamp handed out before.
+        let commit_ts = lock.min_commit_ts;
+        let request =
+            Commit { row: primary.clone(), txn, commit_ts, keep_status: has_secondaries, keep_replaced: false };
+        let change = self.change(primary, txn, read_ts, |as_read| {
+            commit(&Row { lock: Some(lock.clone()), ..as_read.clone() }, &request)
+        })?;
+        let purpose = if has_secondaries { Purpose::CommitPoint } else { Purpose::Commit };
+        // The keyspaces lived when the rows were locked, and a keyspace is not erased before its locks are gone.
+        let submission = Submission { changes: vec![change], purpose, durable: false, alive: Vec::new(), held };
+        match self.pipeline.submit(submission)? {
+            Settled::Applied(Some(commit_ts)) => Ok(commit_ts),
+            Settled::Applied(None) => Err(unstamped()),
+            Settled::Refused(obstacle) => Err(self.explain(obstacle, txn, read_ts)),
+        }
+    }
+
+    /// Turns the other locks into versions. Whoever was in a hurry may have done some of them.
+    fn commit_secondaries(
+        &self,
+        mut locks: Vec<(RowKey, Lock)>,
+        primary: &RowKey,
+        txn: TxnId,
+        commit_ts: Timestamp,
+    ) -> Result<()> {
+        loop {
+            let mut changes = Vec::with_capacity(locks.len() + 1);
+            for (row, lock) in &locks {
+                let request = Commit { row: row.clone(), txn, commit_ts, keep_status: false, keep_replaced: false };
+                changes.push(self.change(row, txn, commit_ts, |as_read| {
+                    commit(&Row { lock: Some(lock.clone()), ..as_read.clone() }, &request)
+                })?);
+            }
+            changes.push(forget(primary.clone(), txn.start_ts));
+            let purpose = Purpose::RollForward { commit_ts, finishes: true };
+            let submission = Submission { changes, purpose, durable: false, alive: Vec::new(), held: None };
+            match self.pipeline.submit(submission)? {
+                Settled::Applied(_) => return Ok(()),
+                Settled::Refused(Refused::Lock(row, _) | Refused::Found(row, _)) => {
+                    locks.retain(|(locked, _)| *locked != row);
+                }
+                Settled::Refused(obstacle) => return Err(self.explain(obstacle, txn, commit_ts)),
+            }
+        }
+    }
+
+    /// Lets go of locks that were taken in vain. Nobody else can have a request of this transaction under way, so the
+    /// records of the roll-back need not stay.
+    fn release(&self, locks: &[(RowKey, Lock)], txn: TxnId) -> Result<()> {
+        for some in locks.chunks(PREWRITE_ROWS) {
+            let mut changes = Vec::with_capacity(some.len());
+            for (row, lock) in some {
+                let as_locked = Row { lock: Some(lock.clone()), ..Row::default() };
+                let request = RollBack { row: row.clone(), txn };
+                if let Ok(Step::Apply(change, ())) = roll_back(&as_locked, &request) {
+                    changes.push(*change);
+                }
+            }
+            let submit = |changes| {
+                let purpose = Purpose::Other;
+                self.pipeline.submit(Submission { changes, purpose, durable: false, alive: Vec::new(), held: None })
+            };
+            submit(changes)?;
+            submit(some.iter().map(|(row, _)| forget(row.clone(), txn.start_ts)).collect())?;
+        }
+        if !locks.is_empty() {
+            self.counters.rolled_back.add(1);
+        }
+        Ok(())
+    }
+
+    /// The step's change for a row that the transaction may write. Without long values nothing of the row has to be read:
+    /// the guards say what it must look like.
+    fn change<T>(
+        &self,
+        row: &RowKey,
+        txn: TxnId,
+        read_ts: Timestamp,
+        step: impl Fn(&Row) -> Result<Step<T>, Refusal>,
+    ) -> Result<RowChange> {
+        loop {
+            let as_read =
+                if self.has_long_values() { self.pipeline.engine().row(row, txn.start_ts)? } else { Row::default() };
+            match step(&as_read) {
+                Ok(Step::Apply(change, _)) => return Ok(*change),
+                Ok(Step::Done(_)) => return Ok(RowChange::new(row.clone(), txn.start_ts)),
+                Err(why) => {
+                    let obstacle = Refused::Found(row.clone(), Box::new(as_read));
+                    // An obstacle that stays is a conflict that names who is in the way; anything else is the step's own word.
+                    self.clear(obstacle, txn, read_ts)
+                        .map_err(|other| if other.is_retryable() { other } else { refused(row, why, read_ts) })?;
+                }
+            }
+        }
+    }
+
+    /// Clears what is in the way, or says why it stays there.
+    fn clear(&self, obstacle: Refused, txn: TxnId, read_ts: Timestamp) -> Result<()> {
+        let (row, lock) = match &obstacle {
+            Refused::Lock(row, Some(stamp)) => {
+                let found = self.pipeline.engine().row(row, txn.start_ts)?.lock;
+                match found {
+                    Some(lock) if lock.txn == stamp.txn => (row, lock),
+                    _ => return Ok(()),
+                }
+            }
+            Refused::Found(row, found) => match &found.lock {
+                Some(lock) if lock.txn != txn => (row, lock.clone()),
+                _ if found.write.as_ref().is_some_and(|write| write.commit_ts > read_ts) => {
+                    return Err(self.explain(obstacle, txn, read_ts));
+                }
+                _ => return Ok(()),
+            },
+            _ => return Err(self.explain(obstacle, txn, read_ts)),
+        };
+        match self.resolve_lock(row, &lock)? {
+            crate::protocol::CommitPoint::Pending => Err(self.explain(obstacle, txn, read_ts)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The error for something that stays in the way, with whatever can be found out about who put it there.
+    fn explain(&self, obstacle: Refused, txn: TxnId, read_ts: Timestamp) -> Error {
+        let (row, reason) = match obstacle {
+            Refused::NotAlive => return ErrorKind::NoSuchKeyspace("dropped while the transaction ran".into()).into(),
+            Refused::CommittedAt(row, ts) => (row, ConflictReason::CommittedAt(ts)),
+            Refused::Lock(row, _) => (row, ConflictReason::Locked),
+            Refused::Found(row, found) => match (&found.lock, &found.write) {
+                (Some(lock), _) if lock.txn != txn => (row, ConflictReason::Locked),
+                (_, Some(write)) => (row, ConflictReason::CommittedAt(write.commit_ts)),
+                _ => (row, ConflictReason::RolledBack),
+            },
+        };
+        let found = self.pipeline.engine().row(&row, txn.start_ts).unwrap_or_default();
+        let their = match reason {
+            ConflictReason::CommittedAt(ts) => found.write.filter(|write| write.commit_ts == ts).map(|write| write.txn),
+            ConflictReason::Locked => found.lock.map(|lock| lock.txn),
+            ConflictReason::RolledBack => None,
+        };
+        ErrorKind::Conflict(Box::new(Conflict {
+            row,
+            reason,
+            owner: their.map(|txn| txn.owner),
+            their_start_ts: their.map(|txn| txn.start_ts),
+            our_read_ts: read_ts,
+        }))
+        .into()
+    }
+}
+
+/// The first row that is really written, else the first: it holds the transaction's commit point.
+fn primary_of(writes: &super::super::Writes) -> Option<&RowKey> {
+    let written = writes.iter().find(|(_, mutation)| **mutation != Mutation::Hold);
+    written.or_else(|| writes.iter().next()).map(|(row, _)| row)
+}
+
+fn lock_put(change: &RowChange) -> Option<(RowKey, Lock)> {
+    match &change.lock {
+        Edit::Put(lock) => Some((change.row.clone(), lock.clone())),
+        Edit::Keep | Edit::Delete => None,
+    }
+}
+
+fn unstamped() -> Error {
+    ErrorKind::Corruption("a transaction without rows reached the commit pipeline".into()).into()
+}

@@ -1,0 +1,157 @@
+//! What is done in the background: the sweep after a crash, and collection.
+//!
+//! The sweep resolves every lock that an earlier life of the store left behind, page by page; opening never waits for
+//! it, and readers resolve what they meet meanwhile. When no such lock is left, the statuses of those transactions
+//! have nobody left to tell: the safe point moves up to the opening of the store, durably, and then they go.
+//!
+//! Collection takes away the records of deleted rows that no live snapshot is older than.
+
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::Embedded;
+use crate::engine::{Page, RowRange};
+use crate::error::{Error, Result};
+use crate::pipeline::{Purpose, Submission};
+use crate::protocol::{Collect, collect, forget};
+use crate::row::RowChange;
+use crate::runtime::{Joined, Parker};
+use crate::timestamp::Timestamp;
+
+const PAGE_ROWS: usize = 512;
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Work that the layer above wants done now and then; an answer says whether there is more at once.
+pub type Chore = Box<dyn Fn() -> Result<bool> + Send>;
+
+/// The background thread.
+pub struct Housekeeper {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<Box<dyn Joined>>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    stopping: AtomicBool,
+    parker: Mutex<Option<Arc<dyn Parker>>>,
+}
+
+impl Housekeeper {
+    /// Starts the thread; with `sweep` it begins by resolving what an earlier life left.
+    pub fn start(coordinator: Arc<Embedded>, sweep: bool, chore: Chore) -> Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let own = Arc::clone(&shared);
+        let runtime = Arc::clone(coordinator.pipeline());
+        let work = move || own.run(&coordinator, sweep, &chore);
+        let thread = runtime
+            .runtime()
+            .spawn("percolite-sweep", Box::new(work))
+            .map_err(|why| Error::from(crate::error::ErrorKind::Io(format!("cannot start a thread: {why}"))))?;
+        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Ends the thread after the page that it is at.
+    pub fn stop(&self) {
+        self.shared.stopping.store(true, Ordering::Release);
+        if let Some(parker) = &*self.shared.parker.lock() {
+            parker.unpark();
+        }
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread {
+            thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn run(&self, coordinator: &Embedded, sweep: bool, chore: &Chore) {
+        let parker = coordinator.pipeline().runtime().parker();
+        *self.parker.lock() = Some(Arc::clone(&parker));
+        let mut swept = !sweep;
+        let mut position = Bound::Unbounded;
+        while !self.stopping.load(Ordering::Acquire) {
+            // An error here is either a failure that has closed the store already, or damage that whoever reads the row
+            // will be told of; the thread's own part is to keep trying the rest.
+            let more = (|| {
+                if !swept {
+                    swept = coordinator.sweep_page(&mut position)?;
+                    if !swept {
+                        return Ok(true);
+                    }
+                }
+                let collected = coordinator.collect_page()?;
+                Ok::<_, Error>(chore()? || collected)
+            })();
+            if !matches!(more, Ok(true)) {
+                parker.park(Some(PAUSE));
+            }
+        }
+    }
+}
+
+impl Embedded {
+    /// Resolves the orphans among the next locks; the answer is whether none is left.
+    pub fn sweep_page(&self, position: &mut Bound<Vec<u8>>) -> Result<bool> {
+        let pipeline = &self.pipeline;
+        if !pipeline.may_have_orphans() {
+            return Ok(true);
+        }
+        let range = RowRange { start: position.clone(), end: Bound::Unbounded };
+        let page = Page { range: &range, backwards: false, limit: PAGE_ROWS };
+        let locks = pipeline.engine().view()?.locks(&page)?;
+        for (row, lock) in &locks {
+            if pipeline.is_orphan(lock.txn.start_ts) {
+                self.resolve_lock(row, lock)?;
+                self.counters.swept.add(1);
+            }
+        }
+        if let (Some((row, _)), true) = (locks.last(), locks.len() == PAGE_ROWS) {
+            *position = Bound::Excluded(row.as_bytes().to_vec());
+            return Ok(false);
+        }
+        pipeline.no_orphans_left();
+        self.forget_ended(pipeline.opened_at())?;
+        Ok(true)
+    }
+
+    /// Takes away what says how transactions before `before` ended. None of them may have a lock left.
+    fn forget_ended(&self, before: Timestamp) -> Result<()> {
+        let engine = self.pipeline.engine();
+        let closing = |why: crate::engine::EngineError| self.pipeline.poison(why.into());
+        engine.advance_safe_point(before).map_err(closing)?;
+        engine.sync().map_err(closing)?;
+        loop {
+            let ended = engine.statuses(before, PAGE_ROWS)?;
+            if ended.is_empty() {
+                return Ok(());
+            }
+            self.make(ended.into_iter().map(|(row, start_ts)| forget(row, start_ts)).collect())?;
+        }
+    }
+
+    /// Collects some records of deleted rows; the answer is whether there may be more.
+    pub fn collect_page(&self) -> Result<bool> {
+        let floor = self.pipeline.oldest_read().min(self.pipeline.durable_ts());
+        let deletions = self.pipeline.engine().deletions(floor, PAGE_ROWS)?;
+        let more = deletions.len() == PAGE_ROWS;
+        let mut collected = 0;
+        for (deleted_at, row) in deletions {
+            let as_read = self.pipeline.engine().row(&row, Timestamp::ZERO)?;
+            let change = collect(&as_read, &Collect { row, deleted_at });
+            collected += u64::from(change.collected.is_some());
+            self.make(vec![change])?;
+        }
+        self.counters.collected.add(collected);
+        Ok(more && collected > 0)
+    }
+
+    /// Changes that are tried again later if they are refused now.
+    fn make(&self, changes: Vec<RowChange>) -> Result<()> {
+        let submission = Submission { changes, purpose: Purpose::Other, durable: false, alive: Vec::new(), held: None };
+        self.pipeline.submit(submission).map(drop)
+    }
+}

@@ -1,0 +1,154 @@
+//! The coordinator of a store that one process has for itself.
+//!
+//! Everything that changes rows goes through the [pipeline](crate::pipeline). Locks of transactions of this process are
+//! known in memory; any other lock is an orphan of an earlier life of the store and is resolved by whoever meets it, and by
+//! the [sweep](housekeeping).
+
+mod commit;
+mod housekeeping;
+mod resolve;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::{CommitProtocol, CommitRequest, Coordinator};
+use crate::counters::Counters;
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::owner::OwnerIds;
+use crate::pipeline::{Pipeline, Turn, Turns};
+use crate::protocol::{CommitPoint, commit_point};
+use crate::row::{Lock, Mutation, RowKey, TxnId};
+use crate::runtime::Runtime;
+use crate::timestamp::Timestamp;
+use crate::view::PinnedView;
+
+pub use housekeeping::Housekeeper;
+
+/// Set once a value was ever stored apart from its record, so that replaced ones have to be looked for.
+const LONG_VALUES: &str = "long values";
+
+/// See the [module](self).
+pub struct Embedded {
+    pipeline: Arc<Pipeline>,
+    owners: OwnerIds,
+    turns: Arc<Turns>,
+    counters: Arc<Counters>,
+    long_values: AtomicBool,
+    read_durable: bool,
+}
+
+impl Embedded {
+    /// Takes charge of an engine. `read_durable` says whether [`Coordinator::snapshot`] and [`Coordinator::confirm`] wait for
+    /// durability.
+    pub fn open(
+        engine: Arc<dyn Engine>,
+        runtime: Arc<dyn Runtime>,
+        counters: Arc<Counters>,
+        conflict_slots: usize,
+        read_durable: bool,
+    ) -> Result<Arc<Self>> {
+        let long_values = AtomicBool::new(engine.meta(LONG_VALUES)?.is_some());
+        let pipeline = Pipeline::open(engine, runtime, conflict_slots)?;
+        Ok(Arc::new(Self {
+            pipeline,
+            owners: OwnerIds::default(),
+            turns: Arc::default(),
+            counters,
+            long_values,
+            read_durable,
+        }))
+    }
+
+    /// The pipeline beneath.
+    pub fn pipeline(&self) -> &Arc<Pipeline> {
+        &self.pipeline
+    }
+
+    fn has_long_values(&self) -> bool {
+        self.long_values.load(Ordering::Acquire)
+    }
+
+    /// Must be called before the first value is stored apart from its record.
+    fn note_long_values(&self) -> Result<()> {
+        if !self.has_long_values() {
+            self.pipeline
+                .engine()
+                .set_meta(&[(LONG_VALUES.into(), Some(vec![1]))])
+                .map_err(|why| self.pipeline.poison(why.into()))?;
+            self.long_values.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+}
+
+impl Coordinator for Embedded {
+    fn begin(&self) -> Result<(Arc<PinnedView>, TxnId)> {
+        self.pipeline.check_alive()?;
+        let view = self.pipeline.current_view();
+        let start_ts = self.pipeline.timestamp()?;
+        let runtime = self.pipeline.runtime();
+        let owner = self.owners.next(runtime.unix_millis(), runtime.random());
+        Ok((view, TxnId { start_ts, owner }))
+    }
+
+    fn snapshot(&self) -> Result<Arc<PinnedView>> {
+        self.pipeline.check_alive()?;
+        if self.read_durable { self.pipeline.durable_view() } else { Ok(self.pipeline.current_view()) }
+    }
+
+    fn commit(&self, request: CommitRequest<'_>) -> Result<Timestamp> {
+        let commit_ts = if self.fits_one_phase(&request) {
+            self.commit_one_phase(request)?
+        } else {
+            self.commit_two_phase(request)?
+        };
+        self.pipeline.acknowledge(commit_ts);
+        Ok(commit_ts)
+    }
+
+    fn confirm(&self, read_ts: Timestamp) -> Result<()> {
+        if self.read_durable { self.pipeline.wait_durable(read_ts) } else { Ok(()) }
+    }
+
+    /// A view holds every commit at or below its timestamp, so the primary's row in the same view has the answer, whatever
+    /// has happened since. An orphan met this way is resolved in passing.
+    fn committed_in(&self, view: &PinnedView, row: &RowKey, lock: &Lock) -> Result<Option<Timestamp>> {
+        let primary = crate::row::Row {
+            lock: view.view.lock(&lock.primary)?,
+            write: view.view.write(&lock.primary)?,
+            status: view.view.status(&lock.primary, lock.txn.start_ts)?,
+            safe_point: Timestamp::ZERO,
+        };
+        if self.pipeline.is_orphan(lock.txn.start_ts) {
+            self.resolve(row, lock)?;
+        }
+        Ok(match commit_point(&primary, lock.txn) {
+            CommitPoint::Committed(commit_ts) => Some(commit_ts),
+            CommitPoint::Pending | CommitPoint::RolledBack => None,
+        })
+    }
+
+    fn commit_point(&self, primary: &RowKey, txn: TxnId) -> Result<CommitPoint> {
+        Ok(commit_point(&self.pipeline.engine().row(primary, txn.start_ts)?, txn))
+    }
+
+    fn resolve(&self, row: &RowKey, lock: &Lock) -> Result<CommitPoint> {
+        self.resolve_lock(row, lock)
+    }
+
+    fn wait_turn(&self, rows: &[RowKey], _attempt: u32) -> Vec<Turn> {
+        self.turns.take(self.pipeline.runtime(), rows)
+    }
+}
+
+impl Embedded {
+    fn fits_one_phase(&self, request: &CommitRequest<'_>) -> bool {
+        let capabilities = self.pipeline.engine().capabilities();
+        let bytes = |(row, mutation): (&RowKey, &Mutation)| row.as_bytes().len() + mutation.value_bytes();
+        request.protocol == CommitProtocol::Auto
+            && request.writes.len() <= capabilities.group_rows_max
+            && (capabilities.group_bytes_max == usize::MAX
+                || request.writes.iter().map(bytes).sum::<usize>() <= capabilities.group_bytes_max)
+    }
+}

@@ -1,0 +1,100 @@
+//! Who runs the protocol's steps in which order, and waits for what.
+//!
+//! There are two coordinators. [`embedded`] has its engine for itself: it knows which transactions live, orders all commits
+//! through one pipeline and never waits for a dead owner. [`shared`] is one of several clients of an engine: it knows only
+//! what the rows say, takes timestamps from a common oracle, and its requests may be late, repeated or lost.
+
+pub mod embedded;
+pub mod shared;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use crate::error::{Conflict, ConflictReason, Error, ErrorKind, Result};
+use crate::pipeline::{Held, Turn};
+use crate::protocol::{CommitPoint, Refusal};
+use crate::row::{Lock, Mutation, RowKey, TxnId};
+use crate::timestamp::Timestamp;
+use crate::view::PinnedView;
+
+/// What a transaction writes.
+pub type Writes = BTreeMap<RowKey, Mutation>;
+
+/// How a transaction's rows are committed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CommitProtocol {
+    /// One phase where the engine can change all rows at once, two phases elsewhere.
+    #[default]
+    Auto,
+    /// Always two phases: every row is locked first, then the primary is committed, then the others.
+    TwoPhase,
+}
+
+/// A transaction that wants to commit.
+pub struct CommitRequest<'a> {
+    pub txn: TxnId,
+    pub read_ts: Timestamp,
+    pub writes: &'a Writes,
+    pub protocol: CommitProtocol,
+    pub durable: bool,
+    /// Flags of the keyspaces that the transaction writes: true while they live.
+    pub alive: Vec<Arc<AtomicBool>>,
+    pub held: Option<Held>,
+}
+
+/// See the [module](self).
+pub trait Coordinator: Send + Sync {
+    /// What a new transaction sees, and its name.
+    fn begin(&self) -> Result<(Arc<PinnedView>, TxnId)>;
+
+    /// A view of which nothing can be lost any more.
+    fn snapshot(&self) -> Result<Arc<PinnedView>>;
+
+    /// Commits; an error other than *undetermined* means that nothing of the transaction remains.
+    fn commit(&self, request: CommitRequest<'_>) -> Result<Timestamp>;
+
+    /// Returns once everything that a reader at `read_ts` has seen is durable.
+    fn confirm(&self, read_ts: Timestamp) -> Result<()>;
+
+    /// When the transaction that holds this lock, found in `view`, was committed, if the view shows that it was.
+    fn committed_in(&self, view: &PinnedView, row: &RowKey, lock: &Lock) -> Result<Option<Timestamp>>;
+
+    /// What became of the transaction, asked at its primary; changes nothing.
+    fn commit_point(&self, primary: &RowKey, txn: TxnId) -> Result<CommitPoint>;
+
+    /// Asks the lock's primary and rolls the row forward or back, if the owner is gone.
+    fn resolve(&self, row: &RowKey, lock: &Lock) -> Result<CommitPoint>;
+
+    /// Waits, within bounds, until another attempt at these rows is worth making; what it answers is held meanwhile.
+    fn wait_turn(&self, rows: &[RowKey], attempt: u32) -> Vec<Turn>;
+}
+
+/// What the caller hears of a refusal that stands.
+fn refused(row: &RowKey, why: Refusal, read_ts: Timestamp) -> Error {
+    let conflict = |reason, txn: Option<TxnId>| {
+        ErrorKind::Conflict(Box::new(Conflict {
+            row: row.clone(),
+            reason,
+            owner: txn.map(|txn| txn.owner),
+            their_start_ts: txn.map(|txn| txn.start_ts),
+            our_read_ts: read_ts,
+        }))
+    };
+    match why {
+        Refusal::Locked(lock) => conflict(ConflictReason::Locked, Some(lock.txn)),
+        Refusal::NewerCommit(write) => conflict(ConflictReason::CommittedAt(write.commit_ts), Some(write.txn)),
+        Refusal::RolledBack | Refusal::Superseded | Refusal::CommitTooEarly(_) | Refusal::Committed(_) => {
+            conflict(ConflictReason::RolledBack, None)
+        }
+        Refusal::BelowSafePoint(ts) => {
+            ErrorKind::SnapshotTooOld(format!("the transaction began before the safe point {ts}"))
+        }
+        Refusal::FromTheFuture(ts) => ErrorKind::InvalidArgument(format!("{ts} lies in the future")),
+        Refusal::PrimaryMismatch(lock) => ErrorKind::Corruption(format!(
+            "row {row:?} is named as a primary by a lock, but the lock there names {:?}",
+            lock.primary
+        )),
+    }
+    .into()
+}

@@ -1,0 +1,331 @@
+//! The coordinator of one client among several of an engine.
+//!
+//! This is Percolator as published: two phases, row by row, a lock's time to live instead of knowledge of who lives. Rows
+//! keep their replaced versions, because a view that is opened after its timestamp was taken may hold newer ones. Every
+//! request may be repeated: one whose answer is lost is asked again, and the rows tell what the first one did. Only a lost
+//! answer to the commit point that cannot be looked up is reported, as *undetermined*.
+//!
+//! Statuses stay at the primary until the safe point has passed the transaction: a reader with an older view may still
+//! hold one of its locks in hand and come asking.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{CommitRequest, Coordinator, refused};
+use crate::counters::Counters;
+use crate::engine::{Engine, EngineError, Group, Outcome};
+use crate::error::{ErrorKind, Result};
+use crate::oracle::Oracle;
+use crate::owner::OwnerIds;
+use crate::pipeline::Turn;
+use crate::protocol::{
+    Asker, CheckStatus, Commit, CommitPoint, Heartbeat, Prewrite, Prewritten, Refusal, Resolve, RollBack, Step,
+    check_status, commit, commit_point, heartbeat, prewrite, resolve, roll_back,
+};
+use crate::row::{Lock, Mutation, Row, RowKey, TxnId};
+use crate::runtime::Runtime;
+use crate::timestamp::Timestamp;
+use crate::view::PinnedView;
+
+/// How often a request without an answer is repeated.
+const TRIES_MAX: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(2);
+const BACKOFF_MAX: Duration = Duration::from_millis(500);
+
+/// How a writer waits for a row that another client has locked. An engine that can watch a row ends the wait when the lock
+/// goes.
+pub trait LockWaiter: Send + Sync {
+    /// Returns when the row may be free, or after about `at_most`.
+    fn wait(&self, row: &RowKey, at_most: Duration);
+}
+
+/// Waits the time out.
+pub struct Pause(pub Arc<dyn Runtime>);
+
+impl LockWaiter for Pause {
+    fn wait(&self, _row: &RowKey, at_most: Duration) {
+        self.0.sleep(at_most);
+    }
+}
+
+/// What clients of an engine have in common.
+#[derive(Clone)]
+pub struct Commons {
+    /// The engine, or this client's way to it.
+    pub engine: Arc<dyn Engine>,
+    /// The one oracle of all clients.
+    pub oracle: Arc<dyn Oracle>,
+    /// How to wait for a lock.
+    pub waiter: Arc<dyn LockWaiter>,
+    /// Milliseconds without a sign of life after which others may take a transaction's owner for dead.
+    pub ttl_ms: u64,
+}
+
+/// See the [module](self).
+pub struct Shared {
+    commons: Commons,
+    runtime: Arc<dyn Runtime>,
+    owners: OwnerIds,
+    counters: Arc<Counters>,
+}
+
+/// How old a transaction is and how old it may get. Its age is what the oracle said when it began to commit, and this
+/// client's steady clock from there on.
+struct Life {
+    age_at_commit_ms: u64,
+    commit_began: Duration,
+    ttl_ms: u64,
+}
+
+impl Life {
+    fn age_ms(&self, now: Duration) -> u64 {
+        let since = u64::try_from(now.saturating_sub(self.commit_began).as_millis()).unwrap_or(u64::MAX);
+        self.age_at_commit_ms.saturating_add(since)
+    }
+}
+
+/// What came of driving a step.
+type Driven<T> = Result<std::result::Result<T, Refusal>, EngineError>;
+
+impl Shared {
+    /// One more client.
+    pub fn new(commons: Commons, runtime: Arc<dyn Runtime>, counters: Arc<Counters>) -> Self {
+        Self { commons, runtime, owners: OwnerIds::default(), counters }
+    }
+
+    fn engine(&self) -> &dyn Engine {
+        &*self.commons.engine
+    }
+
+    /// Repeats a question that changes nothing until it is answered.
+    fn ask<T>(&self, question: impl Fn() -> Result<T, EngineError>) -> Result<T, EngineError> {
+        for _ in 1..TRIES_MAX {
+            match question() {
+                Err(EngineError::Unknown(_)) => self.runtime.sleep(PAUSE),
+                answer => return answer,
+            }
+        }
+        question()
+    }
+
+    fn timestamp(&self) -> Result<Timestamp, EngineError> {
+        self.ask(|| self.commons.oracle.timestamp())
+    }
+
+    /// Runs a step on a row until it is made or refused. A lost answer is looked up by reading the row and asking the
+    /// step again: every step knows its own work.
+    fn drive<T>(
+        &self,
+        row: &RowKey,
+        start_ts: Timestamp,
+        guess: Option<Row>,
+        step: impl Fn(&Row) -> std::result::Result<Step<T>, Refusal>,
+    ) -> Driven<T> {
+        let read = || self.ask(|| self.engine().row(row, start_ts));
+        let mut as_read = guess.map_or_else(read, Ok)?;
+        let mut last = EngineError::Unknown("the row kept changing".into());
+        for _ in 0..TRIES_MAX {
+            let (change, answer) = match step(&as_read) {
+                Ok(Step::Apply(change, answer)) => (change, answer),
+                Ok(Step::Done(answer)) => return Ok(Ok(answer)),
+                Err(why) => return Ok(Err(why)),
+            };
+            match self.engine().apply(&[Group { changes: vec![*change] }]) {
+                Ok(outcomes) => match outcomes.into_iter().next() {
+                    Some(Outcome::Applied) => return Ok(Ok(answer)),
+                    Some(Outcome::Refused { row, .. }) => as_read = *row,
+                    None => return Err(EngineError::Corruption("the engine answered for no group".into())),
+                },
+                Err(EngineError::Unknown(why)) => {
+                    last = EngineError::Unknown(why);
+                    self.runtime.sleep(PAUSE);
+                    as_read = read()?;
+                }
+                Err(why) => return Err(why),
+            }
+        }
+        Err(last)
+    }
+
+    /// What the lock's primary says. A live owner is pushed above `push_above`.
+    fn verdict(&self, lock: &Lock, push_above: Option<Timestamp>) -> Driven<CommitPoint> {
+        let asker = Asker::Shared { current_ts: self.timestamp()?, push_above };
+        let request = CheckStatus { row: lock.primary.clone(), txn: lock.txn, asker };
+        self.drive(&lock.primary, lock.txn.start_ts, None, |as_read| check_status(as_read, &request))
+    }
+
+    fn carry_out(&self, row: &RowKey, txn: TxnId, verdict: CommitPoint) -> Result<()> {
+        let request = Resolve { row: row.clone(), txn, verdict, keep_replaced: true };
+        let done = self.drive(row, txn.start_ts, None, |as_read| resolve(as_read, &request))?;
+        done.map_err(|why| refused(row, why, txn.start_ts))?;
+        match verdict {
+            CommitPoint::Committed(_) => self.counters.rolled_forward.add(1),
+            CommitPoint::RolledBack => self.counters.rolled_back.add(1),
+            CommitPoint::Pending => {}
+        }
+        Ok(())
+    }
+
+    fn settle(&self, row: &RowKey, lock: &Lock, push_above: Option<Timestamp>) -> Result<CommitPoint> {
+        let verdict = self.verdict(lock, push_above)?;
+        let verdict = verdict.map_err(|why| refused(&lock.primary, why, lock.txn.start_ts))?;
+        self.carry_out(row, lock.txn, verdict)?;
+        Ok(verdict)
+    }
+
+    fn prewrite_row(
+        &self,
+        row: &RowKey,
+        mutation: &Mutation,
+        primary: &RowKey,
+        ttl_ms: u64,
+        request: &CommitRequest<'_>,
+    ) -> Result<()> {
+        let CommitRequest { txn, read_ts, .. } = *request;
+        let request = Prewrite {
+            row: row.clone(),
+            txn,
+            read_ts,
+            primary: primary.clone(),
+            mutation: mutation.clone(),
+            sequence: 1,
+            ttl_ms,
+            min_commit_ts: txn.start_ts.next(),
+        };
+        loop {
+            // Nothing of the row is known yet; the guards say what it must look like.
+            let done = self.drive(row, txn.start_ts, Some(Row::default()), |as_read| prewrite(as_read, &request))?;
+            match done {
+                Ok(Prewritten::Locked { .. } | Prewritten::Committed(_)) => return Ok(()),
+                Err(Refusal::Locked(lock)) => {
+                    if self.settle(row, &lock, None)? == CommitPoint::Pending {
+                        return Err(refused(row, Refusal::Locked(lock), read_ts));
+                    }
+                }
+                Err(why) => return Err(refused(row, why, read_ts)),
+            }
+        }
+    }
+
+    fn stay_alive(&self, primary: &RowKey, txn: TxnId, life: &mut Life) -> Result<()> {
+        let age_ms = life.age_ms(self.runtime.elapsed());
+        if age_ms.saturating_add(self.commons.ttl_ms / 2) < life.ttl_ms {
+            return Ok(());
+        }
+        let request = Heartbeat { row: primary.clone(), txn, ttl_ms: age_ms.saturating_add(self.commons.ttl_ms) };
+        let lives = self.drive(primary, txn.start_ts, None, |as_read| heartbeat(as_read, &request))?;
+        life.ttl_ms = lives.map_err(|why| refused(primary, why, txn.start_ts))?;
+        Ok(())
+    }
+
+    fn commit_primary(&self, primary: &RowKey, txn: TxnId) -> Result<Timestamp> {
+        loop {
+            let commit_ts = self.timestamp()?;
+            let request = Commit { row: primary.clone(), txn, commit_ts, keep_status: true, keep_replaced: true };
+            match self.drive(primary, txn.start_ts, None, |as_read| commit(as_read, &request)) {
+                Ok(Ok(commit_ts)) => return Ok(commit_ts),
+                // A reader has pushed this transaction above itself.
+                Ok(Err(Refusal::CommitTooEarly(_))) => {}
+                Ok(Err(why)) => return Err(refused(primary, why, txn.start_ts)),
+                Err(why) => return Err(ErrorKind::Undetermined(why.to_string()).into()),
+            }
+        }
+    }
+
+    fn roll_back_rows<'a>(&self, rows: impl Iterator<Item = &'a RowKey>, txn: TxnId) {
+        for row in rows {
+            let request = RollBack { row: row.clone(), txn };
+            // What cannot be reached now is resolved by whoever meets it: the primary comes first and has the verdict.
+            let _ = self.drive(row, txn.start_ts, None, |as_read| roll_back(as_read, &request));
+        }
+        self.counters.rolled_back.add(1);
+    }
+}
+
+impl Coordinator for Shared {
+    fn begin(&self) -> Result<(Arc<PinnedView>, TxnId)> {
+        // In this order: every transaction that commits at or below the timestamp has its locks in the view already.
+        let start_ts = self.timestamp()?;
+        let view = self.ask(|| self.engine().view())?;
+        let owner = self.owners.next(self.runtime.unix_millis(), self.runtime.random());
+        Ok((PinnedView::new(start_ts, view, true), TxnId { start_ts, owner }))
+    }
+
+    fn snapshot(&self) -> Result<Arc<PinnedView>> {
+        Ok(self.begin()?.0)
+    }
+
+    fn commit(&self, request: CommitRequest<'_>) -> Result<Timestamp> {
+        let txn = request.txn;
+        let mut rows = request.writes.iter();
+        let Some((primary, first)) = rows.next() else {
+            return Err(ErrorKind::InvalidArgument("nothing to commit".into()).into());
+        };
+        let age_at_commit_ms = self.timestamp()?.millis().saturating_sub(txn.start_ts.millis());
+        let ttl_ms = age_at_commit_ms.saturating_add(self.commons.ttl_ms);
+        let mut life = Life { age_at_commit_ms, commit_began: self.runtime.elapsed(), ttl_ms };
+        let prewritten = self.prewrite_row(primary, first, primary, ttl_ms, &request).and_then(|()| {
+            for (row, mutation) in rows {
+                self.stay_alive(primary, txn, &mut life)?;
+                self.prewrite_row(row, mutation, primary, life.ttl_ms, &request)?;
+            }
+            Ok(())
+        });
+        if let Err(why) = prewritten {
+            self.roll_back_rows(request.writes.keys(), txn);
+            return Err(why);
+        }
+        let commit_ts = match self.commit_primary(primary, txn) {
+            Ok(commit_ts) => commit_ts,
+            Err(why) => {
+                if why.is_retryable() {
+                    self.roll_back_rows(request.writes.keys(), txn);
+                }
+                return Err(why);
+            }
+        };
+        for row in request.writes.keys().skip(1) {
+            // The verdict stands; a row that cannot be reached now is rolled forward by whoever meets it.
+            let _ = self.carry_out(row, txn, CommitPoint::Committed(commit_ts));
+        }
+        if request.durable
+            && let Err(why) = self.ask(|| self.engine().sync())
+        {
+            return Err(ErrorKind::Undetermined(why.to_string()).into());
+        }
+        self.counters.commits_two_phase.add(1);
+        Ok(commit_ts)
+    }
+
+    fn confirm(&self, _read_ts: Timestamp) -> Result<()> {
+        Ok(self.ask(|| self.engine().sync())?)
+    }
+
+    fn committed_in(&self, view: &PinnedView, row: &RowKey, lock: &Lock) -> Result<Option<Timestamp>> {
+        if lock.txn.start_ts > view.read_ts {
+            return Ok(None);
+        }
+        match self.settle(row, lock, Some(view.read_ts))? {
+            CommitPoint::Committed(commit_ts) if commit_ts <= view.read_ts => Ok(Some(commit_ts)),
+            // A pending owner was pushed above this reader, so it will commit later than the view or not at all.
+            _ => Ok(None),
+        }
+    }
+
+    fn commit_point(&self, primary: &RowKey, txn: TxnId) -> Result<CommitPoint> {
+        Ok(commit_point(&self.ask(|| self.engine().row(primary, txn.start_ts))?, txn))
+    }
+
+    fn resolve(&self, row: &RowKey, lock: &Lock) -> Result<CommitPoint> {
+        self.settle(row, lock, None)
+    }
+
+    fn wait_turn(&self, rows: &[RowKey], attempt: u32) -> Vec<Turn> {
+        let base = PAUSE.saturating_mul(1 << attempt.min(8)).min(BACKOFF_MAX);
+        let jitter = u32::try_from(self.runtime.random() % 1000).unwrap_or(0);
+        if let Some(row) = rows.first() {
+            self.commons.waiter.wait(row, base.saturating_mul(jitter) / 1000);
+        }
+        Vec::new()
+    }
+}

@@ -1,0 +1,213 @@
+//! The catalog: which keyspaces there are.
+//!
+//! It is kept as rows of a keyspace of its own, number 0, and changed by ordinary transactions, so creating and dropping
+//! are as atomic, durable and versioned as everything else:
+//!
+//! ```text
+//!   name/<name>      -> the keyspace's number
+//!   next             -> the number that the next keyspace gets; never goes back
+//!   dropped/<number> -> nothing; its rows are still to be erased
+//! ```
+//!
+//! Dropping first marks the handles, which every commit looks at when it is applied; so no commit is applied behind the
+//! drop. The rows go later, in the background, when no view is left that was opened before the drop, and when no lock
+//! of an earlier life is left anywhere, because its primary might lie in the keyspace.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+use super::keyspace::{Keyspace, KeyspaceState};
+use super::{KEYSPACE_NAME_MAX_BYTES, Store, Txn};
+use crate::error::{Error, ErrorKind, Result};
+use crate::row::KeyspaceId;
+use crate::timestamp::Timestamp;
+
+const CATALOG: KeyspaceId = KeyspaceId(0);
+const NAME: &str = "name/";
+const NEXT: &[u8] = b"next";
+const DROPPED: &str = "dropped/";
+
+/// The handles that were given out.
+#[derive(Default)]
+pub(super) struct Catalog {
+    open: Mutex<HashMap<u32, Keyspace>>,
+    /// Dropped in this life of the store, and when.
+    dropped: Mutex<HashMap<u32, Timestamp>>,
+}
+
+impl Store {
+    /// Opens a keyspace, and creates it if there is none of this name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] when the name is empty, longer than [`KEYSPACE_NAME_MAX_BYTES`] or holds control
+    /// characters, and those of a commit.
+    pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
+        check_name(name)?;
+        if let Some(id) = self.find(name)? {
+            return Ok(self.handle(id, name));
+        }
+        let catalog = self.catalog();
+        let id = self.transact(|txn| {
+            if let Some(id) = txn.get(&catalog, name_key(name).as_bytes())? {
+                return read_id(&id);
+            }
+            let id =
+                txn.get_for_update(&catalog, NEXT)?.map_or(Ok(KeyspaceId(CATALOG.0 + 1)), |next| read_id(&next))?;
+            let next = id.0.checked_add(1).ok_or_else(|| Error::invalid("there are no keyspace numbers left"))?;
+            txn.put(&catalog, NEXT, next.to_be_bytes())?;
+            txn.put(&catalog, name_key(name).as_bytes(), id.0.to_be_bytes())?;
+            Ok(id)
+        })?;
+        Ok(self.handle(id, name))
+    }
+
+    /// Opens a keyspace that exists.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoSuchKeyspace`] when it does not.
+    pub fn existing_keyspace(&self, name: &str) -> Result<Keyspace> {
+        let id = self.find(name)?.ok_or_else(|| ErrorKind::NoSuchKeyspace(name.into()))?;
+        Ok(self.handle(id, name))
+    }
+
+    /// The names of all keyspaces, in order.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub fn keyspaces(&self) -> Result<Vec<String>> {
+        let catalog = self.catalog();
+        self.snapshot()?
+            .prefix(&catalog, NAME.as_bytes())
+            .map(|row| {
+                let (key, _) = row?;
+                Ok(String::from_utf8_lossy(key.get(NAME.len()..).unwrap_or_default()).into_owned())
+            })
+            .collect()
+    }
+
+    /// Drops a keyspace and everything in it. Transactions that are running and write to it fail when they commit;
+    /// snapshots that are open go on reading it through handles that they hold. Its space is given back later.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoSuchKeyspace`], [`ErrorKind::InvalidArgument`] on an engine shared with other processes, and those
+    /// of a commit.
+    pub fn drop_keyspace(&self, name: &str) -> Result<()> {
+        if self.inner.embedded.is_none() {
+            return Err(Error::invalid("keyspaces of an engine that others use cannot be dropped"));
+        }
+        let keyspace = self.existing_keyspace(name)?;
+        let catalog = self.catalog();
+        let state = &keyspace.0;
+        if !state.alive.swap(false, Ordering::AcqRel) {
+            return Err(ErrorKind::NoSuchKeyspace(name.into()).into());
+        }
+        let mut txn = self.begin()?;
+        let dropped = (|| {
+            txn.delete(&catalog, name_key(name).as_bytes())?;
+            txn.put(&catalog, dropped_key(state.id).as_bytes(), b"")?;
+            txn.commit()
+        })();
+        match dropped {
+            Ok(commit) => {
+                self.inner.catalog.dropped.lock().insert(state.id.0, commit.ts);
+                self.inner.catalog.open.lock().remove(&state.id.0);
+                Ok(())
+            }
+            Err(why) => {
+                // Whether it was dropped is not known only where the store has failed anyway.
+                state.alive.store(true, Ordering::Release);
+                Err(why)
+            }
+        }
+    }
+
+    /// Gives back the space of dropped keyspaces that nobody can need any more; the answer is whether any is left that could
+    /// be tried again at once.
+    pub(super) fn erase_dropped(&self) -> Result<bool> {
+        let Some(embedded) = &self.inner.embedded else { return Ok(false) };
+        let pipeline = embedded.pipeline();
+        if pipeline.may_have_orphans() {
+            return Ok(false);
+        }
+        let catalog = self.catalog();
+        let listed: Vec<_> = self.begin()?.prefix(&catalog, DROPPED.as_bytes()).collect::<Result<_>>()?;
+        for (key, _) in listed {
+            let id = String::from_utf8_lossy(key.get(DROPPED.len()..).unwrap_or_default()).parse::<u32>();
+            let id = id.map_err(|_| ErrorKind::Corruption(format!("catalog entry {}", key.escape_ascii())))?;
+            // A drop of an earlier life is older than every view of this one.
+            let dropped_at = self.inner.catalog.dropped.lock().get(&id).copied().unwrap_or(Timestamp::ZERO);
+            if pipeline.oldest_read() < dropped_at {
+                continue;
+            }
+            self.inner.engine.erase(KeyspaceId(id)).map_err(|why| pipeline.poison(why.into()))?;
+            self.transact(|txn| txn.delete(&catalog, &key))?;
+            self.inner.catalog.dropped.lock().remove(&id);
+        }
+        Ok(false)
+    }
+
+    fn find(&self, name: &str) -> Result<Option<KeyspaceId>> {
+        let catalog = self.catalog();
+        let txn = self.begin()?;
+        let found = txn.get(&catalog, name_key(name).as_bytes())?;
+        txn.confirm_reads()?;
+        found.map(|id| read_id(&id)).transpose()
+    }
+
+    fn catalog(&self) -> Keyspace {
+        self.handle(CATALOG, "(catalog)")
+    }
+
+    fn handle(&self, id: KeyspaceId, name: &str) -> Keyspace {
+        let mut open = self.inner.catalog.open.lock();
+        let fresh = || {
+            let state =
+                KeyspaceState { id, name: name.into(), alive: Arc::new(AtomicBool::new(true)), store: self.identity() };
+            Keyspace(Arc::new(state))
+        };
+        open.entry(id.0).or_insert_with(fresh).clone()
+    }
+
+    pub(super) fn identity(&self) -> usize {
+        Arc::as_ptr(&self.inner) as usize
+    }
+
+    /// The keyspace's name, as far as this process has learned it.
+    pub(super) fn name_of(&self, id: KeyspaceId) -> Option<String> {
+        if let Some(keyspace) = self.inner.catalog.open.lock().get(&id.0) {
+            return Some(keyspace.name().to_owned());
+        }
+        let catalog = self.catalog();
+        let txn: Txn = self.begin().ok()?;
+        txn.prefix(&catalog, NAME.as_bytes()).find_map(|row| {
+            let (key, value) = row.ok()?;
+            let name = String::from_utf8_lossy(key.get(NAME.len()..)?).into_owned();
+            (read_id(&value).ok()? == id).then_some(name)
+        })
+    }
+}
+
+fn check_name(name: &str) -> Result<()> {
+    if name.is_empty() || name.len() > KEYSPACE_NAME_MAX_BYTES || name.chars().any(char::is_control) {
+        return Err(Error::invalid(format!(
+            "a keyspace's name has 1 to {KEYSPACE_NAME_MAX_BYTES} bytes and no control characters: {name:?}"
+        )));
+    }
+    Ok(())
+}
+
+fn name_key(name: &str) -> String {
+    format!("{NAME}{name}")
+}
+
+fn dropped_key(id: KeyspaceId) -> String {
+    format!("{DROPPED}{:010}", id.0)
+}
+
+fn read_id(bytes: &[u8]) -> Result<KeyspaceId> {
+    let number = bytes.try_into().map(u32::from_be_bytes);
+    number.map(KeyspaceId).map_err(|_| ErrorKind::Corruption("a catalog entry is no keyspace number".into()).into())
+}

@@ -1,0 +1,184 @@
+//! Looking inside: locks, the fate of a transaction, counters.
+
+use std::collections::VecDeque;
+use std::ops::Bound;
+
+use super::{Keyspace, Store};
+use crate::engine::{Page, RowRange};
+use crate::error::Result;
+use crate::owner::OwnerId;
+use crate::protocol::CommitPoint;
+use crate::row::{Intent, Lock, RowKey, TxnId};
+use crate::timestamp::Timestamp;
+
+/// A row's lock, and what its primary says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LockInfo {
+    /// The keyspace's name, where it still has one.
+    pub keyspace: Option<String>,
+    /// The row.
+    pub row: RowKey,
+    /// Who holds the lock, and since when.
+    pub owner: OwnerId,
+    /// The timestamp that names the transaction.
+    pub start_ts: Timestamp,
+    /// The row that decides.
+    pub primary: RowKey,
+    /// What that row says.
+    pub commit_point: CommitPoint,
+    /// What becomes of the row on commit.
+    pub intent: Intent,
+    /// Whether the owner is known to be gone, so that whoever meets the lock will resolve it.
+    pub orphan: bool,
+}
+
+/// What became of a transaction.
+pub type TxnStatus = CommitPoint;
+
+/// What a store has done since it was opened, and how it stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Transactions begun.
+    pub begun: u64,
+    /// Transactions committed in one phase.
+    pub commits_one_phase: u64,
+    /// Transactions committed in two phases.
+    pub commits_two_phase: u64,
+    /// Commits refused because another transaction came first.
+    pub conflicts: u64,
+    /// Attempts of `transact` after the first.
+    pub retries: u64,
+    /// Locks of other transactions that were rolled forward.
+    pub rolled_forward: u64,
+    /// Locks of other transactions, and own transactions, that were rolled back.
+    pub rolled_back: u64,
+    /// Orphan locks that the background sweep has resolved.
+    pub swept: u64,
+    /// Records of deleted rows that were collected.
+    pub collected: u64,
+    /// Syncs of the log.
+    pub syncs: u64,
+    /// Different states of the store that transactions and snapshots read.
+    pub live_views: u64,
+    /// Everything at or below is visible; zero where others share the engine.
+    pub visible_ts: Timestamp,
+    /// Everything at or below survives a power cut; zero where others share the engine.
+    pub durable_ts: Timestamp,
+    /// Whether locks of an earlier life may be left.
+    pub may_have_orphans: bool,
+}
+
+const PAGE_ROWS: usize = 256;
+
+impl Store {
+    /// All locks there are, with owner, primary and commit point. Nothing is resolved by looking.
+    ///
+    /// # Errors
+    /// Those of reading; the iterator ends after one.
+    pub fn locks(&self) -> Result<Locks> {
+        self.inner.check_open()?;
+        Ok(Locks { next: Some(RowRange::all()), page: VecDeque::new(), store: self.clone() })
+    }
+
+    /// What became of the transaction that began with `start_ts` and `owner` and whose primary is the row `key`; a
+    /// [`LockInfo`] or a [`Conflict`](crate::Conflict) names all three. Once the records of a transaction are collected, one
+    /// that was committed and overwritten reads as rolled back; ask soon after an open, before the sweep has ended.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub fn txn_status(&self, primary: &RowKey, start_ts: Timestamp, owner: OwnerId) -> Result<TxnStatus> {
+        self.inner.check_open()?;
+        self.inner.coordinator.commit_point(primary, TxnId { start_ts, owner })
+    }
+
+    /// Resolves every orphan lock now, as the background sweep would; the answer is how many there were.
+    ///
+    /// # Errors
+    /// Those of a commit.
+    pub fn resolve_orphans(&self) -> Result<u64> {
+        self.inner.check_open()?;
+        let Some(embedded) = &self.inner.embedded else { return Ok(0) };
+        let before = self.inner.counters.swept.get();
+        let mut position = Bound::Unbounded;
+        while !embedded.sweep_page(&mut position)? {}
+        Ok(self.inner.counters.swept.get() - before)
+    }
+
+    /// Counters and watermarks.
+    pub fn stats(&self) -> Stats {
+        let counters = &self.inner.counters;
+        let mut stats = Stats {
+            begun: counters.begun.get(),
+            commits_one_phase: counters.commits_one_phase.get(),
+            commits_two_phase: counters.commits_two_phase.get(),
+            conflicts: counters.conflicts.get(),
+            retries: counters.retries.get(),
+            rolled_forward: counters.rolled_forward.get(),
+            rolled_back: counters.rolled_back.get(),
+            swept: counters.swept.get(),
+            collected: counters.collected.get(),
+            ..Stats::default()
+        };
+        if let Some(embedded) = &self.inner.embedded {
+            let pipeline = embedded.pipeline();
+            stats.syncs = pipeline.syncs();
+            stats.live_views = pipeline.live_views() as u64;
+            stats.visible_ts = pipeline.current_view().read_ts;
+            stats.durable_ts = pipeline.durable_ts();
+            stats.may_have_orphans = pipeline.may_have_orphans();
+        }
+        stats
+    }
+
+    fn describe(&self, row: RowKey, lock: Lock) -> Result<LockInfo> {
+        let commit_point = self.inner.coordinator.commit_point(&lock.primary, lock.txn)?;
+        let orphan = self.inner.embedded.as_ref().is_some_and(|e| e.pipeline().is_orphan(lock.txn.start_ts));
+        Ok(LockInfo {
+            keyspace: self.name_of(row.keyspace()),
+            row,
+            owner: lock.txn.owner,
+            start_ts: lock.txn.start_ts,
+            primary: lock.primary,
+            commit_point,
+            intent: lock.intent,
+            orphan,
+        })
+    }
+}
+
+/// An iterator over locks, in the order of their rows.
+#[must_use]
+pub struct Locks {
+    next: Option<RowRange>,
+    page: VecDeque<(RowKey, Lock)>,
+    store: Store,
+}
+
+impl Iterator for Locks {
+    type Item = Result<LockInfo>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.page.is_empty() {
+            let range = self.next.take()?;
+            let page = Page { range: &range, backwards: false, limit: PAGE_ROWS };
+            match self.store.inner.engine.view().and_then(|view| view.locks(&page)) {
+                Ok(locks) => self.page = locks.into(),
+                Err(why) => return Some(Err(why.into())),
+            }
+            if let (Some((last, _)), true) = (self.page.back(), self.page.len() == PAGE_ROWS) {
+                self.next = Some(RowRange { start: Bound::Excluded(last.as_bytes().to_vec()), end: Bound::Unbounded });
+            }
+        }
+        let (row, lock) = self.page.pop_front()?;
+        Some(self.store.describe(row, lock))
+    }
+}
+
+impl Keyspace {
+    /// The row of a key, as conflicts and locks name it.
+    pub fn row_of(&self, key: impl AsRef<[u8]>) -> RowKey {
+        self.row(key.as_ref())
+    }
+}

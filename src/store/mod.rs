@@ -1,0 +1,246 @@
+//! The public API: stores, keyspaces, transactions, snapshots.
+
+mod catalog;
+mod inspect;
+mod keyspace;
+mod options;
+mod read;
+mod scan;
+mod snapshot;
+mod transact;
+mod txn;
+
+pub use inspect::{LockInfo, Locks, Stats, TxnStatus};
+pub use keyspace::Keyspace;
+pub use options::{
+    Builder, Durability, KEY_MAX_BYTES, KEYSPACE_NAME_MAX_BYTES, Options, RetryLimits, TxnOptions, VALUE_MAX_BYTES,
+};
+pub use scan::Scan;
+pub use snapshot::Snapshot;
+pub use txn::{Commit, Savepoint, Txn};
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use self::catalog::Catalog;
+use crate::coordinator::Coordinator;
+use crate::coordinator::embedded::{Embedded, Housekeeper};
+use crate::coordinator::shared::{Commons, Shared};
+use crate::counters::Counters;
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::pipeline::Admission;
+use crate::runtime::Runtime;
+
+/// A transactional key-value store with snapshot isolation. Cheap to clone; clones are the same store.
+///
+/// The store closes when the last clone, transaction, snapshot and keyspace handle is gone, or by [`Store::close`].
+///
+/// ```
+/// # fn main() -> percolite::Result<()> {
+/// let store = percolite::Store::in_memory()?;
+/// let accounts = store.keyspace("accounts")?;
+/// store.transact(|txn| {
+///     txn.put(&accounts, b"alice", b"100")?;
+///     txn.put(&accounts, b"bob", b"50")
+/// })?;
+/// assert_eq!(store.snapshot()?.get(&accounts, b"alice")?.as_deref(), Some(&b"100"[..]));
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+    /// `None` for the background thread, which must not keep the store from closing.
+    _open: Option<Arc<OpenHandle>>,
+}
+
+/// Closes the store with its last user.
+struct OpenHandle(Arc<Inner>);
+
+impl Drop for OpenHandle {
+    fn drop(&mut self) {
+        // Nobody is left to be told; `Store::close` is for those who want to know.
+        let _ = self.0.close();
+    }
+}
+
+/// What all handles of one store share.
+pub(crate) struct Inner {
+    coordinator: Arc<dyn Coordinator>,
+    /// Present where this process has the engine for itself.
+    embedded: Option<Arc<Embedded>>,
+    engine: Arc<dyn Engine>,
+    runtime: Arc<dyn Runtime>,
+    options: Options,
+    counters: Arc<Counters>,
+    catalog: Catalog,
+    admission: Arc<Admission>,
+    housekeeper: parking_lot::Mutex<Option<Housekeeper>>,
+    closed: AtomicBool,
+}
+
+impl Store {
+    /// Options for opening a store.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Opens the store in a folder with default options. See [`Builder::open`].
+    ///
+    /// # Errors
+    /// Those of [`Builder::open`].
+    #[cfg(feature = "rocks")]
+    pub fn open(path: impl AsRef<std::path::Path>) -> Result<Self> {
+        Self::builder().open(path)
+    }
+
+    /// Opens a store in fresh memory with default options, for tests.
+    ///
+    /// # Errors
+    /// None that a caller could do anything about.
+    pub fn in_memory() -> Result<Self> {
+        Self::builder().in_memory()
+    }
+
+    fn open_embedded(engine: Arc<dyn Engine>, options: Options, runtime: Arc<dyn Runtime>) -> Result<Self> {
+        if !engine.capabilities().exclusive {
+            return Err(Error::invalid("the engine is shared with others: open it with open_shared"));
+        }
+        let counters = Arc::new(Counters::default());
+        let embedded = Embedded::open(
+            Arc::clone(&engine),
+            Arc::clone(&runtime),
+            Arc::clone(&counters),
+            options.conflict_slots,
+            options.durability == Durability::Sync,
+        )?;
+        let store = Self::own(Inner {
+            coordinator: Arc::<Embedded>::clone(&embedded),
+            embedded: Some(Arc::clone(&embedded)),
+            engine,
+            runtime,
+            admission: Arc::new(Admission::new(options.admission)),
+            counters,
+            catalog: Catalog::default(),
+            housekeeper: parking_lot::Mutex::new(None),
+            closed: AtomicBool::new(false),
+            options,
+        });
+        let background = Self { inner: Arc::clone(&store.inner), _open: None };
+        let chore = move || {
+            background.inner.expire_views();
+            background.erase_dropped()
+        };
+        let housekeeper = Housekeeper::start(embedded, store.inner.options.sweep, Box::new(chore))?;
+        *store.inner.housekeeper.lock() = Some(housekeeper);
+        Ok(store)
+    }
+
+    fn open_shared(commons: Commons, options: Options, runtime: Arc<dyn Runtime>) -> Self {
+        let counters = Arc::new(Counters::default());
+        let engine = Arc::clone(&commons.engine);
+        Self::own(Inner {
+            coordinator: Arc::new(Shared::new(commons, Arc::clone(&runtime), Arc::clone(&counters))),
+            embedded: None,
+            engine,
+            runtime,
+            admission: Arc::new(Admission::new(options.admission)),
+            counters,
+            catalog: Catalog::default(),
+            housekeeper: parking_lot::Mutex::new(None),
+            closed: AtomicBool::new(false),
+            options,
+        })
+    }
+
+    fn own(inner: Inner) -> Self {
+        let inner = Arc::new(inner);
+        Self { _open: Some(Arc::new(OpenHandle(Arc::clone(&inner)))), inner }
+    }
+
+    /// Begins a transaction that reads the newest visible state.
+    ///
+    /// What it reads may not be durable yet: until [`Txn::commit`] or [`Txn::confirm_reads`] has answered, values read are
+    /// provisional, and a power cut may take them back. [`Store::transact`] sees to that by itself.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed).
+    pub fn begin(&self) -> Result<Txn> {
+        self.begin_with(TxnOptions::default())
+    }
+
+    /// [`Store::begin`] with options of its own.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed).
+    pub fn begin_with(&self, options: TxnOptions) -> Result<Txn> {
+        Txn::begin(self, options)
+    }
+
+    /// A consistent, repeatable view of everything acknowledged before this call, all of it durable. Waits for a sync only
+    /// after buffered commits. A store opened [`Durability::Buffered`] shows everything visible instead.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed), [`ErrorKind::Undetermined`](crate::ErrorKind::Undetermined) when the sync
+    /// fails.
+    pub fn snapshot(&self) -> Result<Snapshot> {
+        self.inner.check_open()?;
+        Ok(Snapshot::new(self, self.inner.coordinator.snapshot()?))
+    }
+
+    /// Returns once everything committed before this call is durable, buffered commits included.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed), [`ErrorKind::Undetermined`](crate::ErrorKind::Undetermined) when the sync
+    /// fails.
+    pub fn sync(&self) -> Result<()> {
+        self.inner.check_open()?;
+        match &self.inner.embedded {
+            Some(embedded) => {
+                let pipeline = embedded.pipeline();
+                pipeline.wait_durable(pipeline.current_view().read_ts)
+            }
+            None => Ok(self.inner.engine.sync()?),
+        }
+    }
+
+    /// Makes everything durable and ends the background work. Every later call on this store, its transactions and
+    /// snapshots answers [`ErrorKind::Closed`](crate::ErrorKind::Closed). The folder can be opened again once all handles are
+    /// dropped.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Undetermined`](crate::ErrorKind::Undetermined) when the sync fails.
+    pub fn close(self) -> Result<()> {
+        self.inner.close()
+    }
+}
+
+impl Inner {
+    fn check_open(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) { Err(Error::closed("it was closed by its user")) } else { Ok(()) }
+    }
+
+    fn close(&self) -> Result<()> {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let housekeeper = self.housekeeper.lock().take();
+        if let Some(housekeeper) = housekeeper {
+            housekeeper.stop();
+        }
+        let Some(embedded) = &self.embedded else { return Ok(()) };
+        let pipeline = embedded.pipeline();
+        let synced = match pipeline.failure() {
+            Some(_) => Ok(()),
+            None => pipeline.wait_durable(pipeline.current_view().read_ts),
+        };
+        pipeline.stop();
+        synced
+    }
+
+    fn expire_views(&self) {
+        if let Some(embedded) = &self.embedded {
+            embedded.pipeline().expire_views(self.options.age_max);
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! Limits and options, and how a store is opened.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Store;
+use crate::coordinator::CommitProtocol;
+use crate::coordinator::shared::Commons;
+use crate::engine::Engine;
+use crate::engine::sim::SimStorage;
+use crate::error::Result;
+use crate::runtime::{Runtime, System};
+
+/// The longest key, in bytes. The shortest has one byte.
+pub const KEY_MAX_BYTES: usize = 16 << 10;
+/// The longest value, in bytes.
+pub const VALUE_MAX_BYTES: usize = 64 << 20;
+/// The longest name of a keyspace, in bytes.
+pub const KEYSPACE_NAME_MAX_BYTES: usize = 255;
+
+/// When a commit is acknowledged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// When it would survive a power cut.
+    #[default]
+    Sync,
+    /// When it would survive the end of the process. A power cut may cost the last commits, in the order of their
+    /// timestamps: never one without all after it.
+    Buffered,
+}
+
+/// How [`Store::transact`](super::Store::transact) retries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetryLimits {
+    /// The most attempts, the first one included.
+    pub attempts: u32,
+    /// No new attempt begins when this much time has passed.
+    pub time: Duration,
+}
+
+impl Default for RetryLimits {
+    fn default() -> Self {
+        Self { attempts: 1000, time: Duration::from_secs(30) }
+    }
+}
+
+/// Options of one transaction; what is `None` goes by the store's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TxnOptions {
+    /// When the commit is acknowledged.
+    pub durability: Option<Durability>,
+    /// How the rows are committed.
+    pub protocol: Option<CommitProtocol>,
+    /// How retries are bounded.
+    pub retry: Option<RetryLimits>,
+}
+
+/// Options of a store.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// See [`Builder::durability`].
+    pub durability: Durability,
+    /// See [`Builder::protocol`].
+    pub protocol: CommitProtocol,
+    /// See [`Builder::retry`].
+    pub retry: RetryLimits,
+    /// See [`Builder::sweep`].
+    pub sweep: bool,
+    /// See [`Builder::transaction_max_bytes`].
+    pub transaction_max_bytes: usize,
+    /// See [`Builder::age_max`].
+    pub age_max: Duration,
+    /// See [`Builder::admission`].
+    pub admission: usize,
+    /// See [`Builder::cache_bytes`].
+    pub cache_bytes: usize,
+    /// See [`Builder::write_buffer_bytes`].
+    pub write_buffer_bytes: usize,
+    /// See [`Builder::conflict_slots`].
+    pub conflict_slots: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let cores = std::thread::available_parallelism().map_or(2, usize::from);
+        Self {
+            durability: Durability::Sync,
+            protocol: CommitProtocol::Auto,
+            retry: RetryLimits::default(),
+            sweep: true,
+            transaction_max_bytes: 64 << 20,
+            age_max: Duration::from_secs(3600),
+            admission: cores * 2,
+            cache_bytes: 128 << 20,
+            write_buffer_bytes: 128 << 20,
+            conflict_slots: 1 << 16,
+        }
+    }
+}
+
+/// Sets options and opens a store.
+///
+/// ```
+/// # fn main() -> percolite::Result<()> {
+/// use percolite::{Durability, Store};
+/// let store = Store::builder().durability(Durability::Buffered).in_memory()?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+#[must_use]
+pub struct Builder {
+    options: Options,
+    runtime: Arc<dyn Runtime>,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self { options: Options::default(), runtime: Arc::new(System::default()) }
+    }
+}
+
+impl Builder {
+    /// When commits are acknowledged, unless a transaction says otherwise. Default: [`Durability::Sync`]. A store opened
+    /// [`Durability::Buffered`] also reads what is not durable yet.
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.options.durability = durability;
+        self
+    }
+
+    /// How rows are committed, unless a transaction says otherwise. Default: [`CommitProtocol::Auto`].
+    pub fn protocol(mut self, protocol: CommitProtocol) -> Self {
+        self.options.protocol = protocol;
+        self
+    }
+
+    /// Bounds the retries of [`Store::transact`]. Default: 1000 attempts, 30 seconds.
+    pub fn retry(mut self, retry: RetryLimits) -> Self {
+        self.options.retry = retry;
+        self
+    }
+
+    /// Whether a background thread resolves the locks that a crash left behind. Default: yes. Without it they are resolved
+    /// only by those who meet them, and a dropped keyspace keeps its space while there may be any.
+    pub fn sweep(mut self, sweep: bool) -> Self {
+        self.options.sweep = sweep;
+        self
+    }
+
+    /// The most bytes of keys and values that one transaction may write; they are held in memory until it commits. Default:
+    /// 64 MiB.
+    pub fn transaction_max_bytes(mut self, bytes: usize) -> Self {
+        self.options.transaction_max_bytes = bytes;
+        self
+    }
+
+    /// How long a transaction or snapshot may read a state that is no longer the newest; afterwards it is told
+    /// [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld). Default: one hour.
+    pub fn age_max(mut self, age: Duration) -> Self {
+        self.options.age_max = age;
+        self
+    }
+
+    /// How many attempts of [`Store::transact`] run at a time; others wait outside. Default: twice the cores.
+    pub fn admission(mut self, attempts: usize) -> Self {
+        self.options.admission = attempts;
+        self
+    }
+
+    /// Memory for blocks read from files, their indexes and filters, in bytes. Default: 128 MiB.
+    pub fn cache_bytes(mut self, bytes: usize) -> Self {
+        self.options.cache_bytes = bytes;
+        self
+    }
+
+    /// Memory for writes that are not yet in files, in bytes. Default: 128 MiB.
+    pub fn write_buffer_bytes(mut self, bytes: usize) -> Self {
+        self.options.write_buffer_bytes = bytes;
+        self
+    }
+
+    /// How many rows' last commits are remembered, so that they need not be read to find a conflict; 40 bytes each.
+    /// Default: 65,536.
+    pub fn conflict_slots(mut self, slots: usize) -> Self {
+        self.options.conflict_slots = slots;
+        self
+    }
+
+    /// Replaces clock, randomness and threads, for simulations.
+    pub fn runtime(mut self, runtime: Arc<dyn Runtime>) -> Self {
+        self.runtime = runtime;
+        self
+    }
+
+    /// Opens the store in a folder, which is created if it is missing or empty. One process, and one `Store` in it, can
+    /// have a folder open at a time.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`](crate::ErrorKind::Busy) when it is open elsewhere,
+    /// [`ErrorKind::NotAStore`](crate::ErrorKind::NotAStore) when the folder holds something else or a newer format (nothing in
+    /// it is changed), [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) when what is there is damaged, and
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io).
+    #[cfg(feature = "rocks")]
+    pub fn open(self, path: impl AsRef<std::path::Path>) -> Result<Store> {
+        let engine = self.rocks(path)?;
+        self.open_engine(engine)
+    }
+
+    /// The engine that [`Builder::open`] uses, for a caller that wants to put something in between and hand it to
+    /// [`Builder::open_engine`].
+    ///
+    /// # Errors
+    /// Those of [`Builder::open`].
+    #[cfg(feature = "rocks")]
+    pub fn rocks(&self, path: impl AsRef<std::path::Path>) -> Result<Arc<dyn Engine>> {
+        use crate::engine::local::LocalEngine;
+        use crate::engine::rocks::{RocksMemory, RocksStorage};
+        let memory = RocksMemory { cache: self.options.cache_bytes, write_buffers: self.options.write_buffer_bytes };
+        Ok(Arc::new(LocalEngine::new(RocksStorage::open(path.as_ref(), memory)?, true)))
+    }
+
+    /// Opens a store in fresh memory.
+    ///
+    /// # Errors
+    /// None that a caller could do anything about.
+    pub fn in_memory(self) -> Result<Store> {
+        self.open_sim(&SimStorage::new())
+    }
+
+    /// Opens a store in memory that survives it, and can be crashed: see [`SimStorage`].
+    ///
+    /// # Errors
+    /// None that a caller could do anything about.
+    pub fn open_sim(self, memory: &SimStorage) -> Result<Store> {
+        self.open_engine(Arc::new(memory.embedded()))
+    }
+
+    /// Opens a store on an engine that this process has for itself.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when the engine is not exclusive, and what the engine
+    /// answers.
+    pub fn open_engine(self, engine: Arc<dyn Engine>) -> Result<Store> {
+        Store::open_embedded(engine, self.options, self.runtime)
+    }
+
+    /// Opens a store as one client of an engine that others use too. Commits always take two phases, and keyspaces
+    /// cannot be dropped.
+    pub fn open_shared(self, commons: Commons) -> Store {
+        Store::open_shared(commons, self.options, self.runtime)
+    }
+}

@@ -1,0 +1,183 @@
+//! Reading a row or a page of rows at a view: versions, and the locks of transactions that are committed there already.
+
+use std::collections::VecDeque;
+use std::ops::Bound;
+use std::sync::atomic::Ordering;
+
+use super::Store;
+use crate::engine::{Page, RowRange};
+use crate::error::{Error, ErrorKind, Result};
+use crate::row::{Intent, Lock, RowKey, TxnId, Value, WriteRecord};
+use crate::view::PinnedView;
+
+/// Rows of a range, and how far they reach.
+pub(super) struct PageRead {
+    /// In the direction that was asked for.
+    pub rows: VecDeque<(RowKey, Vec<u8>)>,
+    /// What of the range is still to be read; `None` when nothing is.
+    pub rest: Option<RowRange>,
+}
+
+/// What a lock says about a row at a view.
+enum LockRead {
+    /// Its transaction is committed there and left this value, or none.
+    Decides(Option<Vec<u8>>),
+    /// Nothing; the newest version counts.
+    Ignore,
+}
+
+impl Store {
+    pub(super) fn check_view(&self, view: &PinnedView) -> Result<()> {
+        self.inner.check_open()?;
+        if view.expired.load(Ordering::Acquire) {
+            let age = self.inner.options.age_max;
+            return Err(ErrorKind::SnapshotTooOld(format!("it reads a state replaced more than {age:?} ago")).into());
+        }
+        Ok(())
+    }
+
+    /// The row's value at the view.
+    pub(super) fn read(&self, view: &PinnedView, row: &RowKey) -> Result<Option<Vec<u8>>> {
+        if view.check_locks
+            && let Some(lock) = view.view.lock(row)?
+            && let LockRead::Decides(value) = self.read_lock(view, row, &lock)?
+        {
+            return Ok(value);
+        }
+        match view.view.write(row)? {
+            Some(newest) => read_write(view, row, newest),
+            None => Ok(None),
+        }
+    }
+
+    /// What the lock's transaction made of the row, if it is committed at the view and wrote it.
+    fn read_lock(&self, view: &PinnedView, row: &RowKey, lock: &Lock) -> Result<LockRead> {
+        if lock.intent == Intent::Hold || self.inner.coordinator.committed_in(view, row, lock)?.is_none() {
+            return Ok(LockRead::Ignore);
+        }
+        match &lock.intent {
+            Intent::Put(value) => fetch(view, row, lock.txn, value.clone()).map(|value| LockRead::Decides(Some(value))),
+            Intent::Delete => Ok(LockRead::Decides(None)),
+            Intent::Hold => Ok(LockRead::Ignore),
+        }
+    }
+
+    /// The next rows of a range, at most about `limit`.
+    pub(super) fn read_page(
+        &self,
+        view: &PinnedView,
+        range: &RowRange,
+        backwards: bool,
+        limit: usize,
+    ) -> Result<PageRead> {
+        let mut range = range.clone();
+        let mut rest = None;
+        let mut locks = VecDeque::new();
+        if view.check_locks {
+            locks = view.view.locks(&Page { range: &range, backwards, limit })?.into();
+            if locks.len() >= limit
+                && let Some((last, _)) = locks.back()
+            {
+                // Beyond the last lock read nothing is known of locks: the page ends there.
+                rest = Some(beyond(&range, last, backwards));
+                range = upto(&range, last, backwards);
+            }
+        }
+        let writes = view.view.writes(&Page { range: &range, backwards, limit })?;
+        if writes.len() >= limit
+            && let Some((last, _)) = writes.last()
+        {
+            rest = Some(match &rest {
+                // Both cuts lie on one line; the nearer one counts, and the rest reaches to the range's own end.
+                Some(after_locks) => join(&beyond(&range, last, backwards), after_locks, backwards),
+                None => beyond(&range, last, backwards),
+            });
+        }
+        let last_write = (writes.len() >= limit).then(|| writes.last().map(|(row, _)| row.clone())).flatten();
+
+        let before = |a: &RowKey, b: &RowKey| if backwards { a > b } else { a < b };
+        let mut rows = VecDeque::with_capacity(writes.len());
+        let mut writes = writes.into_iter().peekable();
+        loop {
+            let next_lock = locks.front().map(|(row, _): &(RowKey, Lock)| row.clone());
+            let next_write = writes.peek().map(|(row, _)| row.clone());
+            let row = match (next_lock, next_write) {
+                (None, None) => break,
+                (Some(lock), None) => lock,
+                (None, Some(write)) => write,
+                (Some(lock), Some(write)) => {
+                    if before(&write, &lock) {
+                        write
+                    } else {
+                        lock
+                    }
+                }
+            };
+            if last_write.as_ref().is_some_and(|last| before(last, &row)) {
+                break;
+            }
+            let lock = if locks.front().is_some_and(|(locked, _)| *locked == row) { locks.pop_front() } else { None };
+            let write = writes.next_if(|(written, _)| *written == row);
+            let decided = match &lock {
+                Some((_, lock)) => self.read_lock(view, &row, lock)?,
+                None => LockRead::Ignore,
+            };
+            let value = match (decided, write) {
+                (LockRead::Decides(value), _) => value,
+                (LockRead::Ignore, Some((_, newest))) => read_write(view, &row, newest)?,
+                (LockRead::Ignore, None) => None,
+            };
+            if let Some(value) = value {
+                rows.push_back((row, value));
+            }
+        }
+        Ok(PageRead { rows, rest })
+    }
+}
+
+fn read_write(view: &PinnedView, row: &RowKey, newest: WriteRecord) -> Result<Option<Vec<u8>>> {
+    let version = if newest.commit_ts <= view.read_ts { Some(newest) } else { view.view.version(row, view.read_ts)? };
+    match version {
+        Some(WriteRecord { txn, value: Some(value), .. }) => fetch(view, row, txn, value).map(Some),
+        Some(WriteRecord { value: None, .. }) | None => Ok(None),
+    }
+}
+
+fn fetch(view: &PinnedView, row: &RowKey, txn: TxnId, value: Value) -> Result<Vec<u8>> {
+    match value {
+        Value::Inline(bytes) => Ok(bytes.0),
+        Value::InData => view.view.data(row, txn.start_ts)?.ok_or_else(|| {
+            let what = format!("row {row:?}: the value written by the transaction {} is missing", txn.start_ts);
+            Error::from(ErrorKind::Corruption(what))
+        }),
+    }
+}
+
+/// The part of the range after `last`, in the direction of reading.
+fn beyond(range: &RowRange, last: &RowKey, backwards: bool) -> RowRange {
+    let cut = Bound::Excluded(last.as_bytes().to_vec());
+    if backwards {
+        RowRange { start: range.start.clone(), end: cut }
+    } else {
+        RowRange { start: cut, end: range.end.clone() }
+    }
+}
+
+/// The part of the range up to and with `last`, in the direction of reading.
+fn upto(range: &RowRange, last: &RowKey, backwards: bool) -> RowRange {
+    let cut = Bound::Included(last.as_bytes().to_vec());
+    if backwards {
+        RowRange { start: cut, end: range.end.clone() }
+    } else {
+        RowRange { start: range.start.clone(), end: cut }
+    }
+}
+
+/// Begins where `near` does and ends where `far` does, in the direction of reading.
+fn join(near: &RowRange, far: &RowRange, backwards: bool) -> RowRange {
+    if backwards {
+        RowRange { start: far.start.clone(), end: near.end.clone() }
+    } else {
+        RowRange { start: near.start.clone(), end: far.end.clone() }
+    }
+}

@@ -1,0 +1,230 @@
+//! Scans: rows of a range, from either end, over a view and a transaction's own writes.
+//!
+//! A scan owns what it needs and reads ahead in pages, so it borrows nothing and may outlive the transaction or
+//! snapshot that it came from.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use super::{Keyspace, Store};
+use crate::engine::RowRange;
+use crate::error::Result;
+use crate::keys::after_prefix;
+use crate::row::{KeyspaceId, Mutation, RowKey};
+use crate::view::PinnedView;
+
+const FIRST_PAGE_ROWS: usize = 32;
+const PAGE_ROWS_MAX: usize = 512;
+
+/// An iterator over rows as `(key, value)`, in the order of their keys; use `rev()` for the other direction.
+///
+/// After an error it ends.
+#[must_use]
+pub struct Scan {
+    view: Arc<PinnedView>,
+    /// What neither end has read.
+    unread: Option<RowRange>,
+    /// Own writes that neither end has reached; `None` for a row that they leave absent.
+    own: BTreeMap<RowKey, Option<Vec<u8>>>,
+    front: VecDeque<(RowKey, Vec<u8>)>,
+    back: VecDeque<(RowKey, Vec<u8>)>,
+    page_rows: usize,
+    failed: Option<crate::error::Error>,
+    store: Store,
+}
+
+impl Scan {
+    pub(super) fn new(
+        store: &Store,
+        view: &Arc<PinnedView>,
+        range: Result<RowRange>,
+        own: impl Fn(&RowRange) -> BTreeMap<RowKey, Option<Vec<u8>>>,
+    ) -> Self {
+        let own = range.as_ref().map(own).unwrap_or_default();
+        let (unread, failed) = match range {
+            Ok(range) => (Some(range), None),
+            Err(why) => (None, Some(why)),
+        };
+        Self {
+            view: Arc::clone(view),
+            unread,
+            own,
+            front: VecDeque::new(),
+            back: VecDeque::new(),
+            page_rows: FIRST_PAGE_ROWS,
+            failed,
+            store: store.clone(),
+        }
+    }
+
+    fn step(&mut self, backwards: bool) -> Option<Result<(Vec<u8>, Vec<u8>)>> {
+        loop {
+            if let Some(why) = self.failed.take() {
+                self.unread = None;
+                self.front.clear();
+                self.back.clear();
+                return Some(Err(why));
+            }
+            let near = if backwards { &mut self.back } else { &mut self.front };
+            if let Some((row, value)) = near.pop_front() {
+                return Some(Ok((row.key().to_vec(), value)));
+            }
+            let Some(range) = self.unread.take() else {
+                // The other end has read all there was; what it has not handed out is met from this side.
+                let far = if backwards { &mut self.front } else { &mut self.back };
+                return far.pop_back().map(|(row, value)| Ok((row.key().to_vec(), value)));
+            };
+            if let Err(why) = self.fill(&range, backwards) {
+                self.failed = Some(why);
+            }
+        }
+    }
+
+    fn fill(&mut self, range: &RowRange, backwards: bool) -> Result<()> {
+        self.store.check_view(&self.view)?;
+        let page = self.store.read_page(&self.view, range, backwards, self.page_rows)?;
+        self.page_rows = (self.page_rows * 2).min(PAGE_ROWS_MAX);
+        let covered = page.rest.as_ref().map_or_else(|| range.clone(), |rest| without(range, rest, backwards));
+        let own = take_range(&mut self.own, &covered);
+        let rows = merge(page.rows, own, backwards);
+        self.unread = page.rest;
+        if backwards {
+            self.back = rows;
+        } else {
+            self.front = rows;
+        }
+        Ok(())
+    }
+}
+
+impl Iterator for Scan {
+    type Item = Result<(Vec<u8>, Vec<u8>)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.step(false)
+    }
+}
+
+impl DoubleEndedIterator for Scan {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.step(true)
+    }
+}
+
+/// The rows of `keyspace` whose keys lie within the bounds. A range that ends before it begins is empty.
+pub(super) fn key_range(keyspace: &Keyspace, start: Bound<&[u8]>, end: Bound<&[u8]>) -> RowRange {
+    let id = keyspace.id();
+    let bytes = |key: &[u8]| RowKey::new(id, key).as_bytes().to_vec();
+    RowRange {
+        start: match start {
+            Bound::Included(key) => Bound::Included(bytes(key)),
+            Bound::Excluded(key) => Bound::Excluded(bytes(key)),
+            Bound::Unbounded => Bound::Included(bytes(b"")),
+        },
+        end: match end {
+            Bound::Included(key) => Bound::Included(bytes(key)),
+            Bound::Excluded(key) => Bound::Excluded(bytes(key)),
+            Bound::Unbounded => keyspace_end(id),
+        },
+    }
+}
+
+/// The rows of `keyspace` whose keys begin with `prefix`.
+pub(super) fn prefix_range(keyspace: &Keyspace, prefix: &[u8]) -> RowRange {
+    let end = after_prefix(prefix).map(|end| RowKey::new(keyspace.id(), &end).as_bytes().to_vec());
+    RowRange {
+        start: Bound::Included(RowKey::new(keyspace.id(), prefix).as_bytes().to_vec()),
+        end: end.map_or_else(|| keyspace_end(keyspace.id()), Bound::Excluded),
+    }
+}
+
+fn keyspace_end(id: KeyspaceId) -> Bound<Vec<u8>> {
+    match id.0.checked_add(1) {
+        Some(next) => Bound::Excluded(next.to_be_bytes().to_vec()),
+        None => Bound::Unbounded,
+    }
+}
+
+/// Own writes within a range, as a scan wants them.
+pub(super) fn own_writes(writes: &BTreeMap<RowKey, Mutation>, range: &RowRange) -> BTreeMap<RowKey, Option<Vec<u8>>> {
+    let within = |row: &RowKey| {
+        let key = row.as_bytes();
+        (match &range.start {
+            Bound::Included(start) => key >= start.as_slice(),
+            Bound::Excluded(start) => key > start.as_slice(),
+            Bound::Unbounded => true,
+        }) && (match &range.end {
+            Bound::Included(end) => key <= end.as_slice(),
+            Bound::Excluded(end) => key < end.as_slice(),
+            Bound::Unbounded => true,
+        })
+    };
+    let from = match &range.start {
+        Bound::Included(start) | Bound::Excluded(start) => RowKey::from_bytes(start),
+        Bound::Unbounded => None,
+    };
+    let from = from.map_or(Bound::Unbounded, Bound::Included);
+    writes
+        .range((from, Bound::Unbounded))
+        .skip_while(|(row, _)| !within(row))
+        .take_while(|(row, _)| within(row))
+        .filter_map(|(row, mutation)| match mutation {
+            Mutation::Put(value) => Some((row.clone(), Some(value.clone()))),
+            Mutation::Delete => Some((row.clone(), None)),
+            Mutation::Hold => None,
+        })
+        .collect()
+}
+
+/// The part of `range` that lies before `rest`, in the direction of reading.
+fn without(range: &RowRange, rest: &RowRange, backwards: bool) -> RowRange {
+    let turn = |bound: &Bound<Vec<u8>>| match bound {
+        Bound::Included(key) => Bound::Excluded(key.clone()),
+        Bound::Excluded(key) => Bound::Included(key.clone()),
+        Bound::Unbounded => Bound::Unbounded,
+    };
+    if backwards {
+        RowRange { start: turn(&rest.end), end: range.end.clone() }
+    } else {
+        RowRange { start: range.start.clone(), end: turn(&rest.start) }
+    }
+}
+
+/// Removes the own writes within a range, which reaches to one end of what is left of them.
+fn take_range(own: &mut BTreeMap<RowKey, Option<Vec<u8>>>, range: &RowRange) -> BTreeMap<RowKey, Option<Vec<u8>>> {
+    if own.is_empty() {
+        return BTreeMap::new();
+    }
+    let as_row = |bound: &Bound<Vec<u8>>| match bound {
+        Bound::Included(key) => RowKey::from_bytes(key).map_or(Bound::Unbounded, Bound::Included),
+        Bound::Excluded(key) => RowKey::from_bytes(key).map_or(Bound::Unbounded, Bound::Excluded),
+        Bound::Unbounded => Bound::Unbounded,
+    };
+    let (start, end) = (as_row(&range.start), as_row(&range.end));
+    let empty = match (&start, &end) {
+        (Bound::Included(start), Bound::Included(end)) => start > end,
+        (Bound::Included(start) | Bound::Excluded(start), Bound::Included(end) | Bound::Excluded(end)) => start >= end,
+        _ => false,
+    };
+    if empty {
+        return BTreeMap::new();
+    }
+    let rows: Vec<RowKey> = own.range((start, end)).map(|(row, _)| row.clone()).collect();
+    rows.into_iter().filter_map(|row| own.remove_entry(&row)).collect()
+}
+
+/// Lays own writes over the rows read.
+fn merge(
+    read: VecDeque<(RowKey, Vec<u8>)>,
+    own: BTreeMap<RowKey, Option<Vec<u8>>>,
+    backwards: bool,
+) -> VecDeque<(RowKey, Vec<u8>)> {
+    if own.is_empty() {
+        return read;
+    }
+    let mut rows: BTreeMap<RowKey, Option<Vec<u8>>> = read.into_iter().map(|(row, value)| (row, Some(value))).collect();
+    rows.extend(own);
+    let present = rows.into_iter().filter_map(|(row, value)| value.map(|value| (row, value)));
+    if backwards { present.rev().collect() } else { present.collect() }
+}

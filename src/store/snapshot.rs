@@ -1,0 +1,82 @@
+//! Snapshots.
+
+use std::collections::BTreeMap;
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+
+use super::scan::{Scan, key_range, prefix_range};
+use super::{Keyspace, Store};
+use crate::error::Result;
+use crate::timestamp::Timestamp;
+use crate::view::PinnedView;
+
+/// A consistent view of the store that does not change. Owned: it may be kept, sent and shared freely.
+///
+/// A snapshot keeps what it shows from being reclaimed; one whose state was replaced longer ago than
+/// [`Builder::age_max`](super::Builder::age_max) answers [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld).
+#[derive(Clone)]
+pub struct Snapshot {
+    view: Arc<PinnedView>,
+    store: Store,
+}
+
+impl Snapshot {
+    pub(super) fn new(store: &Store, view: Arc<PinnedView>) -> Self {
+        Self { view, store: store.clone() }
+    }
+
+    /// Everything committed at or below this is seen.
+    pub fn read_ts(&self) -> Timestamp {
+        self.view.read_ts
+    }
+
+    /// A row's value.
+    ///
+    /// # Errors
+    /// [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld), [`ErrorKind::Corruption`](crate::ErrorKind::Corruption),
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io), [`ErrorKind::Closed`](crate::ErrorKind::Closed).
+    pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
+        self.store.check_view(&self.view)?;
+        keyspace.check_store(self.store.identity())?;
+        self.store.read(&self.view, &keyspace.row(key.as_ref()))
+    }
+
+    /// Several rows' values, in the order of `keys`.
+    ///
+    /// # Errors
+    /// Those of [`Snapshot::get`].
+    pub fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        keyspace: &Keyspace,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Vec<Option<Vec<u8>>>> {
+        keys.into_iter().map(|key| self.get(keyspace, key)).collect()
+    }
+
+    /// Whether a row is there.
+    ///
+    /// # Errors
+    /// Those of [`Snapshot::get`].
+    pub fn contains(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
+        Ok(self.get(keyspace, key)?.is_some())
+    }
+
+    /// The rows whose keys lie in a range, which is empty if it ends before it begins.
+    pub fn range<K: AsRef<[u8]>>(&self, keyspace: &Keyspace, range: impl RangeBounds<K>) -> Scan {
+        let range = keyspace.check_store(self.store.identity()).map(|()| bounds(keyspace, &range));
+        Scan::new(&self.store, &self.view, range, |_| BTreeMap::new())
+    }
+
+    /// The rows whose keys begin with `prefix`.
+    pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Scan {
+        let range = keyspace.check_store(self.store.identity()).map(|()| prefix_range(keyspace, prefix.as_ref()));
+        Scan::new(&self.store, &self.view, range, |_| BTreeMap::new())
+    }
+}
+
+pub(super) fn bounds<K: AsRef<[u8]>>(keyspace: &Keyspace, range: &impl RangeBounds<K>) -> crate::engine::RowRange {
+    fn bytes<K: AsRef<[u8]>>(bound: Bound<&K>) -> Bound<&[u8]> {
+        bound.map(AsRef::as_ref)
+    }
+    key_range(keyspace, bytes(range.start_bound()), bytes(range.end_bound()))
+}

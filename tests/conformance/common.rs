@@ -1,0 +1,330 @@
+//! What the cases share: engines to try, a client that asks until it is answered, shorthand, dice.
+
+use std::ops::{Bound, Deref, Range};
+use std::sync::Arc;
+
+use percolite::engine::sim::SimStorage;
+use percolite::engine::unreliable::{Faults, Unreliable};
+use percolite::engine::{Capabilities, Engine, EngineError, Group, Outcome, Page, RowRange, View};
+use percolite::owner::OwnerId;
+use percolite::row::{
+    Bytes, Edit, Guard, Intent, KeyspaceId, Lock, Row, RowChange, RowKey, Status, TxnId, Value, WriteRecord,
+};
+use percolite::timestamp::Timestamp;
+use tempfile::TempDir;
+
+/// An engine on trial.
+pub struct Subject {
+    engine: Box<dyn Engine>,
+    pub seed: u64,
+    /// A call may take effect more than once before it is answered.
+    pub repeats: bool,
+    _folder: Option<TempDir>,
+}
+
+impl Subject {
+    fn new(engine: impl Engine + 'static, seed: u64) -> Self {
+        Self { engine: Box::new(engine), seed, repeats: false, _folder: None }
+    }
+}
+
+impl Deref for Subject {
+    type Target = dyn Engine;
+    fn deref(&self) -> &Self::Target {
+        self.engine.as_ref()
+    }
+}
+
+#[cfg(feature = "rocks")]
+pub const MEMORY: percolite::engine::rocks::RocksMemory =
+    percolite::engine::rocks::RocksMemory { cache: 4 << 20, write_buffers: 4 << 20 };
+
+#[cfg(feature = "rocks")]
+pub fn rocks(seed: u64) -> Subject {
+    use percolite::engine::local::LocalEngine;
+    use percolite::engine::rocks::RocksStorage;
+    let folder = tempfile::tempdir().unwrap();
+    let engine = LocalEngine::new(RocksStorage::open(folder.path(), MEMORY).unwrap(), true);
+    Subject { _folder: Some(folder), ..Subject::new(engine, seed) }
+}
+
+pub fn sim_embedded(seed: u64) -> Subject {
+    Subject::new(SimStorage::new().embedded(), seed)
+}
+
+pub fn sim_shared(seed: u64) -> Subject {
+    Subject::new(SimStorage::new().shared(), seed)
+}
+
+/// Without late copies: cases speak of cells, which have none of the protocol's defences. `network.rs` has them.
+pub fn unreliable_sim(seed: u64) -> Subject {
+    let faults =
+        Faults { lost_requests: 150, lost_replies: 150, duplicates: 150, late_duplicates: 0, ..Faults::of_a_bad_network() };
+    let engine = Answered(Unreliable::new(SimStorage::new().shared(), faults, seed));
+    Subject { repeats: true, ..Subject::new(engine, seed) }
+}
+
+/// Runs a case for each seed; a failure is printed with the engine and the seed.
+pub fn check(engine: &'static str, seeds: Range<u64>, make: fn(u64) -> Subject, case: fn(&Subject)) {
+    for seed in seeds {
+        let context = Context(format!("engine {engine}, seed {seed}"));
+        case(&make(seed));
+        drop(context);
+    }
+}
+
+/// Prints where a test was when it failed.
+pub struct Context(pub String);
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("failed with {}", self.0);
+        }
+    }
+}
+
+/// A client that repeats what got no answer, and looks before it believes a refusal: it may be of its own making.
+pub struct Answered<E>(pub E);
+
+const ATTEMPTS_MAX: usize = 1000;
+
+pub fn until_answered<T>(mut ask: impl FnMut() -> Result<T, EngineError>) -> Result<T, EngineError> {
+    for _ in 0..ATTEMPTS_MAX {
+        match ask() {
+            Err(EngineError::Unknown(_)) => {}
+            answer => return answer,
+        }
+    }
+    panic!("no answer in {ATTEMPTS_MAX} attempts");
+}
+
+impl<E: Engine> Answered<E> {
+    fn is_made(&self, group: &Group) -> Result<bool, EngineError> {
+        let view = self.view()?;
+        let mut edits = 0;
+        for change in &group.changes {
+            let row = &change.row;
+            let mut made = is_made(&change.lock, || view.lock(row), &mut edits)?;
+            made &= is_made(&change.write, || view.write(row), &mut edits)?;
+            made &= is_made(&change.status, || view.status(row, change.start_ts), &mut edits)?;
+            for (start_ts, edit) in &change.data {
+                made &= is_made(edit, || view.data(row, *start_ts), &mut edits)?;
+            }
+            if let Some(version) = &change.version {
+                made &= view.version(row, version.commit_ts)?.as_ref() == Some(version);
+                edits += 1;
+            }
+            if !made {
+                return Ok(false);
+            }
+        }
+        Ok(edits > 0)
+    }
+}
+
+fn is_made<T: PartialEq>(
+    edit: &Edit<T>,
+    now: impl FnOnce() -> Result<Option<T>, EngineError>,
+    edits: &mut usize,
+) -> Result<bool, EngineError> {
+    *edits += usize::from(*edit != Edit::Keep);
+    Ok(match edit {
+        Edit::Keep => true,
+        Edit::Put(wanted) => now()?.as_ref() == Some(wanted),
+        Edit::Delete => now()?.is_none(),
+    })
+}
+
+impl<E: Engine> Engine for Answered<E> {
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+    fn view(&self) -> Result<Arc<dyn View>, EngineError> {
+        Ok(Arc::new(AnsweredView(until_answered(|| self.0.view())?)))
+    }
+    fn row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
+        until_answered(|| self.0.row(row, start_ts))
+    }
+    fn apply(&self, groups: &[Group]) -> Result<Vec<Outcome>, EngineError> {
+        let mut outcomes = until_answered(|| self.0.apply(groups))?;
+        for (group, outcome) in groups.iter().zip(&mut outcomes) {
+            if *outcome != Outcome::Applied && self.is_made(group)? {
+                *outcome = Outcome::Applied;
+            }
+        }
+        Ok(outcomes)
+    }
+    fn sync(&self) -> Result<(), EngineError> {
+        until_answered(|| self.0.sync())
+    }
+    fn meta(&self, name: &str) -> Result<Option<Vec<u8>>, EngineError> {
+        until_answered(|| self.0.meta(name))
+    }
+    fn metas(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, EngineError> {
+        until_answered(|| self.0.metas(prefix))
+    }
+    fn set_meta(&self, entries: &[(String, Option<Vec<u8>>)]) -> Result<(), EngineError> {
+        until_answered(|| self.0.set_meta(entries))
+    }
+    fn safe_point(&self) -> Result<Timestamp, EngineError> {
+        until_answered(|| self.0.safe_point())
+    }
+    fn advance_safe_point(&self, to: Timestamp) -> Result<(), EngineError> {
+        until_answered(|| self.0.advance_safe_point(to))
+    }
+    fn deletions(&self, upto: Timestamp, limit: usize) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
+        until_answered(|| self.0.deletions(upto, limit))
+    }
+    fn erase(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {
+        until_answered(|| self.0.erase(keyspace))
+    }
+}
+
+struct AnsweredView(Arc<dyn View>);
+
+impl View for AnsweredView {
+    fn lock(&self, row: &RowKey) -> Result<Option<Lock>, EngineError> {
+        until_answered(|| self.0.lock(row))
+    }
+    fn write(&self, row: &RowKey) -> Result<Option<WriteRecord>, EngineError> {
+        until_answered(|| self.0.write(row))
+    }
+    fn status(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError> {
+        until_answered(|| self.0.status(row, start_ts))
+    }
+    fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Vec<u8>>, EngineError> {
+        until_answered(|| self.0.data(row, start_ts))
+    }
+    fn version(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError> {
+        until_answered(|| self.0.version(row, upto))
+    }
+    fn writes(&self, page: &Page<'_>) -> Result<Vec<(RowKey, WriteRecord)>, EngineError> {
+        until_answered(|| self.0.writes(page))
+    }
+    fn locks(&self, page: &Page<'_>) -> Result<Vec<(RowKey, Lock)>, EngineError> {
+        until_answered(|| self.0.locks(page))
+    }
+}
+
+// Shorthand.
+
+pub const ROOM: KeyspaceId = KeyspaceId(7);
+
+pub fn ts(number: u64) -> Timestamp {
+    Timestamp::from_u64(number)
+}
+
+pub fn row(key: impl AsRef<[u8]>) -> RowKey {
+    RowKey::new(ROOM, key.as_ref())
+}
+
+pub fn txn(start_ts: u64) -> TxnId {
+    TxnId { start_ts: ts(start_ts), owner: OwnerId::from_u64(0x0b0d_4f42_0000_0000 + start_ts) }
+}
+
+pub fn inline(value: impl AsRef<[u8]>) -> Value {
+    Value::Inline(Bytes(value.as_ref().to_vec()))
+}
+
+pub fn lock(start_ts: u64) -> Lock {
+    Lock {
+        txn: txn(start_ts),
+        primary: row("primary"),
+        intent: Intent::Put(inline("intended")),
+        sequence: 1,
+        ttl_ms: 3000,
+        min_commit_ts: ts(start_ts + 1),
+    }
+}
+
+/// The version that `txn(commit_ts - 1)` commits at `commit_ts`.
+pub fn put(commit_ts: u64) -> WriteRecord {
+    WriteRecord {
+        commit_ts: ts(commit_ts),
+        txn: txn(commit_ts - 1),
+        value: Some(inline(format!("value at {commit_ts}"))),
+    }
+}
+
+pub fn deletion(commit_ts: u64) -> WriteRecord {
+    WriteRecord { value: None, ..put(commit_ts) }
+}
+
+pub fn change(key: impl AsRef<[u8]>, start_ts: u64) -> RowChange {
+    RowChange::new(row(key), ts(start_ts))
+}
+
+pub fn put_lock(key: impl AsRef<[u8]>, lock: Lock) -> RowChange {
+    RowChange { lock: Edit::Put(lock.clone()), ..change(key, lock.txn.start_ts.to_u64()) }
+}
+
+pub fn put_write(key: impl AsRef<[u8]>, write: WriteRecord) -> RowChange {
+    RowChange { write: Edit::Put(write.clone()), ..change(key, write.txn.start_ts.to_u64()) }
+}
+
+pub fn put_status(key: impl AsRef<[u8]>, start_ts: u64, status: Status) -> RowChange {
+    RowChange { status: Edit::Put(status), ..change(key, start_ts) }
+}
+
+pub fn put_version(key: impl AsRef<[u8]>, version: WriteRecord) -> RowChange {
+    RowChange { version: Some(version), ..change(key, 0) }
+}
+
+pub fn put_data(key: impl AsRef<[u8]>, start_ts: u64, value: impl AsRef<[u8]>) -> RowChange {
+    let edit = Edit::Put(value.as_ref().to_vec());
+    RowChange { data: vec![(ts(start_ts), edit)], ..change(key, start_ts) }
+}
+
+pub fn group(changes: impl IntoIterator<Item = RowChange>) -> Group {
+    Group { changes: changes.into_iter().collect() }
+}
+
+/// Makes one group of changes, which must be applied.
+pub fn make(engine: &dyn Engine, changes: impl IntoIterator<Item = RowChange>) {
+    assert_eq!(engine.apply(&[group(changes)]).unwrap(), [Outcome::Applied]);
+}
+
+/// Whether a change under these guards is made; checks that it is made or not as the answer says.
+pub fn is_allowed(engine: &dyn Engine, key: &str, start_ts: u64, guards: &[Guard]) -> bool {
+    // Each probe leaves a mark of its own.
+    let before = engine.view().unwrap();
+    let mark = (1..).find(|mark| before.data(&row(key), ts(*mark)).unwrap().is_none()).unwrap();
+    let data = vec![(ts(mark), Edit::Put(b"probed".to_vec()))];
+    let probe = RowChange { guards: guards.to_vec(), data, ..change(key, start_ts) };
+    let outcomes = engine.apply(&[group([probe])]).unwrap();
+    let allowed = match outcomes.as_slice() {
+        [Outcome::Applied] => true,
+        [Outcome::Refused { index: 0, .. }] => false,
+        other => panic!("one group, and the answer is {other:?}"),
+    };
+    let made = engine.view().unwrap().data(&row(key), ts(mark)).unwrap().is_some();
+    assert_eq!(allowed, made, "the answer to {guards:?} is not what happened");
+    allowed
+}
+
+pub fn all_writes(engine: &dyn Engine) -> Vec<(RowKey, WriteRecord)> {
+    engine.view().unwrap().writes(&Page { range: &RowRange::all(), backwards: false, limit: usize::MAX }).unwrap()
+}
+
+pub fn between(start: Bound<&[u8]>, end: Bound<&[u8]>) -> RowRange {
+    RowRange { start: start.map(<[u8]>::to_vec), end: end.map(<[u8]>::to_vec) }
+}
+
+/// Splitmix64.
+pub struct Dice(pub u64);
+
+impl Dice {
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % end
+    }
+    pub fn index(&mut self, length: usize) -> usize {
+        self.below(length as u64) as usize
+    }
+    pub fn one_in(&mut self, odds: u64) -> bool {
+        self.below(odds) == 0
+    }
+}

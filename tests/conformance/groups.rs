@@ -1,0 +1,370 @@
+//! Groups: all or nothing, one after the other.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use percolite::engine::{EngineError, Group, Outcome, Page, RowRange};
+use percolite::row::{Edit, Guard, Lock, Row, RowChange, RowKey, Status, WriteRecord};
+use percolite::timestamp::Timestamp;
+
+use crate::common::{
+    Dice, Subject, all_writes, change, deletion, group, lock, make, put, put_data, put_lock, put_status,
+    put_write, row, ts, txn,
+};
+
+fn guarded(guards: &[Guard], change: RowChange) -> RowChange {
+    RowChange { guards: guards.to_vec(), ..change }
+}
+
+pub fn a_refused_group_changes_nothing_in_any_row(engine: &Subject) {
+    let keys = ["a", "b", "c", "d"];
+    make(&**engine, keys.map(|key| RowChange { write: Edit::Put(put(20)), ..put_data(key, 19, "kept") }));
+    make(&**engine, [put_lock("z", lock(10))]);
+    let before = keys.map(|key| engine.row(&row(key), ts(50)).unwrap());
+    let metas = engine.metas("").unwrap();
+    for refusing in 0..=keys.len() {
+        let mut changes: Vec<RowChange> = keys
+            .iter()
+            .map(|key| RowChange {
+                lock: Edit::Put(lock(50)),
+                write: Edit::Put(deletion(60)),
+                data: vec![(ts(19), Edit::Delete), (ts(50), Edit::Put(b"new".to_vec()))],
+                status: Edit::Put(Status::RolledBack),
+                version: Some(put(20)),
+                ..change(key, 50)
+            })
+            .collect();
+        // Rows with guards that hold, rows with no guards at all, and one that refuses, at every place.
+        changes[0].guards = vec![Guard::LockAbsent, Guard::NoCommitAfter(ts(20))];
+        changes.insert(refusing, guarded(&[Guard::LockAbsent], put_lock("z", lock(50))));
+        let outcomes = engine.apply(&[group(changes)]).unwrap();
+        assert!(matches!(outcomes[..], [Outcome::Refused { index, .. }] if index == refusing), "{outcomes:?}");
+        assert_eq!(keys.map(|key| engine.row(&row(key), ts(50)).unwrap()), before);
+        let view = engine.view().unwrap();
+        for key in keys {
+            assert_eq!(view.data(&row(key), ts(19)).unwrap(), Some(b"kept".to_vec()));
+            assert_eq!(view.data(&row(key), ts(50)).unwrap(), None);
+            assert_eq!(view.version(&row(key), ts(99)).unwrap(), None);
+        }
+        assert_eq!(engine.metas("").unwrap(), metas, "the work list has entries of deletions that were not made");
+    }
+}
+
+pub fn an_applied_group_changes_every_row(engine: &Subject) {
+    let keys: Vec<String> = (0..300).map(|number| format!("row {number:03}")).collect();
+    make(&**engine, keys.iter().map(|key| guarded(&[Guard::LockAbsent], put_write(key, put(20)))));
+    let expected: Vec<_> = keys.iter().map(|key| (row(key), put(20))).collect();
+    assert_eq!(all_writes(&**engine), expected);
+}
+
+pub fn groups_see_those_before_them_in_the_same_call(engine: &Subject) {
+    // A guarded group after an unguarded one on the same row: for every column that a guard looks at.
+    let cases = [
+        (put_lock("a", lock(10)), Guard::LockAbsent, false),
+        (put_lock("b", lock(10)), Guard::LockIs(lock(10).stamp()), true),
+        (put_write("c", put(20)), Guard::NoCommitAfter(ts(19)), false),
+        (put_write("d", put(20)), Guard::NoRecordOf(ts(19)), false),
+        (put_status("e", 19, Status::RolledBack), Guard::NoRecordOf(ts(19)), false),
+    ];
+    for (first, guard, allowed) in &cases {
+        let key = first.row.key();
+        let second = guarded(&[*guard], put_data(key, 19, "second"));
+        let others = || [group([put_write("x", put(5))]), group([guarded(&[Guard::LockAbsent], put_write("y", put(5)))])];
+        let [x, y] = others();
+        let outcomes = engine.apply(&[x, group([first.clone()]), y, group([second])]).unwrap();
+        assert_eq!(outcomes[..3], [Outcome::Applied, Outcome::Applied, Outcome::Applied]);
+        assert_eq!(outcomes[3] == Outcome::Applied, *allowed, "{guard:?} after {first:?} in the same call");
+        assert_eq!(engine.view().unwrap().data(&row(key), ts(19)).unwrap().is_some(), *allowed);
+        let seen = engine.row(&row(key), ts(19)).unwrap();
+        if let Outcome::Refused { row, .. } = &outcomes[3] {
+            assert_eq!(**row, seen, "the refusal tells of the row before the group in front of it");
+        }
+    }
+    // The same where the earlier group is guarded and has several rows.
+    let first = group(["f", "g", "h"].map(|key| guarded(&[Guard::NoCommitAfter(ts(30))], put_lock(key, lock(30)))));
+    let second = group([put_data("i", 40, "no"), guarded(&[Guard::LockAbsent], put_data("g", 40, "no"))]);
+    let outcomes = engine.apply(&[first, second]).unwrap();
+    assert_eq!(outcomes[0], Outcome::Applied);
+    assert!(matches!(&outcomes[1], Outcome::Refused { index: 1, row } if row.lock == Some(lock(30))), "{outcomes:?}");
+    assert_eq!(engine.view().unwrap().data(&row("i"), ts(40)).unwrap(), None);
+    // The last of several groups on one row wins.
+    let outcomes = engine.apply(&[20, 21, 22, 23].map(|at| group([put_write("j", put(at))]))).unwrap();
+    assert_eq!(outcomes, vec![Outcome::Applied; 4]);
+    assert_eq!(engine.row(&row("j"), ts(1)).unwrap().write, Some(put(23)));
+}
+
+pub fn a_refused_group_is_not_seen_by_those_after_it(engine: &Subject) {
+    make(&**engine, [put_lock("a", lock(10))]);
+    let refused = group([put_lock("b", lock(20)), guarded(&[Guard::LockAbsent], put_lock("a", lock(20)))]);
+    let after = group([guarded(&[Guard::LockAbsent], put_data("b", 30, "after"))]);
+    let last = group([guarded(&[Guard::LockIs(lock(10).stamp())], put_data("a", 30, "last"))]);
+    let outcomes = engine.apply(&[refused, after, last]).unwrap();
+    assert!(matches!(&outcomes[0], Outcome::Refused { index: 1, row } if row.lock == Some(lock(10))), "{outcomes:?}");
+    assert_eq!(outcomes[1..], [Outcome::Applied, Outcome::Applied]);
+    let view = engine.view().unwrap();
+    assert_eq!(view.lock(&row("b")).unwrap(), None);
+    assert_eq!(view.lock(&row("a")).unwrap(), Some(lock(10)));
+    assert_eq!(view.data(&row("b"), ts(30)).unwrap(), Some(b"after".to_vec()));
+    assert_eq!(view.data(&row("a"), ts(30)).unwrap(), Some(b"last".to_vec()));
+}
+
+pub fn nothing_to_do_is_done(engine: &Subject) {
+    assert_eq!(engine.apply(&[]).unwrap(), []);
+    assert_eq!(engine.apply(&[Group::default(), Group::default()]).unwrap(), [Outcome::Applied, Outcome::Applied]);
+    assert_eq!(engine.apply(&[group([change("a", 10)])]).unwrap(), [Outcome::Applied]);
+    let unmet = guarded(&[Guard::LockIs(lock(10).stamp())], change("a", 10));
+    let outcomes = engine.apply(&[Group::default(), group([unmet]), Group::default()]).unwrap();
+    assert!(
+        matches!(outcomes[..], [Outcome::Applied, Outcome::Refused { index: 0, .. }, Outcome::Applied]),
+        "a guard is checked even where nothing is to be changed: {outcomes:?}"
+    );
+    assert_eq!(engine.row(&row("a"), ts(10)).unwrap(), Row::default());
+    engine.set_meta(&[]).unwrap();
+    engine.sync().unwrap();
+}
+
+/// Where the engine has no limit worth the name, a large group stands for it.
+pub fn the_limit_is_allowed_and_one_more_refused_before_it_begins(engine: &Subject) {
+    const PLENTY: usize = 3000;
+    let limit = engine.capabilities().group_rows_max;
+    let rows = |count: usize, at: u64| group((0..count).map(|number| put_write(format!("{number:06}"), put(at))));
+    make(&**engine, rows(limit.min(PLENTY), 20).changes);
+    assert_eq!(all_writes(&**engine).len(), limit.min(PLENTY));
+    if limit > PLENTY {
+        return;
+    }
+    let too_large = rows(limit + 1, 30);
+    let small = group([put_write("small", put(30))]);
+    for groups in [vec![too_large.clone()], vec![small.clone(), too_large.clone()], vec![too_large, small]] {
+        match engine.apply(&groups) {
+            Err(EngineError::Limit { asked, limit: said, .. }) => assert_eq!((asked, said), (limit + 1, limit)),
+            other => panic!("{} rows where {limit} are allowed: {other:?}", limit + 1),
+        }
+        assert!(all_writes(&**engine).iter().all(|(_, write)| *write == put(20)), "a refused request was begun");
+    }
+    // The limit is one of a group, not of a call.
+    let outcomes = engine.apply(&[rows(limit, 40), rows(limit, 41)]).unwrap();
+    assert_eq!(outcomes, [Outcome::Applied, Outcome::Applied]);
+}
+
+pub fn racing_guarded_changes_lose_no_update(engine: &Subject) {
+    const THREADS: u64 = 4;
+    const EACH: u64 = 50;
+    make(&**engine, [put_lock("counter", Lock { sequence: 0, ..lock(10) }), put_lock("mirror", lock(10))]);
+    let tickets = AtomicU64::new(100);
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                for _ in 0..EACH {
+                    // A ttl that nobody else writes makes each change one of a kind.
+                    let ttl_ms = tickets.fetch_add(1, Ordering::Relaxed);
+                    loop {
+                        let Some(seen) = engine.row(&row("counter"), ts(10)).unwrap().lock else { panic!() };
+                        let next = Lock { sequence: seen.sequence + 1, ttl_ms, ..seen.clone() };
+                        let counter = guarded(&[Guard::LockIs(seen.stamp())], put_lock("counter", next.clone()));
+                        // With an engine that repeats, the mirror tells whether a refusal is of our own making.
+                        let mirror = put_status("mirror", ttl_ms, Status::Committed(ts(next.sequence.into())));
+                        engine.apply(&[group([counter, mirror])]).unwrap();
+                        if engine.row(&row("mirror"), ts(ttl_ms)).unwrap().status.is_some() {
+                            break;
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let counter = engine.row(&row("counter"), ts(10)).unwrap().lock.unwrap();
+    assert_eq!(u64::from(counter.sequence), THREADS * EACH);
+    let mut counted: Vec<_> =
+        (100..100 + THREADS * EACH).map(|at| engine.row(&row("mirror"), ts(at)).unwrap().status).collect();
+    counted.sort_by_key(|status| match status {
+        Some(Status::Committed(at)) => *at,
+        other => panic!("{other:?}"),
+    });
+    let expected: Vec<_> = (1..=THREADS * EACH).map(|at| Some(Status::Committed(ts(at)))).collect();
+    assert_eq!(counted, expected, "two changes were made on the same state");
+}
+
+/// What an engine should hold, kept the simplest way there is.
+#[derive(Clone, Default)]
+struct Model {
+    locks: BTreeMap<RowKey, Lock>,
+    writes: BTreeMap<RowKey, WriteRecord>,
+    data: BTreeMap<(RowKey, Timestamp), Vec<u8>>,
+    statuses: BTreeMap<(RowKey, Timestamp), Status>,
+    versions: BTreeMap<(RowKey, Timestamp), WriteRecord>,
+    deletions: BTreeMap<(Timestamp, RowKey), ()>,
+    safe_point: u64,
+}
+
+impl Model {
+    fn row(&self, row: &RowKey, start_ts: Timestamp) -> Row {
+        Row {
+            lock: self.locks.get(row).cloned(),
+            write: self.writes.get(row).cloned(),
+            status: self.statuses.get(&(row.clone(), start_ts)).copied(),
+            safe_point: ts(self.safe_point),
+        }
+    }
+
+    /// The guards once more, in other words than the library's.
+    fn allows(&self, change: &RowChange) -> bool {
+        let row = self.row(&change.row, change.start_ts);
+        let newest = row.write.as_ref().map_or(0, |write| write.commit_ts.to_u64());
+        change.guards.iter().all(|guard| match guard {
+            Guard::LockAbsent => !self.locks.contains_key(&change.row),
+            Guard::LockIs(stamp) => match &row.lock {
+                None => false,
+                Some(lock) => {
+                    (lock.txn.start_ts, lock.txn.owner) == (stamp.txn.start_ts, stamp.txn.owner)
+                        && (lock.sequence, lock.ttl_ms) == (stamp.sequence, stamp.ttl_ms)
+                        && lock.min_commit_ts == stamp.min_commit_ts
+                }
+            },
+            Guard::NoCommitAfter(at) => newest < at.to_u64() + 1,
+            Guard::NoRecordOf(start_ts) => {
+                row.status.is_none() && row.write.as_ref().map(|write| write.txn.start_ts) != Some(*start_ts)
+            }
+            Guard::SafePointBelow(at) => self.safe_point < at.to_u64() + 1,
+        })
+    }
+
+    fn apply(&mut self, group: &Group) -> Outcome {
+        for (index, change) in group.changes.iter().enumerate() {
+            if !self.allows(change) {
+                return Outcome::Refused { index, row: Box::new(self.row(&change.row, change.start_ts)) };
+            }
+        }
+        for change in &group.changes {
+            let key = &change.row;
+            edit(&mut self.locks, key.clone(), &change.lock);
+            edit(&mut self.writes, key.clone(), &change.write);
+            edit(&mut self.statuses, (key.clone(), change.start_ts), &change.status);
+            for (start_ts, data) in &change.data {
+                edit(&mut self.data, (key.clone(), *start_ts), data);
+            }
+            if let Some(version) = &change.version {
+                self.versions.insert((key.clone(), version.commit_ts), version.clone());
+            }
+            if let Edit::Put(WriteRecord { commit_ts, value: None, .. }) = &change.write {
+                self.deletions.insert((*commit_ts, key.clone()), ());
+            }
+            if let Some(at) = change.collected {
+                self.deletions.remove(&(at, key.clone()));
+            }
+        }
+        Outcome::Applied
+    }
+}
+
+fn edit<K: Ord, T: Clone>(cells: &mut BTreeMap<K, T>, key: K, edit: &Edit<T>) {
+    match edit {
+        Edit::Keep => {}
+        Edit::Put(content) => drop(cells.insert(key, content.clone())),
+        Edit::Delete => drop(cells.remove(&key)),
+    }
+}
+
+const KEYS: [&str; 5] = ["", "a", "a\0", "a\0b", "b"];
+
+/// Small numbers, so that things meet: start timestamps are even, commit timestamps odd.
+fn random_change(dice: &mut Dice, key: &str, unique: u64) -> RowChange {
+    let start_ts = 2 * dice.below(8);
+    let commit_ts = 2 * dice.below(8) + 1;
+    let state = |dice: &mut Dice| Lock { sequence: dice.below(2) as u32, ..lock(2 * dice.below(3)) };
+    let mut change = change(key, start_ts);
+    for _ in 0..dice.below(3) {
+        change.guards.push(match dice.below(5) {
+            0 => Guard::LockAbsent,
+            1 => Guard::LockIs(state(dice).stamp()),
+            2 => Guard::NoCommitAfter(ts(dice.below(16))),
+            3 => Guard::NoRecordOf(ts(start_ts)),
+            _ => Guard::SafePointBelow(ts(dice.below(8))),
+        });
+    }
+    match dice.below(4) {
+        0 => change.lock = Edit::Put(state(dice)),
+        1 => change.lock = Edit::Delete,
+        _ => {}
+    }
+    match dice.below(5) {
+        0 => change.write = Edit::Put(WriteRecord { txn: txn(start_ts), ..put(commit_ts) }),
+        1 => change.write = Edit::Put(WriteRecord { txn: txn(start_ts), ..deletion(commit_ts) }),
+        2 => change.write = Edit::Delete,
+        _ => {}
+    }
+    match dice.below(5) {
+        0 => change.status = Edit::Put(Status::RolledBack),
+        1 => change.status = Edit::Put(Status::Committed(ts(commit_ts))),
+        2 => change.status = Edit::Delete,
+        _ => {}
+    }
+    if dice.one_in(4) {
+        change.version = Some(put(commit_ts));
+    }
+    if dice.one_in(4) {
+        change.collected = Some(ts(2 * dice.below(8) + 1)).filter(|at| *at != ts(commit_ts));
+    }
+    if dice.one_in(4) {
+        change.data.push((ts(2 * dice.below(4) + 1000), Edit::Delete));
+    }
+    // What tells this change from every other.
+    change.data.push((ts(2 * dice.below(4) + 2000), Edit::Put(unique.to_be_bytes().to_vec())));
+    change
+}
+
+pub fn random_changes_leave_what_a_model_says(engine: &Subject) {
+    let mut dice = Dice(engine.seed);
+    let mut model = Model::default();
+    let mut refusals = 0;
+    for call in 0..400 {
+        // With an engine that repeats, groups of one call could undo each other's guards.
+        let count = if engine.repeats { 1 } else { dice.below(5) };
+        let groups: Vec<Group> = (0..count)
+            .map(|number| {
+                let mut keys = KEYS.to_vec();
+                let rows = 1 + dice.below(3);
+                let changes = (0..rows).map(|place| {
+                    let key = keys.swap_remove(dice.index(keys.len()));
+                    random_change(&mut dice, key, call * 100 + number * 10 + place)
+                });
+                group(changes.collect::<Vec<_>>())
+            })
+            .collect();
+        let expected: Vec<Outcome> = groups.iter().map(|group| model.apply(group)).collect();
+        refusals += expected.iter().filter(|outcome| **outcome != Outcome::Applied).count();
+        assert_eq!(engine.apply(&groups).unwrap(), expected, "call {call}: {groups:?}");
+        if dice.one_in(100) {
+            model.safe_point = model.safe_point.max(dice.below(8));
+            engine.advance_safe_point(ts(model.safe_point)).unwrap();
+        }
+        if call % 10 == 9 {
+            assert_holds(engine, &model);
+        }
+    }
+    assert!(refusals > 50, "only {refusals} refusals: the dice are loaded");
+}
+
+fn assert_holds(engine: &Subject, model: &Model) {
+    let view = engine.view().unwrap();
+    let page = Page { range: &RowRange::all(), backwards: false, limit: 100 };
+    assert_eq!(view.locks(&page).unwrap(), model.locks.clone().into_iter().collect::<Vec<_>>());
+    assert_eq!(view.writes(&page).unwrap(), model.writes.clone().into_iter().collect::<Vec<_>>());
+    let deletions: Vec<_> = model.deletions.keys().cloned().collect();
+    assert_eq!(engine.deletions(Timestamp::MAX, 1000).unwrap(), deletions);
+    for key in KEYS.map(row) {
+        assert_eq!(view.lock(&key).unwrap(), model.locks.get(&key).cloned());
+        assert_eq!(view.write(&key).unwrap(), model.writes.get(&key).cloned());
+        for at in 0..20 {
+            let newest = model.versions.range((key.clone(), ts(0))..=(key.clone(), ts(at))).next_back();
+            assert_eq!(view.version(&key, ts(at)).unwrap().as_ref(), newest.map(|(_, version)| version), "{key:?} {at}");
+        }
+        for start_ts in (0..16).step_by(2).map(ts) {
+            assert_eq!(view.status(&key, start_ts).unwrap(), model.statuses.get(&(key.clone(), start_ts)).copied());
+            assert_eq!(engine.row(&key, start_ts).unwrap(), model.row(&key, start_ts));
+        }
+        for start_ts in (1000..1008).chain(2000..2008).map(ts) {
+            assert_eq!(view.data(&key, start_ts).unwrap(), model.data.get(&(key.clone(), start_ts)).cloned());
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The store's own bookkeeping: entries, safe point, the collector's work list.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use percolite::row::{Edit, RowChange};
+use percolite::timestamp::Timestamp;
+
+use crate::common::{Subject, change, deletion, make, put, put_write, row, ts};
+
+fn set(engine: &Subject, entries: &[(&str, Option<&str>)]) {
+    let entries: Vec<_> = entries
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), value.map(|value| value.as_bytes().to_vec())))
+        .collect();
+    engine.set_meta(&entries).unwrap();
+}
+
+fn names(engine: &Subject, prefix: &str) -> Vec<String> {
+    engine.metas(prefix).unwrap().into_iter().map(|(name, _)| name).collect()
+}
+
+pub fn entries_come_by_prefix_and_in_order(engine: &Subject) {
+    let all = ["a", "a/", "a/1", "a/10", "a/2", "a0", "b", "b/\u{7f}", "b/\u{e9}", "b/\u{10ffff}", "c"];
+    let mut shuffled: Vec<_> = all.iter().map(|name| (*name, Some(*name))).collect();
+    shuffled.rotate_left(4);
+    shuffled.reverse();
+    set(engine, &shuffled);
+    for prefix in ["", "a", "a/", "a/1", "b", "b/", "b/\u{10ffff}", "c", "d", "a/2/"] {
+        let expected: Vec<_> = all.iter().filter(|name| name.starts_with(prefix)).collect();
+        assert_eq!(names(engine, prefix), *expected, "prefix {prefix:?}");
+    }
+    for (name, value) in engine.metas("").unwrap() {
+        assert_eq!(name.as_bytes(), value);
+        assert_eq!(engine.meta(&name).unwrap(), Some(value));
+    }
+    assert_eq!(engine.meta("a/3").unwrap(), None);
+    set(engine, &[("a/1", None), ("a/2", Some("")), ("nothing", None)]);
+    assert_eq!(names(engine, "a/"), ["a/", "a/10", "a/2"]);
+    assert_eq!(engine.meta("a/2").unwrap(), Some(Vec::new()), "an empty entry is an entry");
+    // Rows, whatever their keys, are no entries.
+    make(&**engine, [put_write("a/9", put(20))]);
+    assert_eq!(names(engine, "a/"), ["a/", "a/10", "a/2"]);
+}
+
+pub fn entries_are_set_all_or_none(engine: &Subject) {
+    const ROUNDS: u64 = 300;
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                let found = engine.metas("pair/").unwrap();
+                let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
+                assert!(
+                    matches!(names[..], [] | ["pair/a", "pair/b", "pair/even"] | ["pair/a", "pair/b", "pair/odd"]),
+                    "{names:?}"
+                );
+                assert!(found.windows(2).all(|pair| pair[0].1 == pair[1].1), "{found:?}");
+            }
+        });
+        for round in 0..ROUNDS {
+            let value = Some(round.to_string());
+            let (new, old) = if round % 2 == 0 { ("pair/even", "pair/odd") } else { ("pair/odd", "pair/even") };
+            set(engine, &[("pair/b", value.as_deref()), (new, value.as_deref()), (old, None), ("pair/a", value.as_deref())]);
+        }
+        done.store(true, Ordering::Relaxed);
+        reader.join().unwrap();
+    });
+    assert_eq!(names(engine, "pair/"), ["pair/a", "pair/b", "pair/odd"]);
+}
+
+pub fn the_safe_point_never_goes_back(engine: &Subject) {
+    assert_eq!(engine.safe_point().unwrap(), Timestamp::ZERO);
+    let steps = [(0, 0), (10, 10), (5, 10), (10, 10), (300, 300), (299, 300), (0, 300), (u64::MAX, u64::MAX), (7, u64::MAX)];
+    for (to, stands) in steps {
+        engine.advance_safe_point(ts(to)).unwrap();
+        assert_eq!(engine.safe_point().unwrap(), ts(stands), "after a step to {to}");
+        assert_eq!(engine.row(&row("a"), ts(1)).unwrap().safe_point, ts(stands));
+    }
+}
+
+pub fn the_deletions_list_is_ordered_and_bounded(engine: &Subject) {
+    assert_eq!(engine.deletions(Timestamp::MAX, 10).unwrap(), []);
+    let deleted = [(300, "a"), (20, "z"), (20, "b"), (255, "c"), (256, "b"), (65_536, "\0"), (21, "")];
+    for (at, key) in deleted {
+        make(&**engine, [put_write(key, deletion(at)), put_write("put", put(at))]);
+    }
+    // Written again since: the list still says that the row was deleted then.
+    make(&**engine, [put_write("c", put(400))]);
+    let mut all: Vec<_> = deleted.iter().map(|(at, key)| (ts(*at), row(key))).collect();
+    all.sort();
+    for upto in [0, 19, 20, 21, 255, 256, 299, 300, 65_535, 65_536, u64::MAX] {
+        for limit in [1, 2, 3, 6, 7, 8, usize::MAX] {
+            let mut expected: Vec<_> = all.iter().filter(|(at, _)| *at <= ts(upto)).cloned().collect();
+            expected.truncate(limit);
+            assert_eq!(engine.deletions(ts(upto), limit).unwrap(), expected, "{limit} up to {upto}");
+        }
+    }
+    // Other bookkeeping is not on the list.
+    set(engine, &[("deletee", Some("x")), ("deleted", Some("x")), ("deleted0", Some("x"))]);
+    assert_eq!(engine.deletions(Timestamp::MAX, 100).unwrap(), all);
+    assert_eq!(engine.deletions(Timestamp::MAX, 0).unwrap(), [], "none were asked for");
+}
+
+pub fn a_collected_deletion_leaves_the_list(engine: &Subject) {
+    make(&**engine, [put_write("a", deletion(20)), put_write("b", deletion(20)), put_write("c", deletion(30))]);
+    make(&**engine, [put_write("a", deletion(40))]);
+    let list = || engine.deletions(Timestamp::MAX, 10).unwrap();
+    assert_eq!(list(), [(ts(20), row("a")), (ts(20), row("b")), (ts(30), row("c")), (ts(40), row("a"))]);
+    let collected = |key: &str, at: u64| RowChange { collected: Some(ts(at)), ..change(key, 0) };
+    make(&**engine, [collected("a", 20)]);
+    assert_eq!(list(), [(ts(20), row("b")), (ts(30), row("c")), (ts(40), row("a"))], "only that row's, only that time's");
+    assert_eq!(engine.row(&row("a"), ts(0)).unwrap().write, Some(deletion(40)), "and the record itself stays");
+    make(&**engine, [collected("c", 29), collected("x", 30)]);
+    assert_eq!(list().len(), 3, "what is not on the list cannot leave it");
+    make(&**engine, [RowChange { write: Edit::Delete, ..collected("c", 30) }, collected("b", 20)]);
+    assert_eq!(list(), [(ts(40), row("a"))]);
+    assert_eq!(engine.row(&row("c"), ts(0)).unwrap().write, None);
+}

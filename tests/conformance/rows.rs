@@ -1,0 +1,186 @@
+//! Rows and what stands beside them.
+
+use percolite::row::{Edit, Intent, Lock, Row, RowChange, Status, Value, WriteRecord};
+
+use crate::common::{
+    Subject, change, deletion, inline, lock, make, put, put_data, put_lock, put_status, put_version, put_write, row, ts,
+};
+
+pub fn absent_keys_hold_nothing(engine: &Subject) {
+    let look = |key: &str| {
+        let (view, row) = (engine.view().unwrap(), row(key));
+        assert_eq!(engine.row(&row, ts(10)).unwrap(), Row::default());
+        assert_eq!(view.lock(&row).unwrap(), None);
+        assert_eq!(view.write(&row).unwrap(), None);
+        assert_eq!(view.status(&row, ts(10)).unwrap(), None);
+        assert_eq!(view.data(&row, ts(10)).unwrap(), None);
+        assert_eq!(view.version(&row, ts(u64::MAX)).unwrap(), None);
+    };
+    look("b");
+    let neighbours = ["a", "c", "", "b\0"];
+    make(
+        &**engine,
+        neighbours.map(|key| RowChange {
+            write: Edit::Put(put(20)),
+            status: Edit::Put(Status::RolledBack),
+            version: Some(put(15)),
+            data: vec![(ts(10), Edit::Put(b"data".to_vec()))],
+            ..put_lock(key, lock(10))
+        }),
+    );
+    look("b");
+    assert_eq!(engine.meta("nothing").unwrap(), None);
+}
+
+pub fn every_column_is_put_and_deleted_on_its_own(engine: &Subject) {
+    let row = row("a");
+    let state = || {
+        let view = engine.view().unwrap();
+        let found = engine.row(&row, ts(10)).unwrap();
+        assert_eq!(found.lock, view.lock(&row).unwrap());
+        assert_eq!(found.write, view.write(&row).unwrap());
+        assert_eq!(found.status, view.status(&row, ts(10)).unwrap());
+        (found.lock, found.write, found.status, view.data(&row, ts(10)).unwrap(), view.version(&row, ts(99)).unwrap())
+    };
+    let rolled_back = Some(Status::RolledBack);
+    let data = Some(b"data".to_vec());
+    make(&**engine, [put_lock("a", lock(10))]);
+    assert_eq!(state(), (Some(lock(10)), None, None, None, None));
+    make(&**engine, [put_write("a", put(20))]);
+    assert_eq!(state(), (Some(lock(10)), Some(put(20)), None, None, None));
+    make(&**engine, [put_status("a", 10, Status::RolledBack)]);
+    make(&**engine, [put_data("a", 10, "data")]);
+    make(&**engine, [put_version("a", put(15))]);
+    assert_eq!(state(), (Some(lock(10)), Some(put(20)), rolled_back, data.clone(), Some(put(15))));
+    make(&**engine, [RowChange { lock: Edit::Delete, ..change("a", 10) }]);
+    assert_eq!(state(), (None, Some(put(20)), rolled_back, data.clone(), Some(put(15))));
+    make(&**engine, [RowChange { write: Edit::Delete, ..change("a", 10) }]);
+    assert_eq!(state(), (None, None, rolled_back, data.clone(), Some(put(15))));
+    make(&**engine, [RowChange { status: Edit::Delete, ..change("a", 10) }]);
+    assert_eq!(state(), (None, None, None, data, Some(put(15))));
+    make(&**engine, [RowChange { data: vec![(ts(10), Edit::Delete)], ..change("a", 10) }]);
+    assert_eq!(state(), (None, None, None, None, Some(put(15))));
+    // All at once, over and over, deletes of nothing included.
+    make(&**engine, [RowChange { lock: Edit::Delete, write: Edit::Delete, status: Edit::Delete, ..change("a", 10) }]);
+    for at in [20, 30] {
+        let all = RowChange {
+            lock: Edit::Put(lock(at)),
+            write: Edit::Put(deletion(at)),
+            data: vec![(ts(10), Edit::Put(vec![at as u8])), (ts(11), Edit::Keep)],
+            status: Edit::Put(Status::Committed(ts(at))),
+            version: Some(put(at + 50)),
+            ..change("a", 10)
+        };
+        make(&**engine, [all]);
+        let committed = Some(Status::Committed(ts(at)));
+        assert_eq!(state(), (Some(lock(at)), Some(deletion(at)), committed, Some(vec![at as u8]), Some(put(at + 50))));
+    }
+    assert_eq!(engine.view().unwrap().data(&row, ts(11)).unwrap(), None);
+}
+
+pub fn data_entries_are_put_and_deleted_by_start_ts(engine: &Subject) {
+    let row = row("a");
+    let present = || -> Vec<u64> {
+        let view = engine.view().unwrap();
+        (0..40).filter(|at| view.data(&row, ts(*at)).unwrap().is_some()).collect()
+    };
+    make(&**engine, [put_data("a", 10, "ten")]);
+    make(&**engine, [put_data("a", 20, "twenty"), put_data("b", 20, "other row")]);
+    make(&**engine, [put_data("a", 30, "thirty")]);
+    assert_eq!(present(), [10, 20, 30]);
+    assert_eq!(engine.view().unwrap().data(&row, ts(20)).unwrap(), Some(b"twenty".to_vec()));
+    // One change may touch entries of several transactions: its own, and that of the version it replaces.
+    let data = vec![(ts(20), Edit::Delete), (ts(35), Edit::Put(b"new".to_vec())), (ts(30), Edit::Keep)];
+    make(&**engine, [RowChange { data, ..change("a", 35) }]);
+    assert_eq!(present(), [10, 30, 35]);
+    assert_eq!(engine.view().unwrap().data(&crate::common::row("b"), ts(20)).unwrap(), Some(b"other row".to_vec()));
+    make(&**engine, [put_data("a", 30, "")]);
+    assert_eq!(engine.view().unwrap().data(&row, ts(30)).unwrap(), Some(Vec::new()), "an empty value is a value");
+    make(&**engine, [RowChange { data: [10, 30, 35].map(|at| (ts(at), Edit::Delete)).to_vec(), ..change("a", 35) }]);
+    assert_eq!(present(), [0; 0]);
+}
+
+pub fn statuses_and_versions_do_not_disturb_each_other(engine: &Subject) {
+    let row = row("a");
+    let versions = [11, 21, 31];
+    let statuses = [(10, Status::Committed(ts(11))), (16, Status::RolledBack), (20, Status::RolledBack), (30, Status::RolledBack)];
+    for at in versions {
+        make(&**engine, [put_version("a", put(at))]);
+    }
+    for (at, status) in statuses {
+        make(&**engine, [put_status("a", at, status)]);
+    }
+    let view = engine.view().unwrap();
+    let newest = |upto: u64| versions.into_iter().filter(|at| *at <= upto).max().map(put);
+    for upto in (0..50).chain([u64::MAX - 1, u64::MAX]) {
+        assert_eq!(view.version(&row, ts(upto)).unwrap(), newest(upto), "at or below {upto}");
+    }
+    for (at, status) in statuses {
+        assert_eq!(view.status(&row, ts(at)).unwrap(), Some(status));
+        assert_eq!(view.status(&row, ts(at + 2)).unwrap(), None);
+    }
+    assert_eq!(view.write(&row).unwrap(), None, "history is not the newest version");
+    // Forgetting a status leaves the versions, and the statuses around it.
+    make(&**engine, [RowChange { status: Edit::Delete, ..change("a", 20) }]);
+    let view = engine.view().unwrap();
+    assert_eq!(view.version(&row, ts(25)).unwrap(), Some(put(21)));
+    assert_eq!(view.status(&row, ts(20)).unwrap(), None);
+    assert_eq!(view.status(&row, ts(16)).unwrap(), Some(Status::RolledBack));
+    // The ends of time.
+    let last = WriteRecord { commit_ts: ts(u64::MAX), ..put(41) };
+    make(&**engine, [put_version("z", last.clone()), put_status("y", 0, Status::RolledBack)]);
+    let view = engine.view().unwrap();
+    assert_eq!(view.version(&crate::common::row("z"), ts(u64::MAX)).unwrap(), Some(last));
+    assert_eq!(view.version(&crate::common::row("z"), ts(u64::MAX - 1)).unwrap(), None);
+    assert_eq!(view.status(&crate::common::row("y"), ts(0)).unwrap(), Some(Status::RolledBack));
+}
+
+pub fn rows_that_are_prefixes_of_each_other_never_mix(engine: &Subject) {
+    let keys: [&[u8]; 9] = [b"", b"a", b"a\0", b"a\0\0", b"a\0\x01", b"a\0\xff", b"a\x01", b"a\xff", b"\xff"];
+    for (number, key) in (0u64..).zip(keys) {
+        let at = 1000 * (number + 1);
+        make(&**engine, [
+            put_data(key, at, at.to_be_bytes()),
+            put_version(format!("unrelated {number}"), put(at)),
+        ]);
+        make(&**engine, [put_version(key, put(at + 1))]);
+        make(&**engine, [put_status(key, at, Status::RolledBack)]);
+        make(&**engine, [put_lock(key, lock(at))]);
+        make(&**engine, [put_write(key, put(at + 1))]);
+    }
+    let view = engine.view().unwrap();
+    for (number, key) in (0u64..).zip(keys) {
+        let own = 1000 * (number + 1);
+        for other in (0u64..).zip(keys).map(|(number, _)| 1000 * (number + 1)) {
+            let is_own = own == other;
+            assert_eq!(view.data(&row(key), ts(other)).unwrap().is_some(), is_own, "{key:?} {other}");
+            assert_eq!(view.status(&row(key), ts(other)).unwrap().is_some(), is_own, "{key:?} {other}");
+        }
+        assert_eq!(view.version(&row(key), ts(u64::MAX)).unwrap(), Some(put(own + 1)), "{key:?}");
+        assert_eq!(view.version(&row(key), ts(own)).unwrap(), None, "{key:?}");
+        assert_eq!(view.lock(&row(key)).unwrap(), Some(lock(own)));
+        assert_eq!(view.write(&row(key)).unwrap(), Some(put(own + 1)));
+    }
+}
+
+pub fn keys_and_values_of_any_bytes_and_size_come_back(engine: &Subject) {
+    let every_byte: Vec<u8> = (0..=255).collect();
+    let long = vec![0; 20_000];
+    for key in [&b""[..], b"\0", b"\xff\xff\xff\xff\xff", &every_byte, &long] {
+        for value in [&b""[..], b"\0", &every_byte, &vec![0xff; 300_000]] {
+            let written = WriteRecord { value: Some(inline(value)), ..put(20) };
+            let intent = Intent::Put(inline(value));
+            let locked = Lock { primary: row(key), intent, ..lock(30) };
+            make(&**engine, [RowChange { write: Edit::Put(written.clone()), ..put_lock(key, locked.clone()) }]);
+            make(&**engine, [put_data(key, 30, value)]);
+            let found = engine.row(&row(key), ts(30)).unwrap();
+            assert!(found.lock == Some(locked) && found.write == Some(written), "{} bytes", value.len());
+            assert_eq!(engine.view().unwrap().data(&row(key), ts(30)).unwrap().as_deref(), Some(value));
+        }
+    }
+    for intent in [Intent::Hold, Intent::Delete, Intent::Put(Value::InData)] {
+        let locked = Lock { intent, sequence: u32::MAX, ttl_ms: u64::MAX, min_commit_ts: ts(u64::MAX), ..lock(50) };
+        make(&**engine, [put_lock("k", locked.clone())]);
+        assert_eq!(engine.row(&row("k"), ts(50)).unwrap().lock, Some(locked));
+    }
+}

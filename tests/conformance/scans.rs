@@ -1,0 +1,179 @@
+//! Pages of rows.
+
+use std::ops::Bound;
+
+use percolite::engine::{Page, RowRange, View};
+use percolite::row::{Edit, KeyspaceId, RowChange, RowKey};
+
+use crate::common::{Dice, Subject, between, change, lock, make, put, put_lock, put_write, row, ts};
+
+fn written(view: &dyn View, range: &RowRange, backwards: bool, limit: usize) -> Vec<RowKey> {
+    view.writes(&Page { range, backwards, limit }).unwrap().into_iter().map(|(row, _)| row).collect()
+}
+
+/// What a page should hold, of rows in ascending order.
+fn expected(rows: &[RowKey], range: &RowRange, backwards: bool, limit: usize) -> Vec<RowKey> {
+    let after_start = |row: &RowKey| match &range.start {
+        Bound::Included(start) => row.as_bytes() >= start.as_slice(),
+        Bound::Excluded(start) => row.as_bytes() > start.as_slice(),
+        Bound::Unbounded => true,
+    };
+    let before_end = |row: &RowKey| match &range.end {
+        Bound::Included(end) => row.as_bytes() <= end.as_slice(),
+        Bound::Excluded(end) => row.as_bytes() < end.as_slice(),
+        Bound::Unbounded => true,
+    };
+    let mut inside: Vec<RowKey> = rows.iter().filter(|row| after_start(row) && before_end(row)).cloned().collect();
+    if backwards {
+        inside.reverse();
+    }
+    inside.truncate(limit);
+    inside
+}
+
+/// Rows of three keyspaces, close together.
+fn populate(engine: &Subject) -> Vec<RowKey> {
+    let keys: [&[u8]; 8] = [b"", b"\0", b"a", b"a\0", b"a\0\0", b"a\x01", b"b", b"\xff\xff"];
+    let mut rows: Vec<RowKey> =
+        [0, 7, 8, u32::MAX].iter().flat_map(|id| keys.map(|key| RowKey::new(KeyspaceId(*id), key))).collect();
+    rows.sort();
+    for (at, row) in (10..).zip(&rows) {
+        make(&**engine, [RowChange { row: row.clone(), ..put_write("", put(at)) }]);
+    }
+    rows
+}
+
+fn borders(rows: &[RowKey]) -> Vec<Vec<u8>> {
+    let mut borders: Vec<Vec<u8>> = rows.iter().map(|row| row.as_bytes().to_vec()).collect();
+    borders.extend([vec![], vec![0], vec![0, 0, 0, 7], vec![0, 0, 0, 7, b'a', 0, 0, 0], vec![0xff; 9]]);
+    borders
+}
+
+fn bounds(border: &[u8]) -> [Bound<Vec<u8>>; 3] {
+    [Bound::Included(border.to_vec()), Bound::Excluded(border.to_vec()), Bound::Unbounded]
+}
+
+pub fn pages_go_both_ways_within_any_bounds(engine: &Subject) {
+    let rows = populate(engine);
+    let view = engine.view().unwrap();
+    let borders = borders(&rows);
+    for start in &borders {
+        for end in &borders {
+            for start in bounds(start) {
+                for end in bounds(end) {
+                    let range = RowRange { start: start.clone(), end };
+                    for backwards in [false, true] {
+                        let found = written(view.as_ref(), &range, backwards, 100);
+                        assert_eq!(found, expected(&rows, &range, backwards, 100), "{range:?} {backwards}");
+                    }
+                }
+            }
+        }
+    }
+    let mut dice = Dice(engine.seed);
+    for _ in 0..300 {
+        let mut bound = || bounds(&borders[dice.index(borders.len())])[dice.index(3)].clone();
+        let range = RowRange { start: bound(), end: bound() };
+        for backwards in [false, true] {
+            for limit in [0, 1, 2, 7, 100, usize::MAX] {
+                let found = written(view.as_ref(), &range, backwards, limit);
+                assert_eq!(found, expected(&rows, &range, backwards, limit), "{range:?} {backwards} {limit}");
+            }
+        }
+    }
+}
+
+pub fn an_inverted_range_is_empty(engine: &Subject) {
+    make(&**engine, ["a", "b", "c"].map(|key| RowChange { write: Edit::Put(put(20)), ..put_lock(key, lock(10)) }));
+    let (a, b, c) = (row("a"), row("b"), row("c"));
+    let (a, b, c) = (a.as_bytes(), b.as_bytes(), c.as_bytes());
+    let view = engine.view().unwrap();
+    let empty = [
+        between(Bound::Included(c), Bound::Included(a)),
+        between(Bound::Included(c), Bound::Excluded(a)),
+        between(Bound::Excluded(c), Bound::Included(a)),
+        between(Bound::Excluded(c), Bound::Excluded(a)),
+        between(Bound::Included(b), Bound::Excluded(b)),
+        between(Bound::Excluded(b), Bound::Included(b)),
+        between(Bound::Excluded(b), Bound::Excluded(b)),
+        between(Bound::Excluded(a), Bound::Excluded(b)),
+    ];
+    for range in &empty {
+        for backwards in [false, true] {
+            let page = Page { range, backwards, limit: 10 };
+            assert_eq!(view.writes(&page).unwrap(), [], "{range:?} {backwards}");
+            assert_eq!(view.locks(&page).unwrap(), [], "{range:?} {backwards}");
+        }
+    }
+    let one = between(Bound::Included(b), Bound::Included(b));
+    assert_eq!(written(view.as_ref(), &one, false, 10), [row("b")]);
+    assert_eq!(written(view.as_ref(), &one, true, 10), [row("b")]);
+}
+
+pub fn no_row_is_missed_or_repeated_at_page_borders(engine: &Subject) {
+    let rows = populate(engine);
+    for backwards in [false, true] {
+        for limit in 1..=rows.len() + 1 {
+            let view = engine.view().unwrap();
+            let mut range = RowRange::all();
+            let mut found: Vec<RowKey> = Vec::new();
+            loop {
+                let page = written(view.as_ref(), &range, backwards, limit);
+                assert!(page.len() <= limit);
+                let Some(last) = page.last() else { break };
+                let next = Bound::Excluded(last.as_bytes().to_vec());
+                if backwards {
+                    range.end = next;
+                } else {
+                    range.start = next;
+                }
+                found.extend(page);
+            }
+            assert_eq!(found, expected(&rows, &RowRange::all(), backwards, usize::MAX), "{limit} rows a page");
+        }
+    }
+}
+
+pub fn emptied_rows_are_on_no_page(engine: &Subject) {
+    let keys: Vec<String> = (0..60).map(|number| format!("{number:02}")).collect();
+    make(&**engine, keys.iter().map(|key| RowChange { write: Edit::Put(put(20)), ..put_lock(key, lock(10)) }));
+    let emptied = |number: usize| number % 3 == 0 || (20..40).contains(&number);
+    let changes = (0..60).filter(|number| emptied(*number)).map(|number| RowChange {
+        lock: Edit::Delete,
+        write: Edit::Delete,
+        ..change(&keys[number], 10)
+    });
+    make(&**engine, changes);
+    let left: Vec<RowKey> = (0..60).filter(|number| !emptied(*number)).map(|number| row(&keys[number])).collect();
+    let view = engine.view().unwrap();
+    for backwards in [false, true] {
+        // A page is full as long as there are rows: emptied ones do not count.
+        for limit in [1, 5, 13, 14, 100] {
+            let range = RowRange::all();
+            assert_eq!(written(view.as_ref(), &range, backwards, limit), expected(&left, &range, backwards, limit));
+            let page = Page { range: &range, backwards, limit };
+            let locked: Vec<RowKey> = view.locks(&page).unwrap().into_iter().map(|(row, _)| row).collect();
+            assert_eq!(locked, expected(&left, &range, backwards, limit));
+        }
+    }
+}
+
+pub fn locks_and_writes_are_scanned_apart(engine: &Subject) {
+    make(&**engine, [put_write("a", put(20)), put_lock("b", lock(30)), put_write("c", put(40)), put_lock("c", lock(50))]);
+    // Unbounded must not run over into another column, in either direction.
+    make(&**engine, [crate::common::put_data("d", 10, "data"), crate::common::put_version("e", put(20))]);
+    engine.set_meta(&[("zzz".into(), Some(vec![1])), ("\0".into(), Some(vec![2]))]).unwrap();
+    let view = engine.view().unwrap();
+    for backwards in [false, true] {
+        let page = Page { range: &RowRange::all(), backwards, limit: 10 };
+        let mut writes = vec![(row("a"), put(20)), (row("c"), put(40))];
+        let mut locks = vec![(row("b"), lock(30)), (row("c"), lock(50))];
+        if backwards {
+            writes.reverse();
+            locks.reverse();
+        }
+        assert_eq!(view.writes(&page).unwrap(), writes);
+        assert_eq!(view.locks(&page).unwrap(), locks);
+    }
+    assert_eq!(view.data(&row("d"), ts(10)).unwrap(), Some(b"data".to_vec()));
+}

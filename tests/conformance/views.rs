@@ -1,0 +1,150 @@
+//! Views: of one moment, for as long as they are held.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use percolite::engine::{Page, RowRange, View};
+use percolite::row::{Edit, Lock, RowChange, RowKey, Status, Value, WriteRecord};
+
+use crate::common::{ROOM, Subject, change, inline, lock, make, put, row, ts};
+
+const KEYS: [&str; 4] = ["a", "b", "c", "d"];
+
+/// Sets every column of the row to something that tells `at`.
+fn everything(key: &str, at: u64) -> RowChange {
+    RowChange {
+        lock: Edit::Put(lock(at)),
+        write: Edit::Put(put(at)),
+        data: vec![(ts(1), Edit::Put(at.to_be_bytes().to_vec()))],
+        status: Edit::Put(Status::Committed(ts(at))),
+        version: Some(WriteRecord { value: Some(inline(at.to_string())), ..put(3) }),
+        ..change(key, 1)
+    }
+}
+
+/// All that a view can tell of the rows.
+#[allow(clippy::type_complexity)]
+fn told(
+    view: &dyn View,
+) -> Vec<(Option<Lock>, Option<WriteRecord>, Option<Status>, Option<Vec<u8>>, Option<Value>, bool)> {
+    let range = RowRange::all();
+    let mut told = Vec::new();
+    for backwards in [false, true] {
+        let page = Page { range: &range, backwards, limit: 100 };
+        let writes: Vec<(RowKey, WriteRecord)> = view.writes(&page).unwrap();
+        let locks: Vec<(RowKey, Lock)> = view.locks(&page).unwrap();
+        for key in KEYS.map(row) {
+            let write = writes.iter().find(|(found, _)| *found == key).map(|(_, write)| write.clone());
+            let lock = locks.iter().find(|(found, _)| *found == key).map(|(_, lock)| lock.clone());
+            told.push((lock, write, None, None, None, backwards));
+        }
+    }
+    for key in KEYS.map(row) {
+        let version = view.version(&key, ts(u64::MAX)).unwrap().and_then(|version| version.value);
+        told.push((
+            view.lock(&key).unwrap(),
+            view.write(&key).unwrap(),
+            view.status(&key, ts(1)).unwrap(),
+            view.data(&key, ts(1)).unwrap(),
+            version,
+            false,
+        ));
+    }
+    told
+}
+
+pub fn a_view_stays_as_it_was_while_everything_changes(engine: &Subject) {
+    let mut kept: Vec<(u64, Arc<dyn View>, Vec<_>)> = Vec::new();
+    let keep = |kept: &mut Vec<_>, at| {
+        let view = engine.view().unwrap();
+        let now = told(view.as_ref());
+        kept.push((at, view, now));
+    };
+    keep(&mut kept, 0);
+    for at in 10..40 {
+        match at % 5 {
+            0 => make(&**engine, [everything("a", at), everything("b", at)]),
+            1 => make(&**engine, [everything("c", at)]),
+            2 => make(&**engine, [RowChange {
+                lock: Edit::Delete,
+                write: Edit::Delete,
+                status: Edit::Delete,
+                data: vec![(ts(1), Edit::Delete)],
+                ..change("a", 1)
+            }]),
+            3 => make(&**engine, [everything("d", at), everything("c", at)]),
+            _ if at == 34 => engine.erase(ROOM).unwrap(),
+            _ => engine.sync().unwrap(),
+        }
+        keep(&mut kept, at);
+        for (at, view, then) in &kept {
+            assert!(told(view.as_ref()) == *then, "the view opened after change {at} has changed");
+        }
+        // Views end in any order.
+        if kept.len() > 6 {
+            kept.remove((at as usize * 7) % kept.len());
+        }
+    }
+    let different: Vec<_> = kept.windows(2).filter(|pair| pair[0].2 != pair[1].2).collect();
+    assert!(!different.is_empty(), "nothing changed, so nothing was shown");
+}
+
+pub fn a_view_sees_everything_applied_before_it(engine: &Subject) {
+    for at in 10..60 {
+        make(&**engine, [everything("a", at)]);
+        let view = engine.view().unwrap();
+        let row = row("a");
+        assert_eq!(view.lock(&row).unwrap(), Some(lock(at)));
+        assert_eq!(view.write(&row).unwrap(), Some(put(at)));
+        assert_eq!(view.status(&row, ts(1)).unwrap(), Some(Status::Committed(ts(at))));
+        assert_eq!(view.data(&row, ts(1)).unwrap(), Some(at.to_be_bytes().to_vec()));
+        assert_eq!(view.version(&row, ts(5)).unwrap().unwrap().value, Some(inline(at.to_string())));
+    }
+}
+
+pub fn a_view_is_of_one_moment_in_all_columns_and_rows(engine: &Subject) {
+    const ROUNDS: u64 = 400;
+    let done = AtomicBool::new(false);
+    let check = |view: &dyn View| {
+        let mut moments = Vec::new();
+        for key in KEYS.map(row) {
+            moments.push(view.write(&key).unwrap().map(|write| write.commit_ts.to_u64()));
+            moments.push(view.lock(&key).unwrap().map(|lock| lock.txn.start_ts.to_u64()));
+            moments.push(view.data(&key, ts(1)).unwrap().map(|data| u64::from_be_bytes(data.try_into().unwrap())));
+            moments.push(view.status(&key, ts(1)).unwrap().map(|status| match status {
+                Status::Committed(at) => at.to_u64(),
+                Status::RolledBack => 0,
+            }));
+            moments.push(view.version(&key, ts(5)).unwrap().map(|version| match version.value {
+                Some(Value::Inline(bytes)) => String::from_utf8(bytes.0).unwrap().parse().unwrap(),
+                _ => 0,
+            }));
+        }
+        let page = Page { range: &RowRange::all(), backwards: false, limit: 100 };
+        moments.extend(view.writes(&page).unwrap().iter().map(|(_, write)| Some(write.commit_ts.to_u64())));
+        moments.extend(view.locks(&page).unwrap().iter().map(|(_, lock)| Some(lock.txn.start_ts.to_u64())));
+        moments.dedup();
+        assert_eq!(moments.len(), 1, "one view, several moments: {moments:?}");
+        moments[0].unwrap()
+    };
+    make(&**engine, KEYS.map(|key| everything(key, 9)));
+    std::thread::scope(|scope| {
+        let reader = || {
+            let (mut seen, mut last) = (0, 0);
+            while !done.load(Ordering::Relaxed) {
+                let moment = check(engine.view().unwrap().as_ref());
+                assert!(moment >= last, "a later view shows an earlier moment: {moment} after {last}");
+                seen += u64::from(moment != last);
+                last = moment;
+            }
+            seen
+        };
+        let readers = [scope.spawn(reader), scope.spawn(reader)];
+        for at in 10..10 + ROUNDS {
+            make(&**engine, KEYS.map(|key| everything(key, at)));
+        }
+        done.store(true, Ordering::Relaxed);
+        readers.map(|reader| assert!(reader.join().unwrap() > 0));
+    });
+    assert_eq!(check(engine.view().unwrap().as_ref()), 9 + ROUNDS);
+}
