@@ -1,1 +1,2 @@
+//! The percolite command line.
 fn main() {}

@@ -1,0 +1,239 @@
+//! Crashes of the simulated machine: what is synced stays, of the rest a prefix.
+
+use percolite::engine::local::LocalEngine;
+use percolite::engine::sim::{SimEngine, SimStorage};
+use percolite::engine::{Engine, EngineError};
+use percolite::row::{Edit, KeyspaceId, Lock, Status};
+
+use crate::common::{
+    Context, Dice, all_writes, change, deletion, group, lock, make, put, put_data, put_lock, put_status, put_write, row,
+    ts,
+};
+use percolite::row::{Guard, RowChange, RowKey, WriteRecord};
+
+/// Batch `number` sets a cell of its own and moves a counter, in different columns.
+fn batch(number: u64) -> [RowChange; 3] {
+    [
+        put_write(format!("cell {number:04}"), put(number + 10)),
+        put_lock("counter", Lock { ttl_ms: number, ..lock(1) }),
+        put_data("counter", 1, number.to_be_bytes()),
+    ]
+}
+
+/// How many batches are there; fails unless they are exactly the first ones.
+fn batches(engine: &dyn Engine) -> u64 {
+    let cells = all_writes(engine);
+    let count = cells.len() as u64;
+    let expected: Vec<_> = (1..=count).map(|number| (row(format!("cell {number:04}")), put(number + 10))).collect();
+    assert_eq!(cells, expected, "not a prefix of what was written");
+    let view = engine.view().unwrap();
+    let counter = view.lock(&row("counter")).unwrap().map_or(0, |lock| lock.ttl_ms);
+    let data = view.data(&row("counter"), ts(1)).unwrap().map_or(0, |data| u64::from_be_bytes(data.try_into().unwrap()));
+    assert_eq!((counter, data), (count, count), "a batch is torn, or a newer one survived an older one");
+    count
+}
+
+#[test]
+fn a_crash_keeps_a_prefix_that_has_all_that_was_synced() {
+    let (mut lost_some, mut lost_all, mut lost_none, mut twice) = (0, 0, 0, 0);
+    for seed in 0..400 {
+        let _context = Context(format!("seed {seed}"));
+        let mut dice = Dice(seed);
+        let storage = SimStorage::new();
+        let (mut written, mut synced) = (0, 0);
+        for crash_number in 0..3 {
+            let engine = if seed % 2 == 0 { storage.embedded() } else { storage.shared() };
+            assert_eq!(batches(&engine), written);
+            for _ in 0..dice.below(12) {
+                written += 1;
+                make(&engine, batch(written));
+                if dice.one_in(4) {
+                    engine.sync().unwrap();
+                    synced = written;
+                }
+                // Views hold on to old cells; a crash must not bring those back.
+                drop(engine.view().unwrap());
+            }
+            let _held = dice.one_in(2).then(|| engine.view().unwrap());
+            assert_eq!(storage.unsynced(), written - synced);
+            let crash = storage.crash(dice.below(u64::MAX));
+            assert_eq!(crash.unsynced, written - synced);
+            let left = batches(&storage.shared());
+            assert!(synced <= left && left <= written, "{synced} synced, {written} written, {left} left");
+            assert_eq!(crash.lost, written - left);
+            assert_eq!(storage.unsynced(), 0, "what is left after a crash is on the disk");
+            match (crash.unsynced, crash.lost) {
+                (0, _) => {}
+                (_, 0) => lost_none += 1,
+                (unsynced, lost) if unsynced == lost => lost_all += 1,
+                _ => lost_some += 1,
+            }
+            twice += u64::from(crash_number > 0 && crash.lost > 0);
+            // A second crash at once has nothing left to lose.
+            assert_eq!(storage.crash(dice.below(u64::MAX)).lost, 0);
+            (written, synced) = (left, left);
+            assert_eq!(batches(&storage.embedded()), left);
+        }
+    }
+    for (what, count) in [("some", lost_some), ("all", lost_all), ("none", lost_none), ("a second time", twice)] {
+        assert!(count > 50, "only {count} of the crashes lost {what} of what was not synced");
+    }
+}
+
+#[test]
+fn every_prefix_can_be_chosen() {
+    for choice in 0..=10 {
+        let storage = SimStorage::new();
+        let engine = storage.shared();
+        for number in 1..=15 {
+            make(&engine, batch(number));
+            if number == 5 {
+                engine.sync().unwrap();
+            }
+        }
+        assert_eq!(storage.crash(choice).unsynced, 10);
+        assert_eq!(batches(&engine), 5 + choice);
+    }
+}
+
+#[test]
+fn what_replaced_or_removed_a_cell_is_undone_with_the_crash() {
+    let storage = SimStorage::new();
+    let engine = storage.shared();
+    let before = |engine: &SimEngine| {
+        let view = engine.view().unwrap();
+        assert_eq!(engine.row(&row("a"), ts(5)).unwrap().write, Some(put(20)));
+        assert_eq!(engine.row(&row("b"), ts(5)).unwrap().lock, Some(lock(10)));
+        assert_eq!(view.status(&row("c"), ts(5)).unwrap(), Some(Status::RolledBack));
+        assert_eq!(view.data(&row("d"), ts(5)).unwrap(), Some(b"d".to_vec()));
+        assert_eq!(view.write(&row("new")).unwrap(), None);
+        assert_eq!(engine.meta("m").unwrap(), Some(vec![1]));
+        assert_eq!(engine.safe_point().unwrap(), ts(3));
+        assert_eq!(engine.deletions(ts(99), 9).unwrap(), []);
+    };
+    make(&engine, [put_write("a", put(20)), put_lock("b", lock(10)), put_status("c", 5, Status::RolledBack)]);
+    make(&engine, [put_data("d", 5, "d")]);
+    engine.set_meta(&[("m".into(), Some(vec![1]))]).unwrap();
+    engine.advance_safe_point(ts(3)).unwrap();
+    engine.sync().unwrap();
+    before(&engine);
+    for round in 0..3 {
+        make(&engine, [put_write("a", deletion(30 + round)), put_write("new", put(40))]);
+        make(&engine, [RowChange { lock: Edit::Delete, ..change("b", 10) }]);
+        make(&engine, [RowChange { status: Edit::Delete, ..change("c", 5) }]);
+        make(&engine, [RowChange { data: vec![(ts(5), Edit::Delete)], ..change("d", 5) }]);
+        engine.set_meta(&[("m".into(), None), ("n".into(), Some(vec![]))]).unwrap();
+        engine.advance_safe_point(ts(50)).unwrap();
+        engine.erase(KeyspaceId(7)).unwrap();
+        make(&engine, [put_write("a", put(60)), put_write("new", put(60))]);
+        drop(engine.view().unwrap());
+        assert_eq!(storage.crash(0).lost, 8, "each of these is one batch");
+        before(&engine);
+    }
+}
+
+#[test]
+fn an_embedded_engine_does_not_outlive_a_crash_and_a_shared_one_does() {
+    let storage = SimStorage::new();
+    let (embedded, shared) = (storage.embedded(), storage.shared());
+    make(&embedded, batch(1));
+    make(&shared, batch(2));
+    assert!(embedded.capabilities().exclusive && !shared.capabilities().exclusive);
+    let view = embedded.view().unwrap();
+    embedded.sync().unwrap();
+    storage.crash(0);
+    fn gone<T: std::fmt::Debug>(answer: Result<T, EngineError>) {
+        assert!(matches!(answer, Err(EngineError::Unknown(_))), "{answer:?}");
+    }
+    let guarded = RowChange { guards: vec![Guard::LockAbsent], ..put_write("a", put(99)) };
+    gone(embedded.apply(&[group(batch(3))]));
+    gone(embedded.apply(&[group([guarded])]));
+    gone(embedded.view().map(drop));
+    gone(embedded.row(&row("counter"), ts(1)));
+    gone(embedded.sync());
+    gone(embedded.meta("m"));
+    gone(embedded.metas(""));
+    gone(embedded.set_meta(&[("m".into(), Some(vec![]))]));
+    gone(embedded.safe_point());
+    gone(embedded.advance_safe_point(ts(5)));
+    gone(embedded.deletions(ts(5), 5));
+    gone(embedded.erase(KeyspaceId(7)));
+    gone(view.lock(&row("counter")));
+    gone(view.data(&row("counter"), ts(1)));
+    assert_eq!(batches(&shared), 2, "nothing that the dead engine was asked for has happened");
+    assert_eq!(shared.safe_point().unwrap(), ts(0));
+    make(&shared, batch(3));
+    let reopened = storage.embedded();
+    assert_eq!(batches(&reopened), 3);
+    make(&reopened, batch(4));
+    gone(embedded.sync());
+    assert_eq!(batches(&shared), 4);
+    drop(view);
+    assert_eq!(batches(&reopened), 4);
+}
+
+/// A view of a shared engine may fail after a crash or show what it showed; it may not show something else.
+#[test]
+fn a_view_from_before_a_crash_never_shows_what_was_written_after_it() {
+    let storage = SimStorage::new();
+    let engine = storage.shared();
+    make(&engine, [put_write("a", put(10))]);
+    engine.sync().unwrap();
+    for at in 11..=15 {
+        make(&engine, [put_write("a", put(at))]);
+    }
+    let view = engine.view().unwrap();
+    assert_eq!(view.write(&row("a")).unwrap(), Some(put(15)));
+    storage.crash(0);
+    for at in 21..=30 {
+        make(&engine, [put_write("a", put(at)), put_write("b", put(at))]);
+        if let Ok(seen) = view.write(&row("a")) {
+            assert!(seen == Some(put(15)) || seen == Some(put(10)), "a view from before the crash shows {seen:?}");
+        }
+        if let Ok(seen) = view.write(&row("b")) {
+            assert_eq!(seen, None, "a view from before the crash shows a row written after it");
+        }
+    }
+}
+
+#[test]
+fn cells_are_forgotten_only_when_no_view_and_no_crash_can_reach_them() {
+    for seed in 0..200 {
+        let _context = Context(format!("seed {seed}"));
+        let mut dice = Dice(seed);
+        let storage = SimStorage::new();
+        let engine: SimEngine = LocalEngine::new(SimStorage::clone(&storage), false);
+        let mut views = Vec::new();
+        // What each batch left, to look up by number; two rows, few values.
+        let mut past: Vec<[Option<WriteRecord>; 2]> = vec![[None, None]];
+        let keys: [RowKey; 2] = [row("a"), row("b")];
+        for number in 1..60 {
+            let which = dice.index(2);
+            let edit = if dice.one_in(3) { Edit::Delete } else { Edit::Put(put(number + 5)) };
+            let mut now = past.last().unwrap().clone();
+            now[which] = if let Edit::Put(write) = &edit { Some(write.clone()) } else { None };
+            past.push(now.clone());
+            make(&engine, [RowChange { write: edit, ..RowChange::new(keys[which].clone(), ts(1)) }]);
+            if dice.one_in(3) {
+                views.push((now, engine.view().unwrap()));
+            }
+            if dice.one_in(5) {
+                engine.sync().unwrap();
+            }
+            if dice.one_in(4) && !views.is_empty() {
+                views.swap_remove(dice.index(views.len()));
+            }
+            for (then, view) in &views {
+                for (key, write) in keys.iter().zip(then) {
+                    assert_eq!(view.write(key).unwrap(), *write);
+                }
+            }
+        }
+        views.clear();
+        let crash = storage.crash(dice.below(u64::MAX));
+        let left = &past[past.len() - 1 - crash.lost as usize];
+        for (key, write) in keys.iter().zip(left) {
+            assert_eq!(engine.view().unwrap().write(key).unwrap(), *write);
+        }
+    }
+}

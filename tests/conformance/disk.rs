@@ -1,0 +1,133 @@
+//! What only an engine with a disk can show.
+
+use std::fs;
+use std::path::Path;
+
+use percolite::engine::local::LocalEngine;
+use percolite::engine::rocks::{RocksEngine, RocksStorage};
+use percolite::engine::{Engine, EngineError};
+use percolite::row::{Edit, KeyspaceId, RowChange, RowKey, Status};
+use percolite::timestamp::Timestamp;
+
+use crate::common::{Dice, MEMORY, all_writes, change, deletion, lock, make, put, put_status, put_write, row, ts};
+
+fn open(path: &Path) -> Result<RocksEngine, EngineError> {
+    Ok(LocalEngine::new(RocksStorage::open(path, MEMORY)?, true))
+}
+
+#[test]
+fn reopening_keeps_everything() {
+    let folder = tempfile::tempdir().unwrap();
+    for round in 0..4u64 {
+        let engine = open(folder.path()).unwrap();
+        // What earlier rounds left, and then a change of all of it.
+        for key in (0..round).map(|earlier| format!("row {earlier}")) {
+            let found = engine.row(&row(&key), ts(10)).unwrap();
+            assert_eq!((found.lock, found.write), (Some(lock(10)), Some(put(20))));
+            assert_eq!((found.status, found.safe_point), (Some(Status::RolledBack), ts(round)));
+            let view = engine.view().unwrap();
+            assert_eq!(view.data(&row(&key), ts(10)).unwrap(), Some(vec![7; 5000]));
+            assert_eq!(view.version(&row(&key), ts(99)).unwrap(), Some(put(15)));
+        }
+        let erased = RowKey::new(KeyspaceId(99), b"erased");
+        assert_eq!(engine.row(&erased, ts(10)).unwrap().write, None);
+        assert_eq!(engine.metas("round/").unwrap().len() as u64, round);
+        assert_eq!(engine.deletions(Timestamp::MAX, 100).unwrap().len() as u64, round);
+
+        make(&engine, [RowChange {
+            lock: Edit::Put(lock(10)),
+            write: Edit::Put(put(20)),
+            data: vec![(ts(10), Edit::Put(vec![7; 5000]))],
+            status: Edit::Put(Status::RolledBack),
+            version: Some(put(15)),
+            ..change(format!("row {round}"), 10)
+        }]);
+        make(&engine, [put_write("deleted", deletion(100 + round)), RowChange { row: erased, ..put_write("", put(20)) }]);
+        engine.erase(KeyspaceId(99)).unwrap();
+        engine.set_meta(&[(format!("round/{round}"), Some(vec![]))]).unwrap();
+        engine.advance_safe_point(ts(round + 1)).unwrap();
+        // A process that ends without a sync loses nothing: only a power cut does.
+        if round % 2 == 0 {
+            engine.sync().unwrap();
+        }
+    }
+}
+
+#[test]
+fn reopening_keeps_what_was_written_through_many_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut dice = Dice(1);
+    let mut expected = std::collections::BTreeMap::new();
+    for _ in 0..3 {
+        let engine = open(folder.path()).unwrap();
+        for at in 0..4000 {
+            let key = format!("{:03}", dice.below(900));
+            let write = put(at + 1);
+            let data = vec![(ts(1), Edit::Put(vec![dice.below(256) as u8; 2000]))];
+            make(&engine, [RowChange { data: data.clone(), ..put_write(&key, write.clone()) }]);
+            expected.insert(row(&key), (write, data));
+        }
+        for (key, (write, data)) in &expected {
+            assert_eq!(engine.row(key, ts(0)).unwrap().write.as_ref(), Some(write));
+            let found = engine.view().unwrap().data(key, ts(1)).unwrap().map(Edit::Put);
+            assert!(found.as_ref() == Some(&data[0].1), "{key:?}");
+        }
+        assert_eq!(all_writes(&engine).len(), expected.len());
+    }
+}
+
+#[test]
+fn a_store_that_is_open_is_busy() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = open(folder.path()).unwrap();
+    assert!(matches!(open(folder.path()), Err(EngineError::Busy(_))));
+    make(&engine, [put_write("a", put(20))]);
+    drop(engine);
+    assert_eq!(all_writes(&open(folder.path()).unwrap()).len(), 1);
+}
+
+#[test]
+fn a_store_with_a_view_still_open_is_busy_until_it_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = open(folder.path()).unwrap();
+    make(&engine, [put_write("a", put(20)), put_status("a", 5, Status::RolledBack)]);
+    let view = engine.view().unwrap();
+    drop(engine);
+    assert_eq!(view.write(&row("a")).unwrap(), Some(put(20)), "a view keeps its database open");
+    match open(folder.path()) {
+        Err(EngineError::Busy(_)) => {}
+        Err(other) => panic!("not busy, but: {other:?}"),
+        Ok(_) => panic!("opened twice"),
+    }
+    drop(view);
+    assert_eq!(all_writes(&open(folder.path()).unwrap()).len(), 1);
+}
+
+#[test]
+fn a_foreign_or_newer_folder_is_refused_and_left_as_it_was() {
+    let listing = |path: &Path| {
+        let mut files: Vec<_> = fs::read_dir(path)
+            .unwrap()
+            .map(|entry| entry.unwrap())
+            .map(|entry| (entry.file_name(), fs::read(entry.path()).unwrap()))
+            .collect();
+        files.sort();
+        files
+    };
+    let cases: [&[(&str, &str)]; 5] = [
+        &[("diary", "dear diary")],
+        &[("CURRENT", "MANIFEST-000001\n")],
+        &[("PERCOLITE", "percolite store, format 2\n")],
+        &[("PERCOLITE", "")],
+        &[("PERCOLITE", "something else"), ("diary", "x")],
+    ];
+    for files in cases {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            fs::write(folder.path().join(name), text).unwrap();
+        }
+        let before = listing(folder.path());
+        assert!(matches!(open(folder.path()), Err(EngineError::NotAStore(_))), "{files:?}");
+        assert_eq!(listing(folder.path()), before, "{files:?}");
+    }
+}

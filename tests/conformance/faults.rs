@@ -1,0 +1,287 @@
+//! The unreliable engine itself: each of its faults does what it says, as often as it counts.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use percolite::engine::sim::{SimEngine, SimStorage};
+use percolite::engine::unreliable::{Faults, Injected, LATE_COPIES_MAX, Unreliable};
+use percolite::engine::{Capabilities, Engine, EngineError, Group, Outcome};
+use percolite::row::{Guard, KeyspaceId, RowChange, Status};
+
+use crate::common::{Subject, all_writes, change, group, lock, put, put_lock, put_status, put_write, row, ts};
+
+fn network(faults: Faults, seed: u64) -> Unreliable<SimEngine> {
+    Unreliable::new(SimStorage::new().shared(), faults, seed)
+}
+
+fn locked() -> Group {
+    group([RowChange { guards: vec![Guard::LockAbsent], ..put_lock("a", lock(10)) }])
+}
+
+fn is_lost<T>(answer: Result<T, EngineError>) -> bool {
+    matches!(answer, Err(EngineError::Unknown(_)))
+}
+
+#[test]
+fn without_faults_nothing_is_different() {
+    let engine = network(Faults::default(), 1);
+    assert_eq!(engine.apply(&[locked()]).unwrap(), [Outcome::Applied]);
+    assert!(matches!(engine.apply(&[locked()]).unwrap()[..], [Outcome::Refused { .. }]));
+    engine.set_meta(&[("m".into(), Some(vec![1]))]).unwrap();
+    assert_eq!(engine.meta("m").unwrap(), Some(vec![1]));
+    assert_eq!(engine.capabilities(), engine.engine().capabilities());
+    assert_eq!((engine.injected(), engine.deliver_late()), (Injected::default(), 0));
+}
+
+#[test]
+fn a_lost_request_changes_nothing() {
+    let engine = network(Faults { lost_requests: 1000, ..Faults::default() }, 1);
+    assert!(is_lost(engine.apply(&[locked()])));
+    assert!(is_lost(engine.set_meta(&[("m".into(), Some(vec![1]))])));
+    assert!(is_lost(engine.advance_safe_point(ts(9))));
+    assert!(is_lost(engine.sync()) && is_lost(engine.view()) && is_lost(engine.row(&row("a"), ts(1))));
+    assert!(is_lost(engine.meta("m")) && is_lost(engine.metas("")) && is_lost(engine.safe_point()));
+    assert!(is_lost(engine.deletions(ts(9), 9)));
+    assert_eq!(engine.injected(), Injected { lost_requests: 10, ..Injected::default() });
+    let inner = engine.engine();
+    assert_eq!(inner.row(&row("a"), ts(10)).unwrap().lock, None);
+    assert_eq!((inner.meta("m").unwrap(), inner.safe_point().unwrap()), (None, ts(0)));
+    inner.apply(&[locked()]).unwrap();
+    assert!(is_lost(engine.erase(KeyspaceId(7))));
+    assert!(inner.row(&row("a"), ts(10)).unwrap().lock.is_some());
+}
+
+#[test]
+fn a_request_whose_reply_is_lost_was_carried_out() {
+    let engine = network(Faults { lost_replies: 1000, ..Faults::default() }, 1);
+    assert!(is_lost(engine.apply(&[locked()])));
+    assert!(is_lost(engine.set_meta(&[("m".into(), Some(vec![1]))])));
+    assert!(is_lost(engine.advance_safe_point(ts(9))));
+    assert_eq!(engine.injected(), Injected { lost_replies: 3, ..Injected::default() });
+    assert_eq!(engine.row(&row("a"), ts(10)).unwrap().lock, Some(lock(10)));
+    assert_eq!((engine.meta("m").unwrap(), engine.safe_point().unwrap()), (Some(vec![1]), ts(9)));
+    assert!(is_lost(engine.erase(KeyspaceId(7))));
+    assert_eq!(engine.row(&row("a"), ts(10)).unwrap().lock, None);
+}
+
+#[test]
+fn a_cut_request_leaves_the_first_groups_whole() {
+    let (mut least, mut most) = (usize::MAX, 0);
+    for seed in 0..50 {
+        let engine = network(Faults { cut_requests: 1000, ..Faults::default() }, seed);
+        assert_eq!(engine.apply(&[locked()]).unwrap(), [Outcome::Applied], "one group cannot be cut");
+        let groups = [1, 2, 3, 4].map(|number: u64| group(["x", "y"].map(|key| put_write(format!("{number}{key}"), put(9)))));
+        assert!(is_lost(engine.apply(&groups)));
+        let written = all_writes(&engine).len();
+        assert!(written % 2 == 0 && (2..8).contains(&written), "{written}");
+        (least, most) = (least.min(written), most.max(written));
+        assert_eq!(engine.injected().cut_requests, 1);
+    }
+    assert_eq!((least, most), (2, 6), "from all but one lost to all but one there");
+}
+
+/// Counts deliveries.
+struct Counting(SimEngine, AtomicU64);
+
+impl Engine for Counting {
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+    fn view(&self) -> Result<Arc<dyn percolite::engine::View>, EngineError> {
+        self.0.view()
+    }
+    fn row(&self, row: &percolite::row::RowKey, start_ts: percolite::timestamp::Timestamp) -> Result<percolite::row::Row, EngineError> {
+        self.0.row(row, start_ts)
+    }
+    fn apply(&self, groups: &[Group]) -> Result<Vec<Outcome>, EngineError> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.apply(groups)
+    }
+    fn sync(&self) -> Result<(), EngineError> {
+        self.0.sync()
+    }
+    fn meta(&self, name: &str) -> Result<Option<Vec<u8>>, EngineError> {
+        self.0.meta(name)
+    }
+    fn metas(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, EngineError> {
+        self.0.metas(prefix)
+    }
+    fn set_meta(&self, entries: &[(String, Option<Vec<u8>>)]) -> Result<(), EngineError> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.0.set_meta(entries)
+    }
+    fn safe_point(&self) -> Result<percolite::timestamp::Timestamp, EngineError> {
+        self.0.safe_point()
+    }
+    fn advance_safe_point(&self, to: percolite::timestamp::Timestamp) -> Result<(), EngineError> {
+        self.0.advance_safe_point(to)
+    }
+    fn deletions(
+        &self,
+        upto: percolite::timestamp::Timestamp,
+        limit: usize,
+    ) -> Result<Vec<(percolite::timestamp::Timestamp, percolite::row::RowKey)>, EngineError> {
+        self.0.deletions(upto, limit)
+    }
+    fn erase(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {
+        self.0.erase(keyspace)
+    }
+}
+
+fn counting(faults: Faults, seed: u64) -> Unreliable<Counting> {
+    Unreliable::new(Counting(SimStorage::new().shared(), AtomicU64::new(0)), faults, seed)
+}
+
+#[test]
+fn a_duplicate_is_delivered_twice_and_either_answer_may_be_seen() {
+    let (mut first, mut second) = (0, 0);
+    for seed in 0..100 {
+        let engine = counting(Faults { duplicates: 1000, ..Faults::default() }, seed);
+        match engine.apply(&[locked()]).unwrap().as_slice() {
+            [Outcome::Applied] => first += 1,
+            // The second delivery finds what the first one left.
+            [Outcome::Refused { index: 0, row }] if row.lock == Some(lock(10)) => second += 1,
+            other => panic!("{other:?}"),
+        }
+        engine.set_meta(&[("m".into(), Some(vec![1]))]).unwrap();
+        engine.row(&row("a"), ts(1)).unwrap();
+        assert_eq!(engine.engine().1.load(Ordering::Relaxed), 4);
+        assert_eq!(engine.injected().duplicates, 2);
+    }
+    assert!(first > 20 && second > 20, "{first} first, {second} second answers");
+}
+
+#[test]
+fn a_late_copy_arrives_at_a_later_call_and_its_answer_is_thrown_away() {
+    for seed in 0..50 {
+        let engine = counting(Faults { late_duplicates: 1000, late_by_max: 10, ..Faults::default() }, seed);
+        let deliveries = || engine.engine().1.load(Ordering::Relaxed);
+        assert_eq!(engine.apply(&[locked()]).unwrap(), [Outcome::Applied]);
+        assert_eq!(deliveries(), 1);
+        engine.set_faults(Faults::default());
+        // The lock goes, and the copy, whose guard holds again, brings it back: this is what rollback records are for.
+        engine.apply(&[group([RowChange { lock: percolite::row::Edit::Delete, ..change("a", 10) }])]).unwrap();
+        let calls = (0..10).take_while(|_| engine.row(&row("a"), ts(10)).unwrap().lock.is_none()).count();
+        assert!(calls < 10, "the copy never came");
+        assert_eq!(deliveries(), 3);
+        let injected = engine.injected();
+        assert_eq!((injected.late_copies, injected.late_deliveries, injected.late_applied), (1, 1, 1));
+    }
+}
+
+#[test]
+fn a_lost_request_can_still_arrive_late() {
+    let faults = Faults { lost_requests: 1000, late_duplicates: 1000, late_by_max: u64::MAX, ..Faults::default() };
+    let engine = network(faults, 3);
+    assert!(is_lost(engine.apply(&[locked()])));
+    assert_eq!(engine.engine().row(&row("a"), ts(10)).unwrap().lock, None);
+    assert_eq!(engine.deliver_late(), 1);
+    assert_eq!(engine.engine().row(&row("a"), ts(10)).unwrap().lock, Some(lock(10)));
+    assert_eq!(engine.deliver_late(), 0);
+}
+
+#[test]
+fn late_copies_do_not_pile_up() {
+    let engine = counting(Faults { late_duplicates: 1000, late_by_max: u64::MAX, ..Faults::default() }, 5);
+    for number in 0..500 {
+        engine.apply(&[group([put_status("a", number, Status::RolledBack)])]).unwrap();
+    }
+    let waiting = LATE_COPIES_MAX as u64;
+    assert_eq!(engine.injected().late_copies, 500);
+    assert_eq!(engine.injected().late_deliveries, 500 - waiting);
+    assert_eq!(engine.deliver_late() as u64, waiting);
+    assert_eq!(engine.engine().1.load(Ordering::Relaxed), 1000);
+}
+
+#[test]
+fn delays_call_the_hook_for_request_and_reply() {
+    let paused = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
+    let seen = Arc::clone(&paused);
+    let pause = Arc::new(move |millis| {
+        assert!((1..=20).contains(&millis));
+        seen.0.fetch_add(1, Ordering::Relaxed);
+        seen.1.fetch_max(millis, Ordering::Relaxed);
+    });
+    let faults = Faults { delays: 1000, delay_max_ms: 20, ..Faults::default() };
+    let engine = Unreliable::with_pause(SimStorage::new().embedded(), faults, 1, pause);
+    for _ in 0..100 {
+        engine.apply(&[group([put_lock("a", lock(10))])]).unwrap();
+        engine.view().unwrap().lock(&row("a")).unwrap();
+    }
+    assert_eq!(engine.injected(), Injected { delays: 600, ..Injected::default() });
+    assert_eq!((paused.0.load(Ordering::Relaxed), paused.1.load(Ordering::Relaxed)), (600, 20));
+}
+
+#[test]
+fn the_seed_decides_everything() {
+    let run = |seed| {
+        let engine = network(Faults::of_a_bad_network(), seed);
+        let answers: Vec<String> = (0..300)
+            .map(|number| {
+                let guards = vec![Guard::NoCommitAfter(ts(number + 10))];
+                let write = |key: &str| RowChange { guards: guards.clone(), ..put_write(key, put(number + 10)) };
+                let answer = engine.apply(&[group([write("a")]), group([write("b")])]);
+                format!("{answer:?} {:?}", engine.row(&row("a"), ts(1)))
+            })
+            .collect();
+        (answers, engine.injected(), all_writes(engine.engine()))
+    };
+    let (answers, injected, writes) = run(1);
+    assert!(run(1) == (answers.clone(), injected, writes), "the same seed ran differently");
+    assert!(run(2).0 != answers);
+    let Injected { lost_requests, lost_replies, cut_requests, duplicates, late_deliveries, delays, .. } = injected;
+    for count in [lost_requests, lost_replies, cut_requests, duplicates, late_deliveries, delays] {
+        assert!(count > 5, "{injected:?}");
+    }
+}
+
+/// An engine that declares and keeps a limit, to try the case of the suite that needs one.
+struct Small(SimEngine);
+
+const SMALL: usize = 3;
+
+impl Engine for Small {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { group_rows_max: SMALL, ..self.0.capabilities() }
+    }
+    fn apply(&self, groups: &[Group]) -> Result<Vec<Outcome>, EngineError> {
+        match groups.iter().map(|group| group.changes.len()).find(|rows| *rows > SMALL) {
+            Some(asked) => Err(EngineError::Limit { what: "a group's rows", asked, limit: SMALL }),
+            None => self.0.apply(groups),
+        }
+    }
+    fn view(&self) -> Result<Arc<dyn percolite::engine::View>, EngineError> {
+        self.0.view()
+    }
+    fn row(&self, row: &percolite::row::RowKey, start_ts: percolite::timestamp::Timestamp) -> Result<percolite::row::Row, EngineError> {
+        self.0.row(row, start_ts)
+    }
+    fn sync(&self) -> Result<(), EngineError> {
+        self.0.sync()
+    }
+    fn meta(&self, name: &str) -> Result<Option<Vec<u8>>, EngineError> {
+        self.0.meta(name)
+    }
+    fn metas(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, EngineError> {
+        self.0.metas(prefix)
+    }
+    fn set_meta(&self, entries: &[(String, Option<Vec<u8>>)]) -> Result<(), EngineError> {
+        self.0.set_meta(entries)
+    }
+    fn safe_point(&self) -> Result<percolite::timestamp::Timestamp, EngineError> {
+        self.0.safe_point()
+    }
+    fn advance_safe_point(&self, to: percolite::timestamp::Timestamp) -> Result<(), EngineError> {
+        self.0.advance_safe_point(to)
+    }
+    fn deletions(
+        &self,
+        upto: percolite::timestamp::Timestamp,
+        limit: usize,
+    ) -> Result<Vec<(percolite::timestamp::Timestamp, percolite::row::RowKey)>, EngineError> {
+        self.0.deletions(upto, limit)
+    }
+    fn erase(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {
+        self.0.erase(keyspace)
+    }
+}

@@ -1,0 +1,179 @@
+//! The protocol's steps over an engine whose replies get lost: every step may be made twice.
+
+use percolite::engine::{Engine, EngineError, Outcome};
+use percolite::protocol::{
+    Asker, CheckStatus, Collect, Commit, CommitPoint, Heartbeat, OnePhase, Prewrite, Prewritten, Refusal, Resolve,
+    RollBack, Step, check_status, collect, commit, forget, heartbeat, one_phase, prewrite, resolve, roll_back,
+};
+use percolite::row::{Mutation, Row, RowChange, RowKey, TxnId};
+use percolite::timestamp::Timestamp;
+
+use crate::common::{Subject, group, make, row, ts, txn, until_answered};
+
+const ROUNDS_MAX: usize = 1000;
+
+/// Makes a step: decides on the row as it is, applies, and looks again whenever the engine refuses or does not answer.
+pub fn run<T>(
+    engine: &dyn Engine,
+    row: &RowKey,
+    start_ts: Timestamp,
+    step: &dyn Fn(&Row) -> Result<Step<T>, Refusal>,
+) -> Result<T, Refusal> {
+    let look = || until_answered(|| engine.row(row, start_ts)).unwrap();
+    let mut seen = look();
+    for _ in 0..ROUNDS_MAX {
+        let (change, answer) = match step(&seen)? {
+            Step::Done(answer) => return Ok(answer),
+            Step::Apply(change, answer) => (change, answer),
+        };
+        match engine.apply(&[group([*change])]).as_deref() {
+            Ok([Outcome::Applied]) => return Ok(answer),
+            Ok([Outcome::Refused { row, .. }]) => seen = Row::clone(row),
+            Err(EngineError::Unknown(_)) => seen = look(),
+            other => panic!("{other:?}"),
+        }
+    }
+    panic!("a step was not made in {ROUNDS_MAX} rounds");
+}
+
+/// Everything there is to see of a row and of the transactions in this file.
+fn state(engine: &Subject, key: &RowKey) -> impl PartialEq + std::fmt::Debug + use<> {
+    let view = engine.view().unwrap();
+    let each = [10, 20, 30].map(|at| (engine.row(key, ts(at)).unwrap(), view.data(key, ts(at)).unwrap()));
+    (each, view.version(key, ts(99)).unwrap(), engine.deletions(Timestamp::MAX, 99).unwrap())
+}
+
+/// Makes the step; then delivers its change once more, as a network would, and makes the step again.
+fn twice<T: Clone + PartialEq + std::fmt::Debug>(
+    engine: &Subject,
+    key: &str,
+    start_ts: u64,
+    expected: Result<T, Refusal>,
+    step: &dyn Fn(&Row) -> Result<Step<T>, Refusal>,
+) {
+    let key = row(key);
+    let sent = match step(&engine.row(&key, ts(start_ts)).unwrap()) {
+        Ok(Step::Apply(change, _)) => Some(group([*change])),
+        _ => None,
+    };
+    assert_eq!(run(&**engine, &key, ts(start_ts), step), expected, "the first time");
+    let after = state(engine, &key);
+    if let Some(sent) = sent {
+        engine.apply(&[sent]).unwrap();
+        assert_eq!(state(engine, &key), after, "a second delivery changed the row");
+    }
+    assert_eq!(run(&**engine, &key, ts(start_ts), step), expected, "the second time");
+    assert_eq!(state(engine, &key), after, "the second time changed the row");
+}
+
+fn request(key: &str, txn: TxnId, value: &[u8]) -> Prewrite {
+    Prewrite {
+        row: row(key),
+        txn,
+        read_ts: ts(txn.start_ts.to_u64() - 1),
+        primary: row("primary"),
+        mutation: Mutation::Put(value.to_vec()),
+        sequence: 1,
+        ttl_ms: 3000,
+        min_commit_ts: txn.start_ts.next(),
+    }
+}
+
+fn commit_at(key: &str, txn: TxnId, commit_ts: u64, keep_status: bool) -> Commit {
+    Commit { row: row(key), txn, commit_ts: ts(commit_ts), keep_status, keep_replaced: keep_status }
+}
+
+pub fn every_step_made_twice_answers_the_same(engine: &Subject) {
+    let long = vec![b'v'; 1000];
+    let locked = |at: u64| Ok(Prewritten::Locked { min_commit_ts: ts(at) });
+    let ten = txn(10);
+    for (key, value) in [("primary", &b"short"[..]), ("second", &long), ("third", &long), ("fourth", b"4")] {
+        let request = request(key, ten, value);
+        twice(engine, key, 10, locked(11), &|row| prewrite(row, &request));
+    }
+    // The owner writes a row again: the higher sequence stands, the lower is told so.
+    let again = Prewrite { sequence: 2, mutation: Mutation::Put(b"again".to_vec()), ..request("third", ten, b"") };
+    twice(engine, "third", 10, locked(11), &|row| prewrite(row, &again));
+    let first = request("third", ten, &long);
+    twice(engine, "third", 10, Err(Refusal::Superseded), &|row| prewrite(row, &first));
+
+    let life = Heartbeat { row: row("primary"), txn: ten, ttl_ms: 9000 };
+    twice(engine, "primary", 10, Ok(9000), &|row| heartbeat(row, &life));
+    let asker = Asker::Shared { current_ts: ts(16), push_above: Some(ts(15)) };
+    let push = CheckStatus { row: row("primary"), txn: ten, asker };
+    twice(engine, "primary", 10, Ok(CommitPoint::Pending), &|row| check_status(row, &push));
+    let early = commit_at("primary", ten, 15, true);
+    twice(engine, "primary", 10, Err(Refusal::CommitTooEarly(ts(16))), &|row| commit(row, &early));
+
+    let point = commit_at("primary", ten, 17, true);
+    twice(engine, "primary", 10, Ok(ts(17)), &|row| commit(row, &point));
+    let follow = commit_at("second", ten, 17, false);
+    twice(engine, "second", 10, Ok(ts(17)), &|row| commit(row, &follow));
+    let ask = CheckStatus { row: row("primary"), txn: ten, asker: Asker::Orphan };
+    twice(engine, "primary", 10, Ok(CommitPoint::Committed(ts(17))), &|row| check_status(row, &ask));
+    for key in ["third", "fourth"] {
+        let verdict = CommitPoint::Committed(ts(17));
+        let forward = Resolve { row: row(key), txn: ten, verdict, keep_replaced: false };
+        twice(engine, key, 10, Ok(()), &|row| resolve(row, &forward));
+    }
+    for key in ["primary", "second", "third", "fourth"] {
+        let late = request(key, ten, b"late");
+        twice(engine, key, 10, Ok(Prewritten::Committed(ts(17))), &|row| prewrite(row, &late));
+        let never = RollBack { row: row(key), txn: ten };
+        twice(engine, key, 10, Err(Refusal::Committed(ts(17))), &|row| roll_back(row, &never));
+        assert_eq!(engine.row(&row(key), ts(10)).unwrap().lock, None);
+        assert_eq!(engine.row(&row(key), ts(10)).unwrap().write.unwrap().commit_ts, ts(17));
+    }
+
+    // Another transaction, rolled back by its owner on one row, by others on the rest.
+    let twenty = txn(20);
+    for key in ["primary", "second"] {
+        let request = request(key, twenty, &long);
+        twice(engine, key, 20, locked(21), &|row| prewrite(row, &request));
+    }
+    let ask = CheckStatus { row: row("primary"), txn: twenty, asker: Asker::Orphan };
+    twice(engine, "primary", 20, Ok(CommitPoint::RolledBack), &|row| check_status(row, &ask));
+    let back = Resolve { row: row("second"), txn: twenty, verdict: CommitPoint::RolledBack, keep_replaced: false };
+    twice(engine, "second", 20, Ok(()), &|row| resolve(row, &back));
+    let unseen = RollBack { row: row("third"), txn: twenty };
+    twice(engine, "third", 20, Ok(()), &|row| roll_back(row, &unseen));
+    for key in ["primary", "second", "third"] {
+        let (late, point) = (request(key, twenty, b"late"), commit_at(key, twenty, 25, true));
+        let life = Heartbeat { row: row(key), txn: twenty, ttl_ms: 9000 };
+        twice(engine, key, 20, Err(Refusal::RolledBack), &|row| prewrite(row, &late));
+        twice(engine, key, 20, Err(Refusal::RolledBack), &|row| commit(row, &point));
+        twice(engine, key, 20, Err(Refusal::RolledBack), &|row| heartbeat(row, &life));
+        assert_eq!(engine.row(&row(key), ts(20)).unwrap().write.unwrap().commit_ts, ts(17));
+        assert_eq!(engine.view().unwrap().data(&row(key), ts(20)).unwrap(), None);
+    }
+
+    // One phase, in its three kinds. A hold leaves no trace, so there its answer is the only thing to compare.
+    let thirty = txn(30);
+    for (key, mutation) in
+        [("second", Mutation::Put(b"one".to_vec())), ("third", Mutation::Delete), ("fourth", Mutation::Hold)]
+    {
+        let key_row = row(key);
+        let request = OnePhase {
+            row: key_row,
+            txn: thirty,
+            read_ts: ts(29),
+            commit_ts: ts(31),
+            mutation: &mutation,
+            keep_replaced: true,
+        };
+        twice(engine, key, 30, Ok(ts(31)), &|row| one_phase(row, &request));
+    }
+    // Clean-up: what is gone stays gone.
+    let deleted = Collect { row: row("third"), deleted_at: ts(31) };
+    let clean = |change: &dyn Fn() -> RowChange| {
+        make(&**engine, [change()]);
+        let after = state(engine, &row("third"));
+        make(&**engine, [change()]);
+        assert_eq!(state(engine, &row("third")), after);
+    };
+    clean(&|| collect(&engine.row(&row("third"), ts(0)).unwrap(), &deleted));
+    assert_eq!(engine.row(&row("third"), ts(30)).unwrap().write, None);
+    assert_eq!(engine.deletions(Timestamp::MAX, 9).unwrap(), []);
+    clean(&|| forget(row("primary"), ts(10)));
+    assert_eq!(engine.row(&row("primary"), ts(10)).unwrap().status, None);
+}
