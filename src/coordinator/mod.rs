@@ -66,8 +66,9 @@ pub trait Coordinator: Send + Sync {
     /// Asks the lock's primary and rolls the row forward or back, if the owner is gone.
     fn resolve(&self, row: &RowKey, lock: &Lock) -> Result<CommitPoint>;
 
-    /// Waits, within bounds, until another attempt at these rows is worth making; what it answers is held meanwhile.
-    fn wait_turn(&self, rows: &[RowKey], attempt: u32) -> Vec<Turn>;
+    /// Waits, within bounds, until another attempt at these rows is worth making after this conflict; what it answers is
+    /// held meanwhile.
+    fn wait_turn(&self, rows: &[RowKey], conflict: &Conflict, attempt: u32) -> Vec<Turn>;
 }
 
 /// What the caller hears of a refusal that stands.

@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::{CommitRequest, Coordinator, refused};
 use crate::counters::Counters;
 use crate::engine::{Engine, EngineError, Group, Outcome};
-use crate::error::{ErrorKind, Result};
+use crate::error::{Conflict, ErrorKind, Result};
 use crate::oracle::Oracle;
 use crate::owner::OwnerIds;
 use crate::pipeline::Turn;
@@ -320,12 +320,10 @@ impl Coordinator for Shared {
         self.settle(row, lock, None)
     }
 
-    fn wait_turn(&self, rows: &[RowKey], attempt: u32) -> Vec<Turn> {
+    fn wait_turn(&self, _rows: &[RowKey], conflict: &Conflict, attempt: u32) -> Vec<Turn> {
         let base = PAUSE.saturating_mul(1 << attempt.min(8)).min(BACKOFF_MAX);
         let jitter = u32::try_from(self.runtime.random() % 1000).unwrap_or(0);
-        if let Some(row) = rows.first() {
-            self.commons.waiter.wait(row, base.saturating_mul(jitter) / 1000);
-        }
+        self.commons.waiter.wait(&conflict.row, base.saturating_mul(jitter) / 1000);
         Vec::new()
     }
 }

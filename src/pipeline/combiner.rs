@@ -354,8 +354,11 @@ impl Pipeline {
                     }
                     _ => {}
                 }
-                if member.guarded && *outcome == Outcome::Applied {
-                    core.remember(&group.changes, member.commit_ts);
+                if *outcome == Outcome::Applied {
+                    if member.guarded {
+                        core.remember(&group.changes, member.commit_ts);
+                    }
+                    self.unlocked.notify(&group.changes);
                 }
             }
             self.publish(core, newest)?;
@@ -415,7 +418,10 @@ impl Core {
                     self.locks.remove(&change.row);
                 }
             }
-            if let Some(ts) = commit_ts {
+            // Dropping the status of a transaction is no commit of the row where it was kept.
+            if let Some(ts) = commit_ts
+                && change.status != Edit::Delete
+            {
                 self.conflicts.record(&change.row, ts, change.write == Edit::Keep);
             }
         }

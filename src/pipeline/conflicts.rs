@@ -28,6 +28,15 @@ struct Slot {
     held_floor: Timestamp,
 }
 
+impl Slot {
+    fn forget(&mut self, committed: Timestamp, held: bool) {
+        self.floor = self.floor.max(committed);
+        if held {
+            self.held_floor = self.held_floor.max(committed);
+        }
+    }
+}
+
 /// What the memory knows about a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LastCommit {
@@ -65,11 +74,15 @@ impl ConflictMemory {
         let hash = hash(row);
         let index = self.index(hash);
         let Some(slot) = self.slots.get_mut(index) else { return };
-        if slot.row != hash {
-            slot.floor = slot.floor.max(slot.committed);
-            if slot.held {
-                slot.held_floor = slot.held_floor.max(slot.committed);
+        if committed < slot.committed {
+            // A row that a helper has rolled forward late. Taking the slot could hide a newer commit that was forgotten.
+            if slot.row != hash {
+                slot.forget(committed, held);
             }
+            return;
+        }
+        if slot.row != hash {
+            slot.forget(slot.committed, slot.held);
             slot.row = hash;
         }
         slot.committed = committed;
@@ -109,6 +122,23 @@ mod tests {
         assert_eq!(memory.check(&row("a"), ts(9)), LastCommit::After(ts(10)));
         assert_eq!(memory.check(&row("a"), ts(10)), LastCommit::NotAfter);
         assert_eq!(memory.check(&row("b"), ts(1)), LastCommit::NotAfter);
+    }
+
+    #[test]
+    fn a_commit_remembered_late_does_not_hide_a_newer_one() {
+        let mut memory = ConflictMemory::new(1024);
+        memory.record(&row("a"), ts(20), false);
+        memory.record(&row("a"), ts(10), true);
+        assert_eq!(memory.check(&row("a"), ts(15)), LastCommit::After(ts(20)));
+    }
+
+    #[test]
+    fn a_commit_remembered_late_does_not_hide_a_newer_one_that_was_forgotten() {
+        let mut memory = ConflictMemory::new(1);
+        memory.record(&row("a"), ts(20), false);
+        memory.record(&row("b"), ts(30), false);
+        memory.record(&row("a"), ts(10), false);
+        assert_eq!(memory.check(&row("a"), ts(15)), LastCommit::Unknown);
     }
 
     #[test]

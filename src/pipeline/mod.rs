@@ -26,6 +26,8 @@ mod waiter;
 pub use combiner::{Purpose, Refused, Settled, Submission};
 pub use turns::{Admission, Held, Turn, Turns};
 
+use self::turns::Unlocked;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -65,6 +67,7 @@ pub struct Pipeline {
     unapplied: Mutex<HashMap<Timestamp, Timestamp>>,
     /// Whether locks of an earlier life may be left.
     orphans: AtomicBool,
+    unlocked: Unlocked,
     acknowledged: AtomicU64,
     failure: OnceLock<String>,
     syncer: Mutex<Option<Box<dyn Joined>>>,
@@ -106,6 +109,7 @@ impl Pipeline {
             durability: Durability::new(first),
             unapplied: Mutex::default(),
             orphans: AtomicBool::new(orphans),
+            unlocked: Unlocked::default(),
             acknowledged: AtomicU64::new(opened_at.to_u64()),
             failure: OnceLock::new(),
             syncer: Mutex::new(None),
@@ -203,6 +207,12 @@ impl Pipeline {
     /// Whether locks of an earlier life may be left.
     pub fn may_have_orphans(&self) -> bool {
         self.orphans.load(Ordering::Acquire)
+    }
+
+    /// Returns when a row that a live transaction has locked is free, or after a bounded time.
+    pub fn wait_unlocked(&self, row: &RowKey) {
+        let is_locked = || self.engine.row(row, self.opened_at).is_ok_and(|found| found.lock.is_some());
+        self.unlocked.wait(self.runtime(), row, is_locked);
     }
 
     /// The oldest timestamp at which anybody reads, or will.

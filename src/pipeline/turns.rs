@@ -11,18 +11,20 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use super::conflicts::hash;
 use super::waiter::Waiter;
-use crate::row::RowKey;
+use crate::row::{Edit, RowChange, RowKey};
 use crate::runtime::Runtime;
 
 /// More rows than this are not worth queueing for.
 const TURN_ROWS_MAX: usize = 64;
 const TURN_WAIT_MAX: Duration = Duration::from_secs(1);
+const UNLOCK_WAIT_MAX: Duration = Duration::from_millis(100);
 
 /// What an attempt holds until its changes are visible.
 #[derive(Default)]
@@ -91,6 +93,47 @@ impl Drop for Turn {
     }
 }
 
+/// Attempts that wait for a live transaction to let go of a row.
+#[derive(Default)]
+pub struct Unlocked {
+    waiting: Mutex<HashMap<u64, Vec<Arc<Waiter>>>>,
+    count: AtomicUsize,
+}
+
+impl Unlocked {
+    /// Returns when the row's lock is gone, or after a bounded time. `is_locked` looks at the row.
+    pub fn wait(&self, runtime: &dyn Runtime, row: &RowKey, is_locked: impl FnOnce() -> bool) {
+        let own = Waiter::new(runtime);
+        // Counted and listed before looking, so that a lock that goes after the look is heard of.
+        self.count.fetch_add(1, Ordering::SeqCst);
+        self.waiting.lock().entry(hash(row)).or_default().push(Arc::clone(&own));
+        if is_locked() {
+            own.wait_at_most(runtime, UNLOCK_WAIT_MAX);
+        }
+        let mut waiting = self.waiting.lock();
+        if let Some(waiters) = waiting.get_mut(&hash(row)) {
+            waiters.retain(|waiter| !Arc::ptr_eq(waiter, &own));
+            if waiters.is_empty() {
+                waiting.remove(&hash(row));
+            }
+        }
+        self.count.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Tells who waits for rows that these changes, now applied, have unlocked.
+    pub fn notify(&self, changes: &[RowChange]) {
+        if self.count.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let waiting = self.waiting.lock();
+        for change in changes.iter().filter(|change| change.lock == Edit::Delete) {
+            for waiter in waiting.get(&hash(&change.row)).into_iter().flatten() {
+                waiter.notify();
+            }
+        }
+    }
+}
+
 /// Bounds how many attempts run at a time.
 pub struct Admission(Mutex<Permits>);
 
@@ -136,8 +179,6 @@ impl Drop for Permit {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
     use super::*;
     use crate::row::KeyspaceId;
     use crate::runtime::System;

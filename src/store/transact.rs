@@ -74,9 +74,9 @@ impl Store {
         let (_inside, outermost) = Inside::enter();
         let limits = options.retry.unwrap_or(self.inner.options.retry);
         let began = self.inner.runtime.elapsed();
-        let mut rows: Vec<RowKey> = Vec::new();
+        let mut before: Option<(Vec<RowKey>, Error)> = None;
         for attempt in 1.. {
-            let mut txn = self.attempt(options, &rows, attempt, outermost)?;
+            let mut txn = self.attempt(options, before.as_ref(), attempt, outermost)?;
             let worked = work(&mut txn);
             let conflict = match worked {
                 Ok(answer) => match txn.commit_in_place() {
@@ -93,22 +93,32 @@ impl Store {
                     conflict
                 }
             };
-            rows = txn.rows();
+            let rows = txn.rows();
             drop(txn);
             let spent = self.inner.runtime.elapsed().saturating_sub(began);
             if attempt >= limits.attempts || spent >= limits.time {
                 return Err(exhausted(attempt, conflict).into());
             }
             self.inner.counters.retries.add(1);
+            before = Some((rows, conflict));
         }
         Err(Error::invalid("there are no attempts left").into())
     }
 
-    fn attempt(&self, options: TxnOptions, rows: &[RowKey], attempt: u32, outermost: bool) -> Result<Txn> {
+    fn attempt(
+        &self,
+        options: TxnOptions,
+        before: Option<&(Vec<RowKey>, Error)>,
+        attempt: u32,
+        outermost: bool,
+    ) -> Result<Txn> {
         let runtime = &*self.inner.runtime;
         let mut held = None;
         if outermost {
-            let turns = if rows.is_empty() { Vec::new() } else { self.inner.coordinator.wait_turn(rows, attempt) };
+            let turns = match before.and_then(|(rows, why)| Some((rows, why.conflict()?))) {
+                Some((rows, conflict)) => self.inner.coordinator.wait_turn(rows, conflict, attempt),
+                None => Vec::new(),
+            };
             held = Some(Held::new(turns, Some(Admission::enter(&self.inner.admission, runtime))));
         }
         let mut txn = self.begin_with(options)?;

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::{CommitProtocol, CommitRequest, Coordinator};
 use crate::counters::Counters;
 use crate::engine::Engine;
-use crate::error::Result;
+use crate::error::{Conflict, ConflictReason, Result};
 use crate::owner::OwnerIds;
 use crate::pipeline::{Pipeline, Turn, Turns};
 use crate::protocol::{CommitPoint, commit_point};
@@ -137,8 +137,12 @@ impl Coordinator for Embedded {
         self.resolve_lock(row, lock)
     }
 
-    fn wait_turn(&self, rows: &[RowKey], _attempt: u32) -> Vec<Turn> {
-        self.turns.take(self.pipeline.runtime(), rows)
+    fn wait_turn(&self, rows: &[RowKey], conflict: &Conflict, _attempt: u32) -> Vec<Turn> {
+        let turns = self.turns.take(self.pipeline.runtime(), rows);
+        if conflict.reason == ConflictReason::Locked {
+            self.pipeline.wait_unlocked(&conflict.row);
+        }
+        turns
     }
 }
 
