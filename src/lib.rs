@@ -1,9 +1,64 @@
 //! An embedded, crash-safe, transactional key-value store with snapshot isolation, on RocksDB, after Google's Percolator.
 //!
-//! TODO
+//! ```
+//! # fn main() -> percolite::Result<()> {
+//! use percolite::Store;
+//!
+//! # let folder = tempfile::tempdir().unwrap();
+//! # let path = folder.path().join("bank");
+//! # #[cfg(feature = "rocks")]
+//! let store = Store::open(&path)?;
+//! # #[cfg(not(feature = "rocks"))]
+//! # let store = Store::in_memory()?;
+//! let accounts = store.keyspace("accounts")?;
+//!
+//! store.transact(|txn| {
+//!     txn.put(&accounts, "alice", "100")?;
+//!     txn.put(&accounts, "bob", "50")
+//! })?; // durable when this returns
+//!
+//! let snapshot = store.snapshot()?;
+//! for row in snapshot.range(&accounts, "a".."m").rev() {
+//!     let (key, value) = row?;
+//!     println!("{} has {}", key.escape_ascii(), value.escape_ascii());
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! # What you get
+//!
+//! **Snapshot isolation.** A transaction reads one moment of the store and its own writes over it. Of two that overlap and
+//! write the same row, the first to commit wins; the other is told which row, by whom and when ([`Conflict`]), and
+//! [`Store::transact`] runs it again. Write skew is possible, as in every store with snapshot isolation:
+//! [`Txn::get_for_update`] closes it for the rows named.
+//!
+//! **Durability.** By default a commit is acknowledged when it would survive a power cut ([`Durability`]). Whatever a
+//! transaction has read is durable too by the time that anything computed from it is acknowledged.
+//!
+//! **Crashes.** A transaction is whole or absent after any crash. What a crash leaves half done is resolved lazily, by
+//! whoever reads it, and by a background sweep; opening never waits for it.
+//!
+//! **Tests.** [`Store::in_memory`] is the same store over an engine in memory, whose crashes can be chosen
+//! ([`engine::sim`]).
+//!
+//! # The map
+//!
+//! | layer | where | what |
+//! |---|---|---|
+//! | public API | `store` | [`Store`], [`Keyspace`], [`Txn`], [`Snapshot`], [`Store::transact`] |
+//! | coordination | `coordinator`, `pipeline` | in which order steps run, and who waits for what |
+//! | protocol | [`protocol`] | Percolator's steps as plain functions over one row |
+//! | engine | [`engine`] | consistent views and guarded row changes: RocksDB, memory |
+//! | below all | [`row`], [`timestamp`], [`owner`], [`codec`], [`keys`], [`runtime`], [`oracle`] | the shared vocabulary |
+//!
+//! `DESIGN.md` in the repository explains the whole and gives the reasons.
+//!
+//! # Features
+//!
+//! `rocks` (default): the durable engine. Without it the crate needs no C++ compiler and offers memory only.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
-#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing))]
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod codec;
 mod coordinator;
@@ -28,7 +83,7 @@ pub use owner::OwnerId;
 pub use protocol::CommitPoint;
 pub use row::{KeyspaceId, RowKey};
 pub use store::{
-    Builder, Commit, Durability, KEY_MAX_BYTES, KEYSPACE_NAME_MAX_BYTES, Keyspace, LockInfo, Locks, Options,
-    RetryLimits, Savepoint, Scan, Snapshot, Stats, Store, Txn, TxnOptions, TxnStatus, VALUE_MAX_BYTES,
+    Builder, Commit, Durability, KEY_MAX_BYTES, KEYSPACE_NAME_MAX_BYTES, Keyspace, LockInfo, Locks, Options, RetryLimits,
+    Savepoint, Scan, Snapshot, Stats, Store, Txn, TxnOptions, TxnStatus, VALUE_MAX_BYTES,
 };
 pub use timestamp::Timestamp;

@@ -95,6 +95,15 @@ impl Store {
         }
         let last_write = (writes.len() >= limit).then(|| writes.last().map(|(row, _)| row.clone())).flatten();
 
+        if locks.is_empty() {
+            let mut rows = VecDeque::with_capacity(writes.len());
+            for (row, newest) in writes {
+                if let Some(value) = read_write(view, &row, newest)? {
+                    rows.push_back((row, value));
+                }
+            }
+            return Ok(PageRead { rows, rest });
+        }
         let before = |a: &RowKey, b: &RowKey| if backwards { a > b } else { a < b };
         let mut rows = VecDeque::with_capacity(writes.len());
         let mut writes = writes.into_iter().peekable();

@@ -14,7 +14,7 @@ use crate::keys::after_prefix;
 use crate::row::{KeyspaceId, Mutation, RowKey};
 use crate::view::PinnedView;
 
-const FIRST_PAGE_ROWS: usize = 32;
+const FIRST_PAGE_ROWS: usize = 128;
 const PAGE_ROWS_MAX: usize = 512;
 
 /// An iterator over rows as `(key, value)`, in the order of their keys; use `rev()` for the other direction.
