@@ -49,6 +49,7 @@ struct StoredWrite {
     took: u64,
     owner: OwnerId,
     value: Option<Value>,
+    held_after: Option<u64>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -74,6 +75,7 @@ struct BorrowedWrite<'a> {
     took: u64,
     owner: OwnerId,
     value: &'a Option<Value>,
+    held_after: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -100,6 +102,7 @@ impl<'a> From<&'a WriteRecord> for BorrowedWrite<'a> {
             took: distance(record.txn.start_ts, record.commit_ts),
             owner: record.txn.owner,
             value: &record.value,
+            held_after: record.held_at.map(|held_at| distance(record.commit_ts, held_at)),
         }
     }
 }
@@ -107,7 +110,13 @@ impl<'a> From<&'a WriteRecord> for BorrowedWrite<'a> {
 impl From<StoredWrite> for WriteRecord {
     fn from(stored: StoredWrite) -> Self {
         let start_ts = Timestamp::from_u64(stored.commit_ts.to_u64().wrapping_sub(stored.took));
-        Self { commit_ts: stored.commit_ts, txn: TxnId { start_ts, owner: stored.owner }, value: stored.value }
+        let held_at = |after| Timestamp::from_u64(stored.commit_ts.to_u64().wrapping_add(after));
+        Self {
+            held_at: stored.held_after.map(held_at),
+            commit_ts: stored.commit_ts,
+            txn: TxnId { start_ts, owner: stored.owner },
+            value: stored.value,
+        }
     }
 }
 
@@ -226,7 +235,12 @@ mod tests {
     }
 
     fn put(value: Value) -> WriteRecord {
-        WriteRecord { commit_ts: Timestamp::from_u64(0x0665_0000_0000_0003), txn: txn(), value: Some(value) }
+        WriteRecord {
+            commit_ts: Timestamp::from_u64(0x0665_0000_0000_0003),
+            txn: txn(),
+            value: Some(value),
+            held_at: None,
+        }
     }
 
     fn lock(intent: Intent) -> Lock {
@@ -245,9 +259,9 @@ mod tests {
     fn golden_bytes_of_format_1() {
         let inline = || Value::Inline(Bytes(b"v1".to_vec()));
         let golden = [
-            (bytes_of(&put(inline())), "01fd030000000000650602fd0700c01f424f0d0b0100027631"),
-            (bytes_of(&put(Value::InData)), "01fd030000000000650602fd0700c01f424f0d0b0101"),
-            (bytes_of(&WriteRecord { value: None, ..put(inline()) }), "01fd030000000000650602fd0700c01f424f0d0b00"),
+            (bytes_of(&put(inline())), "01fd030000000000650602fd0700c01f424f0d0b010002763100"),
+            (bytes_of(&put(Value::InData)), "01fd030000000000650602fd0700c01f424f0d0b010100"),
+            (bytes_of(&WriteRecord { value: None, ..put(inline()) }), "01fd030000000000650602fd0700c01f424f0d0b0000"),
             (
                 bytes_of(&lock(Intent::Put(inline()))),
                 "01fd0100000000006506fd0700c01f424f0d0b0900000002616c69636501fbb80b010000027631",
@@ -260,7 +274,7 @@ mod tests {
             (bytes_of(&lock(Intent::Hold)), "01fd0100000000006506fd0700c01f424f0d0b0900000002616c69636501fbb80b0102"),
             (bytes_of(&History::Ended(Status::RolledBack)), "010001"),
             (bytes_of(&History::Ended(Status::Committed(put(inline()).commit_ts))), "010000fd0300000000006506"),
-            (bytes_of(&History::Version(put(inline()))), "0101fd030000000000650602fd0700c01f424f0d0b0100027631"),
+            (bytes_of(&History::Version(put(inline()))), "0101fd030000000000650602fd0700c01f424f0d0b010002763100"),
         ];
         for (index, (bytes, expected)) in golden.iter().enumerate() {
             assert_eq!(hex(bytes), *expected, "record {index}");
@@ -289,8 +303,8 @@ mod tests {
     }
 
     prop_compose! {
-        fn any_write()(commit_ts: u64, txn in any_txn(), value in prop::option::of(any_value())) -> WriteRecord {
-            WriteRecord { commit_ts: Timestamp::from_u64(commit_ts), txn, value }
+        fn any_write()(commit_ts: u64, txn in any_txn(), value in prop::option::of(any_value()), held: Option<u64>) -> WriteRecord {
+            WriteRecord { commit_ts: Timestamp::from_u64(commit_ts), txn, value, held_at: held.map(Timestamp::from_u64) }
         }
     }
 

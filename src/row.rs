@@ -199,6 +199,16 @@ pub struct WriteRecord {
     pub txn: TxnId,
     /// The value; `None` for a deleted row.
     pub value: Option<Value>,
+    /// When a later transaction last committed that had held the row without changing it. Only where several processes share
+    /// the engine: one process remembers it.
+    pub held_at: Option<Timestamp>,
+}
+
+impl WriteRecord {
+    /// The row's last commit, of a writer or a holder.
+    pub fn last_commit(&self) -> Timestamp {
+        self.held_at.map_or(self.commit_ts, |held_at| held_at.max(self.commit_ts))
+    }
 }
 
 /// How a transaction ended, kept at a row under the transaction's `start_ts`.
@@ -231,7 +241,7 @@ pub enum Guard {
     LockAbsent,
     /// The row's lock is this one, unchanged.
     LockIs(LockStamp),
-    /// The row's newest version is not newer than this.
+    /// The row's last commit is not newer than this.
     NoCommitAfter(Timestamp),
     /// No status and no newest version of the transaction with this `start_ts` is at the row.
     NoRecordOf(Timestamp),
@@ -245,7 +255,7 @@ impl Guard {
         match self {
             Self::LockAbsent => row.lock.is_none(),
             Self::LockIs(stamp) => row.lock.as_ref().is_some_and(|lock| lock.stamp() == stamp),
-            Self::NoCommitAfter(ts) => row.write.as_ref().is_none_or(|write| write.commit_ts <= ts),
+            Self::NoCommitAfter(ts) => row.write.as_ref().is_none_or(|write| write.last_commit() <= ts),
             Self::NoRecordOf(start_ts) => {
                 row.status.is_none() && row.write.as_ref().is_none_or(|write| write.txn.start_ts != start_ts)
             }
@@ -303,6 +313,27 @@ impl RowChange {
             version: None,
             collected: None,
         }
+    }
+
+    /// About how much there is to write, in bytes.
+    pub fn size_bytes(&self) -> usize {
+        let inline = |value: &Value| match value {
+            Value::Inline(bytes) => bytes.0.len(),
+            Value::InData => 0,
+        };
+        let lock = match &self.lock {
+            Edit::Put(Lock { intent: Intent::Put(value), .. }) => inline(value),
+            _ => 0,
+        };
+        let write = match &self.write {
+            Edit::Put(WriteRecord { value: Some(value), .. }) => inline(value),
+            _ => 0,
+        };
+        let data = |(_, edit): &(Timestamp, Edit<Vec<u8>>)| match edit {
+            Edit::Put(value) => value.len(),
+            Edit::Keep | Edit::Delete => 0,
+        };
+        self.row.as_bytes().len() + lock + write + self.data.iter().map(data).sum::<usize>()
     }
 
     /// Sets the commit timestamp of everything that the change commits, for pipelines that learn it last.

@@ -84,7 +84,7 @@ fn refused(row: &RowKey, why: Refusal, read_ts: Timestamp) -> Error {
     };
     match why {
         Refusal::Locked(lock) => conflict(ConflictReason::Locked, Some(lock.txn)),
-        Refusal::NewerCommit(write) => conflict(ConflictReason::CommittedAt(write.commit_ts), Some(write.txn)),
+        Refusal::NewerCommit(write) => conflict(ConflictReason::CommittedAt(write.last_commit()), Some(write.txn)),
         Refusal::RolledBack | Refusal::Superseded | Refusal::CommitTooEarly(_) | Refusal::Committed(_) => {
             conflict(ConflictReason::RolledBack, None)
         }

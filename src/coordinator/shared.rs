@@ -155,7 +155,7 @@ impl Shared {
     }
 
     fn carry_out(&self, row: &RowKey, txn: TxnId, verdict: CommitPoint) -> Result<()> {
-        let request = Resolve { row: row.clone(), txn, verdict, keep_replaced: true };
+        let request = Resolve { row: row.clone(), txn, verdict, shared: true };
         let done = self.drive(row, txn.start_ts, None, |as_read| resolve(as_read, &request))?;
         done.map_err(|why| refused(row, why, txn.start_ts))?;
         match verdict {
@@ -221,7 +221,14 @@ impl Shared {
     fn commit_primary(&self, primary: &RowKey, txn: TxnId) -> Result<Timestamp> {
         loop {
             let commit_ts = self.timestamp()?;
-            let request = Commit { row: primary.clone(), txn, commit_ts, keep_status: true, keep_replaced: true };
+            let request = Commit {
+                row: primary.clone(),
+                txn,
+                commit_ts,
+                keep_status: true,
+                keep_replaced: true,
+                record_holds: true,
+            };
             match self.drive(primary, txn.start_ts, None, |as_read| commit(as_read, &request)) {
                 Ok(Ok(commit_ts)) => return Ok(commit_ts),
                 // A reader has pushed this transaction above itself.

@@ -29,6 +29,9 @@ use crate::timestamp::Timestamp;
 /// keep its own caller for long.
 const ROUNDS_MAX: usize = 32;
 
+/// A batch that has grown to this is written before more is added.
+const BATCH_MAX_BYTES: usize = 8 << 20;
+
 /// What a submission is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
@@ -149,6 +152,7 @@ enum Decision {
 
 #[derive(Default)]
 struct Batch {
+    bytes: usize,
     groups: Vec<Group>,
     members: Vec<Member>,
 }
@@ -247,7 +251,7 @@ impl Pipeline {
                 self.flush(core, &mut batch, own);
             }
             match self.stage(core, submission, Arc::clone(&slot), guarded, &mut batch) {
-                Ok(()) if guarded => self.flush(core, &mut batch, own),
+                Ok(()) if guarded || batch.bytes >= BATCH_MAX_BYTES => self.flush(core, &mut batch, own),
                 Ok(()) => {}
                 Err(why) => slot.fail(why),
             }
@@ -331,13 +335,14 @@ impl Pipeline {
         if let (Purpose::CommitPoint, Some(start_ts), Some(commit_ts)) = (purpose, start_ts, commit_ts) {
             self.unapplied.lock().insert(start_ts, commit_ts);
         }
+        batch.bytes += changes.iter().map(RowChange::size_bytes).sum::<usize>();
         batch.groups.push(Group { changes });
         batch.members.push(Member { slot, purpose, start_ts, commit_ts, durable, guarded, held });
         Ok(())
     }
 
     fn flush(&self, core: &mut Core, batch: &mut Batch, own: &Arc<Slot>) {
-        let Batch { groups, members } = std::mem::take(batch);
+        let Batch { groups, members, .. } = std::mem::take(batch);
         if groups.is_empty() {
             return;
         }

@@ -121,12 +121,21 @@ impl Pipeline {
         Ok(pipeline)
     }
 
-    /// Ends the syncer thread. Whoever waits for durability must have been answered.
+    /// Ends the syncer thread and refuses everything from here on.
     pub fn stop(&self) {
         let syncer = self.syncer.lock().take();
         if let Some(syncer) = syncer {
             self.durability.stop();
             syncer.join();
+        }
+        let _ = self.failure.set("it was closed by its user".into());
+        self.refuse_waiting_if_failed();
+    }
+
+    /// Has everything visible made durable soon.
+    pub fn sync_soon(&self) {
+        if self.durable_ts() < self.current_view().read_ts {
+            self.durability.want();
         }
     }
 

@@ -28,6 +28,8 @@ pub struct Commit {
     pub keep_status: bool,
     /// Whether the replaced version is kept as history.
     pub keep_replaced: bool,
+    /// Whether a row that was held and not changed shows that it was, because nobody remembers it.
+    pub record_holds: bool,
 }
 
 /// Commits the row; the answer is the timestamp at which it is committed.
@@ -64,13 +66,26 @@ pub fn commit(row: &Row, request: &Commit) -> Result<Step<Timestamp>, Refusal> {
     let value = match &lock.intent {
         Intent::Put(value) => Some(value.clone()),
         Intent::Delete => None,
-        Intent::Hold => return Ok(Step::Apply(Box::new(change), commit_ts)),
+        Intent::Hold => {
+            if request.record_holds {
+                change.write = Edit::Put(held(row, txn, commit_ts));
+            }
+            return Ok(Step::Apply(Box::new(change), commit_ts));
+        }
     };
     if !already_written {
-        change.write = Edit::Put(WriteRecord { commit_ts, txn, value });
+        change.write = Edit::Put(WriteRecord { commit_ts, txn, value, held_at: None });
         replace(row, request.keep_replaced, &mut change);
     }
     Ok(Step::Apply(Box::new(change), commit_ts))
+}
+
+/// The row's version with a note that it was held; a row that is absent is deleted once more.
+fn held(row: &Row, txn: TxnId, commit_ts: Timestamp) -> WriteRecord {
+    match &row.write {
+        Some(write) => WriteRecord { held_at: Some(commit_ts), ..write.clone() },
+        None => WriteRecord { commit_ts, txn, value: None, held_at: None },
+    }
 }
 
 /// What becomes of the version that the change overwrites.

@@ -37,7 +37,7 @@ pub fn one_phase(row: &Row, request: &OnePhase<'_>) -> Result<Step<Timestamp>, R
     if let Some(lock) = &row.lock {
         return Err(Refusal::Locked(Box::new(lock.clone())));
     }
-    if let Some(newer) = row.write.as_ref().filter(|write| write.commit_ts > request.read_ts) {
+    if let Some(newer) = row.write.as_ref().filter(|write| write.last_commit() > request.read_ts) {
         return Err(Refusal::NewerCommit(Box::new(newer.clone())));
     }
     let mut change = RowChange::new(request.row.clone(), txn.start_ts);
@@ -47,7 +47,7 @@ pub fn one_phase(row: &Row, request: &OnePhase<'_>) -> Result<Step<Timestamp>, R
         Mutation::Delete => None,
         Mutation::Hold => return Ok(Step::Apply(Box::new(change), request.commit_ts)),
     };
-    change.write = Edit::Put(WriteRecord { commit_ts: request.commit_ts, txn, value });
+    change.write = Edit::Put(WriteRecord { commit_ts: request.commit_ts, txn, value, held_at: None });
     replace(row, request.keep_replaced, &mut change);
     Ok(Step::Apply(Box::new(change), request.commit_ts))
 }

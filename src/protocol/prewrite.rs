@@ -67,7 +67,7 @@ pub fn prewrite(row: &Row, request: &Prewrite) -> Result<Step<Prewritten>, Refus
     if let Some(lock) = &row.lock {
         return Err(Refusal::Locked(Box::new(lock.clone())));
     }
-    if let Some(newer) = row.write.as_ref().filter(|write| write.commit_ts > request.read_ts) {
+    if let Some(newer) = row.write.as_ref().filter(|write| write.last_commit() > request.read_ts) {
         return Err(Refusal::NewerCommit(Box::new(newer.clone())));
     }
     let guards = vec![

@@ -15,8 +15,9 @@ pub struct Resolve {
     pub txn: TxnId,
     /// What the primary says.
     pub verdict: CommitPoint,
-    /// Whether the replaced version is kept as history.
-    pub keep_replaced: bool,
+    /// Whether several processes share the engine: then the replaced version is kept as history, and holding a row leaves a
+    /// note.
+    pub shared: bool,
 }
 
 /// Rolls the row forward or back; a pending transaction is left alone.
@@ -26,7 +27,9 @@ pub fn resolve(row: &Row, request: &Resolve) -> Result<Step<()>, Refusal> {
         CommitPoint::Pending => Ok(Step::Done(())),
         CommitPoint::RolledBack => roll_back(row, &RollBack { row: key, txn }),
         CommitPoint::Committed(commit_ts) => {
-            let request = Commit { row: key, txn, commit_ts, keep_status: false, keep_replaced: request.keep_replaced };
+            let shared = request.shared;
+            let request =
+                Commit { row: key, txn, commit_ts, keep_status: false, keep_replaced: shared, record_holds: shared };
             Ok(match commit(row, &request)? {
                 Step::Apply(change, _) => Step::Apply(change, ()),
                 Step::Done(_) => Step::Done(()),

@@ -153,7 +153,7 @@ impl Store {
         let catalog = self.catalog();
         let txn = self.begin()?;
         let found = txn.get(&catalog, name_key(name).as_bytes())?;
-        txn.confirm_reads()?;
+        txn.commit()?;
         found.map(|id| read_id(&id)).transpose()
     }
 

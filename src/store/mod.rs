@@ -128,7 +128,7 @@ impl Store {
         });
         let background = Self { inner: Arc::clone(&store.inner), _open: None };
         let chore = move || {
-            background.inner.expire_views();
+            background.inner.tidy();
             background.erase_dropped()
         };
         let housekeeper = Housekeeper::start(embedded, store.inner.options.sweep, Box::new(chore))?;
@@ -238,9 +238,11 @@ impl Inner {
         synced
     }
 
-    fn expire_views(&self) {
+    /// Bounds what a forgotten snapshot keeps, and how much a power cut can take of buffered commits.
+    fn tidy(&self) {
         if let Some(embedded) = &self.embedded {
             embedded.pipeline().expire_views(self.options.age_max);
+            embedded.pipeline().sync_soon();
         }
     }
 }

@@ -24,8 +24,8 @@ pub enum Durability {
     /// When it would survive a power cut.
     #[default]
     Sync,
-    /// When it would survive the end of the process. A power cut may cost the last commits, in the order of their
-    /// timestamps: never one without all after it.
+    /// When it would survive the end of the process. A power cut may cost the commits of about the last second, in the order
+    /// of their timestamps: never one without all after it.
     Buffered,
 }
 

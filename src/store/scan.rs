@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 
+use super::txn::MetConflict;
 use super::{Keyspace, Store};
 use crate::engine::RowRange;
 use crate::error::Result;
@@ -29,6 +30,7 @@ pub struct Scan {
     own: BTreeMap<RowKey, Option<Vec<u8>>>,
     front: VecDeque<(RowKey, Vec<u8>)>,
     back: VecDeque<(RowKey, Vec<u8>)>,
+    met_conflict: MetConflict,
     page_rows: usize,
     failed: Option<crate::error::Error>,
     store: Store,
@@ -38,6 +40,7 @@ impl Scan {
     pub(super) fn new(
         store: &Store,
         view: &Arc<PinnedView>,
+        met_conflict: MetConflict,
         range: Result<RowRange>,
         own: impl Fn(&RowRange) -> BTreeMap<RowKey, Option<Vec<u8>>>,
     ) -> Self {
@@ -52,6 +55,7 @@ impl Scan {
             own,
             front: VecDeque::new(),
             back: VecDeque::new(),
+            met_conflict,
             page_rows: FIRST_PAGE_ROWS,
             failed,
             store: store.clone(),
@@ -75,7 +79,8 @@ impl Scan {
                 let far = if backwards { &mut self.front } else { &mut self.back };
                 return far.pop_back().map(|(row, value)| Ok((row.key().to_vec(), value)));
             };
-            if let Err(why) = self.fill(&range, backwards) {
+            let filled = self.fill(&range, backwards);
+            if let Err(why) = self.met_conflict.note(filled) {
                 self.failed = Some(why);
             }
         }

@@ -5,6 +5,7 @@ use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 use super::scan::{Scan, key_range, prefix_range};
+use super::txn::MetConflict;
 use super::{Keyspace, Store};
 use crate::error::Result;
 use crate::timestamp::Timestamp;
@@ -64,13 +65,13 @@ impl Snapshot {
     /// The rows whose keys lie in a range, which is empty if it ends before it begins.
     pub fn range<K: AsRef<[u8]>>(&self, keyspace: &Keyspace, range: impl RangeBounds<K>) -> Scan {
         let range = keyspace.check_store(self.store.identity()).map(|()| bounds(keyspace, &range));
-        Scan::new(&self.store, &self.view, range, |_| BTreeMap::new())
+        Scan::new(&self.store, &self.view, MetConflict::default(), range, |_| BTreeMap::new())
     }
 
     /// The rows whose keys begin with `prefix`.
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Scan {
         let range = keyspace.check_store(self.store.identity()).map(|()| prefix_range(keyspace, prefix.as_ref()));
-        Scan::new(&self.store, &self.view, range, |_| BTreeMap::new())
+        Scan::new(&self.store, &self.view, MetConflict::default(), range, |_| BTreeMap::new())
     }
 }
 

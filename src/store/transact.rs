@@ -85,9 +85,9 @@ impl Store {
                     Err(why) => return Err(why.into()),
                 },
                 Err(why) => {
-                    let Some(conflict) = txn.met_conflict.take() else {
+                    let Some(conflict) = txn.conflict_met() else {
                         txn.held = None;
-                        txn.confirm_reads()?;
+                        txn.answer_without_commit()?;
                         return Err(why);
                     };
                     conflict

@@ -4,11 +4,13 @@ use std::ops::RangeBounds;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use parking_lot::Mutex;
+
 use super::scan::{Scan, own_writes, prefix_range};
 use super::snapshot::bounds;
 use super::{Durability, KEY_MAX_BYTES, Keyspace, Store, TxnOptions, VALUE_MAX_BYTES};
 use crate::coordinator::{CommitRequest, Writes};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Conflict, Error, ErrorKind, Result};
 use crate::owner::OwnerId;
 use crate::pipeline::Held;
 use crate::row::{KeyspaceId, Mutation, RowKey, TxnId};
@@ -36,13 +38,32 @@ pub struct Txn {
     alive: Vec<(KeyspaceId, Arc<AtomicBool>)>,
     /// What each write since the first savepoint replaced.
     undo: Vec<(RowKey, Option<Mutation>)>,
-    savepoints: u64,
+    /// Those that are valid: a number and how much of `undo` came before.
+    savepoints: Vec<(u64, usize)>,
+    savepoints_made: u64,
     bytes: usize,
     pub(super) options: TxnOptions,
     pub(super) held: Option<Held>,
     /// Retrying from the beginning may help: the transaction met a conflict, whatever its user made of the error.
-    pub(super) met_conflict: Option<Error>,
+    met_conflict: MetConflict,
     store: Store,
+}
+
+/// Remembers the first conflict that a transaction meets before it commits, which happens where others share the engine. Its
+/// scans share it.
+#[derive(Clone, Default)]
+pub(super) struct MetConflict(Arc<Mutex<Option<Box<Conflict>>>>);
+
+impl MetConflict {
+    pub(super) fn note<T>(&self, outcome: Result<T>) -> Result<T> {
+        if let Err(why) = &outcome
+            && why.is_retryable()
+            && let Some(conflict) = why.conflict()
+        {
+            self.0.lock().get_or_insert_with(|| Box::new(conflict.clone()));
+        }
+        outcome
+    }
 }
 
 /// A committed transaction.
@@ -56,7 +77,7 @@ pub struct Commit {
 /// A point in a transaction to which it can go back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Savepoint {
-    undo: usize,
+    number: u64,
     txn: TxnId,
 }
 
@@ -71,11 +92,12 @@ impl Txn {
             writes: Writes::new(),
             alive: Vec::new(),
             undo: Vec::new(),
-            savepoints: 0,
+            savepoints: Vec::new(),
+            savepoints_made: 0,
             bytes: 0,
             options,
             held: None,
-            met_conflict: None,
+            met_conflict: MetConflict::default(),
             store: store.clone(),
         })
     }
@@ -179,19 +201,20 @@ impl Txn {
     /// Rows that a scan does not return are not protected: another transaction may insert one meanwhile.
     pub fn range<K: AsRef<[u8]>>(&self, keyspace: &Keyspace, range: impl RangeBounds<K>) -> Scan {
         let range = self.check(keyspace).map(|()| bounds(keyspace, &range));
-        Scan::new(&self.store, &self.view, range, |range| own_writes(&self.writes, range))
+        Scan::new(&self.store, &self.view, self.met_conflict.clone(), range, |range| own_writes(&self.writes, range))
     }
 
     /// The rows whose keys begin with `prefix`, own writes up to this call included.
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Scan {
         let range = self.check(keyspace).map(|()| prefix_range(keyspace, prefix.as_ref()));
-        Scan::new(&self.store, &self.view, range, |range| own_writes(&self.writes, range))
+        Scan::new(&self.store, &self.view, self.met_conflict.clone(), range, |range| own_writes(&self.writes, range))
     }
 
     /// Marks this point.
     pub fn savepoint(&mut self) -> Savepoint {
-        self.savepoints += 1;
-        Savepoint { undo: self.undo.len(), txn: self.id }
+        self.savepoints_made += 1;
+        self.savepoints.push((self.savepoints_made, self.undo.len()));
+        Savepoint { number: self.savepoints_made, txn: self.id }
     }
 
     /// Takes back every write made since the savepoint, which stays valid; later savepoints do not.
@@ -199,10 +222,15 @@ impl Txn {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] when the savepoint is another transaction's or was taken back itself.
     pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<()> {
-        if savepoint.txn != self.id || savepoint.undo > self.undo.len() {
-            return Err(Error::invalid("the savepoint is not one of this transaction, or was taken back"));
+        let position = self.savepoints.iter().position(|(number, _)| *number == savepoint.number);
+        let Some((position, undo)) = position.and_then(|at| Some((at, self.savepoints.get(at)?.1))) else {
+            return Err(Error::invalid("the savepoint was taken back"));
+        };
+        if savepoint.txn != self.id {
+            return Err(Error::invalid("the savepoint is another transaction's"));
         }
-        for (row, before) in self.undo.drain(savepoint.undo..).rev() {
+        self.savepoints.truncate(position + 1);
+        for (row, before) in self.undo.drain(undo..).rev() {
             let after = match before {
                 Some(before) => {
                     self.bytes += size_of_write(&row, &before);
@@ -230,7 +258,7 @@ impl Txn {
     pub(super) fn commit_in_place(&mut self) -> Result<Commit> {
         self.store.check_view(&self.view)?;
         let inner = &self.store.inner;
-        let durable = self.options.durability.unwrap_or(inner.options.durability) == Durability::Sync;
+        let durable = self.is_durable();
         let held = self.held.take();
         if self.writes.is_empty() {
             drop(held);
@@ -265,7 +293,22 @@ impl Txn {
     /// # Errors
     /// [`ErrorKind::Undetermined`] when the sync fails: what was read may not be durable.
     pub fn roll_back(self) -> Result<()> {
-        self.confirm_reads()
+        self.answer_without_commit()
+    }
+
+    /// Waits for what the caller may conclude from what was read, if the transaction is to be durable.
+    pub(super) fn answer_without_commit(&self) -> Result<()> {
+        if self.is_durable() { self.confirm_reads() } else { Ok(()) }
+    }
+
+    fn is_durable(&self) -> bool {
+        self.options.durability.unwrap_or(self.store.inner.options.durability) == Durability::Sync
+    }
+
+    /// The conflict that the transaction has met, if any.
+    pub(super) fn conflict_met(&self) -> Option<Error> {
+        let conflict = self.met_conflict.0.lock().take()?;
+        Some(ErrorKind::Conflict(conflict).into())
     }
 
     /// Waits until everything that the transaction may have read is durable.
@@ -285,7 +328,7 @@ impl Txn {
         match self.writes.get(row) {
             Some(Mutation::Put(value)) => Ok(Some(value.clone())),
             Some(Mutation::Delete) => Ok(None),
-            Some(Mutation::Hold) | None => self.store.read(&self.view, row),
+            Some(Mutation::Hold) | None => self.met_conflict.note(self.store.read(&self.view, row)),
         }
     }
 
@@ -311,7 +354,7 @@ impl Txn {
         if !self.alive.iter().any(|(id, _)| *id == keyspace.id()) {
             self.alive.push((keyspace.id(), Arc::clone(&keyspace.0.alive)));
         }
-        if self.savepoints > 0 {
+        if !self.savepoints.is_empty() {
             let before = self.writes.insert(row.clone(), mutation);
             self.undo.push((row, before));
         } else {

@@ -133,8 +133,14 @@ impl Embedded {
     ) -> Result<Timestamp> {
         // The pipeline stamps the change; what it stamps lies above every timestamp handed out before.
         let commit_ts = lock.min_commit_ts;
-        let request =
-            Commit { row: primary.clone(), txn, commit_ts, keep_status: has_secondaries, keep_replaced: false };
+        let request = Commit {
+            row: primary.clone(),
+            txn,
+            commit_ts,
+            keep_status: has_secondaries,
+            keep_replaced: false,
+            record_holds: false,
+        };
         let change = self.change(primary, txn, read_ts, |as_read| {
             commit(&Row { lock: Some(lock.clone()), ..as_read.clone() }, &request)
         })?;
@@ -159,7 +165,14 @@ impl Embedded {
         loop {
             let mut changes = Vec::with_capacity(locks.len() + 1);
             for (row, lock) in &locks {
-                let request = Commit { row: row.clone(), txn, commit_ts, keep_status: false, keep_replaced: false };
+                let request = Commit {
+                    row: row.clone(),
+                    txn,
+                    commit_ts,
+                    keep_status: false,
+                    keep_replaced: false,
+                    record_holds: false,
+                };
                 changes.push(self.change(row, txn, commit_ts, |as_read| {
                     commit(&Row { lock: Some(lock.clone()), ..as_read.clone() }, &request)
                 })?);
@@ -239,7 +252,7 @@ impl Embedded {
             }
             Refused::Found(row, found) => match &found.lock {
                 Some(lock) if lock.txn != txn => (row, lock.clone()),
-                _ if found.write.as_ref().is_some_and(|write| write.commit_ts > read_ts) => {
+                _ if found.write.as_ref().is_some_and(|write| write.last_commit() > read_ts) => {
                     return Err(self.explain(obstacle, txn, read_ts));
                 }
                 _ => return Ok(()),

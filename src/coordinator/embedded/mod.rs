@@ -39,8 +39,8 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    /// Takes charge of an engine. `read_durable` says whether [`Coordinator::snapshot`] and [`Coordinator::confirm`] wait for
-    /// durability.
+    /// Takes charge of an engine. `read_durable` says whether [`Coordinator::snapshot`] shows only what is
+    /// durable.
     pub fn open(
         engine: Arc<dyn Engine>,
         runtime: Arc<dyn Runtime>,
@@ -108,7 +108,7 @@ impl Coordinator for Embedded {
     }
 
     fn confirm(&self, read_ts: Timestamp) -> Result<()> {
-        if self.read_durable { self.pipeline.wait_durable(read_ts) } else { Ok(()) }
+        self.pipeline.wait_durable(read_ts)
     }
 
     /// A view holds every commit at or below its timestamp, so the primary's row in the same view has the answer, whatever
@@ -120,8 +120,11 @@ impl Coordinator for Embedded {
             status: view.view.status(&lock.primary, lock.txn.start_ts)?,
             safe_point: Timestamp::ZERO,
         };
-        if self.pipeline.is_orphan(lock.txn.start_ts) {
-            self.resolve(row, lock)?;
+        if self.pipeline.is_orphan(lock.txn.start_ts)
+            && let Err(why) = self.resolve(row, lock)
+            && self.pipeline.failure().is_none()
+        {
+            return Err(why);
         }
         Ok(match commit_point(&primary, lock.txn) {
             CommitPoint::Committed(commit_ts) => Some(commit_ts),

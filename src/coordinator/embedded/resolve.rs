@@ -35,7 +35,7 @@ impl Embedded {
             CommitPoint::Committed(commit_ts) => Purpose::RollForward { commit_ts, finishes: false },
             CommitPoint::Pending | CommitPoint::RolledBack => Purpose::Other,
         };
-        let request = Resolve { row: row.clone(), txn, verdict, keep_replaced: false };
+        let request = Resolve { row: row.clone(), txn, verdict, shared: false };
         self.drive(row, txn.start_ts, purpose, |as_read| resolve(as_read, &request))?;
         match verdict {
             CommitPoint::Committed(_) => self.counters.rolled_forward.add(1),
