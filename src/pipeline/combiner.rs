@@ -13,16 +13,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
-
-use super::conflicts::LastCommit;
+use super::Pipeline;
+use super::decide::{Core, Decision, Refused};
+use super::reply::{News, Reply, Slot};
 use super::turns::Held;
-use super::waiter::Waiter;
-use super::{Core, Pipeline};
 use crate::engine::{Group, Outcome};
 use crate::error::{Error, ErrorKind, Result};
-use crate::row::{Edit, Guard, LockStamp, Row, RowChange, RowKey};
-use crate::runtime::Runtime;
+use crate::row::RowChange;
 use crate::timestamp::Timestamp;
 
 /// How often a leader goes on for others before it hands over: enough to make handing over rare, few enough not to
@@ -70,19 +67,6 @@ pub enum Settled {
     Refused(Refused),
 }
 
-/// Why changes were not made.
-#[derive(Debug)]
-pub enum Refused {
-    /// The row was committed at this timestamp, after the snapshot of whoever asked.
-    CommittedAt(RowKey, Timestamp),
-    /// A live transaction holds the row's lock, or the lock is not the one that the change is about.
-    Lock(RowKey, Option<LockStamp>),
-    /// A guard did not hold for the row as the engine found it.
-    Found(RowKey, Box<Row>),
-    /// Something that the submission needs is gone.
-    NotAlive,
-}
-
 #[derive(Default)]
 pub struct Queue {
     entries: Vec<Entry>,
@@ -91,63 +75,23 @@ pub struct Queue {
 
 struct Entry {
     submission: Submission,
-    slot: Arc<Slot>,
+    reply: Reply,
 }
 
-/// Where a submission's answer appears.
-pub struct Slot {
-    answer: Mutex<Option<Result<Settled>>>,
-    lead: AtomicBool,
-    waiter: Arc<Waiter>,
-}
+/// Gives up the lead. A panic of the engine closes the pipeline instead of leaving everybody waiting.
+struct Leading<'a>(&'a Pipeline);
 
-impl Slot {
-    fn new(runtime: &dyn Runtime) -> Arc<Self> {
-        Arc::new(Self { answer: Mutex::new(None), lead: AtomicBool::new(false), waiter: Waiter::new(runtime) })
-    }
-
-    /// A slot for something applied that now waits to be durable.
-    pub fn applied(runtime: &dyn Runtime, ts: Timestamp) -> Arc<Self> {
-        let slot = Self::new(runtime);
-        slot.answer_quietly(Ok(Settled::Applied(Some(ts))));
-        slot
-    }
-
-    fn answer_quietly(&self, answer: Result<Settled>) {
-        *self.answer.lock() = Some(answer);
-    }
-
-    fn answer(&self, answer: Result<Settled>) {
-        self.answer_quietly(answer);
-        self.wake();
-    }
-
-    /// Lets the waiting thread take the answer that is there.
-    pub fn wake(&self) {
-        self.waiter.notify();
-    }
-
-    /// Replaces whatever the answer was by a failure.
-    pub fn fail(&self, why: Error) {
-        self.answer(Err(why));
-    }
-
-    /// Waits for the answer.
-    pub fn wait(&self) -> Result<Settled> {
-        loop {
-            self.waiter.wait();
-            if let Some(answer) = self.answer.lock().take() {
-                return answer;
-            }
+impl Drop for Leading<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.poison(ErrorKind::Io("the engine panicked".into()).into());
+            let mut queue = self.0.queue.lock();
+            queue.leading = false;
+            let unanswered = std::mem::take(&mut queue.entries);
+            drop(queue);
+            drop(unanswered);
         }
     }
-}
-
-/// What the leader makes of one submission before anything is written.
-enum Decision {
-    Proven,
-    AskEngine,
-    Refuse(Refused),
 }
 
 #[derive(Default)]
@@ -158,7 +102,7 @@ struct Batch {
 }
 
 struct Member {
-    slot: Arc<Slot>,
+    reply: Reply,
     purpose: Purpose,
     start_ts: Option<Timestamp>,
     commit_ts: Option<Timestamp>,
@@ -175,7 +119,7 @@ impl Pipeline {
         let slot = Slot::new(self.runtime());
         let lead = {
             let mut queue = self.queue.lock();
-            queue.entries.push(Entry { submission, slot: Arc::clone(&slot) });
+            queue.entries.push(Entry { submission, reply: Reply::new(&slot) });
             !std::mem::replace(&mut queue.leading, true)
         };
         if lead {
@@ -183,13 +127,12 @@ impl Pipeline {
         }
         let mut led = lead;
         let answer = loop {
-            slot.waiter.wait();
-            if slot.lead.swap(false, Ordering::AcqRel) {
-                led = true;
-                self.lead(&slot);
-            }
-            if let Some(answer) = slot.answer.lock().take() {
-                break answer;
+            match slot.wait_for_news() {
+                News::Lead => {
+                    led = true;
+                    self.lead(&slot);
+                }
+                News::Answer(answer) => break answer,
             }
         };
         let confirmed = match answer {
@@ -204,6 +147,7 @@ impl Pipeline {
     }
 
     fn lead(&self, own: &Arc<Slot>) {
+        let _leading = Leading(self);
         for round in 0.. {
             let mut core = self.core.lock();
             let entries = {
@@ -214,8 +158,7 @@ impl Pipeline {
                         return;
                     }
                     Some(next) if round == ROUNDS_MAX => {
-                        next.slot.lead.store(true, Ordering::Release);
-                        next.slot.wake();
+                        next.reply.hand_over_lead();
                         return;
                     }
                     Some(_) => std::mem::take(&mut queue.entries),
@@ -232,16 +175,16 @@ impl Pipeline {
     fn process(&self, core: &mut Core, entries: Vec<Entry>, own: &Arc<Slot>) {
         let mut batch = Batch::default();
         for entry in entries {
-            let Entry { mut submission, slot } = entry;
+            let Entry { mut submission, reply } = entry;
             if let Some(why) = self.failure() {
                 drop(submission.held);
-                slot.fail(Error::closed(why));
+                reply.fail(Error::closed(why));
                 continue;
             }
             let guarded = match self.decide(core, &mut submission) {
                 Decision::Refuse(refused) => {
                     drop(submission.held);
-                    slot.answer(Ok(Settled::Refused(refused)));
+                    reply.answer(Ok(Settled::Refused(refused)));
                     continue;
                 }
                 Decision::Proven => false,
@@ -250,75 +193,29 @@ impl Pipeline {
             if guarded {
                 self.flush(core, &mut batch, own);
             }
-            match self.stage(core, submission, Arc::clone(&slot), guarded, &mut batch) {
+            match self.stage(core, submission, reply, guarded, &mut batch) {
                 Ok(()) if guarded || batch.bytes >= BATCH_MAX_BYTES => self.flush(core, &mut batch, own),
                 Ok(()) => {}
-                Err(why) => slot.fail(why),
+                Err((reply, why)) => reply.fail(why),
             }
         }
         self.flush(core, &mut batch, own);
-    }
-
-    /// Proves what memory can prove and removes those guards.
-    fn decide(&self, core: &Core, submission: &mut Submission) -> Decision {
-        if !submission.alive.iter().all(|alive| alive.load(Ordering::Acquire)) {
-            return Decision::Refuse(Refused::NotAlive);
-        }
-        let orphans = self.orphans.load(Ordering::Acquire);
-        let mut ask_engine = false;
-        for change in &mut submission.changes {
-            let row = &change.row;
-            let mut refused = None;
-            change.guards.retain(|guard| {
-                let unknown = match *guard {
-                    Guard::LockAbsent => match core.locks.get(row) {
-                        Some(stamp) => {
-                            refused = Some(Refused::Lock(row.clone(), Some(*stamp)));
-                            false
-                        }
-                        None => orphans,
-                    },
-                    Guard::LockIs(stamp) => match core.locks.get(row) {
-                        Some(held) if *held == stamp => false,
-                        Some(held) => {
-                            refused = Some(Refused::Lock(row.clone(), Some(*held)));
-                            false
-                        }
-                        // Not this process's lock: an orphan, or gone.
-                        None => true,
-                    },
-                    Guard::NoCommitAfter(ts) => match core.conflicts.check(row, ts) {
-                        LastCommit::NotAfter => false,
-                        LastCommit::After(committed) => {
-                            refused = Some(Refused::CommittedAt(row.clone(), committed));
-                            false
-                        }
-                        LastCommit::Unknown => true,
-                    },
-                    // Nobody but its owner ends a transaction of this process, and requests are never late.
-                    Guard::NoRecordOf(start_ts) | Guard::SafePointBelow(start_ts) => start_ts < self.opened_at,
-                };
-                ask_engine |= unknown;
-                unknown
-            });
-            if let Some(refused) = refused {
-                return Decision::Refuse(refused);
-            }
-        }
-        if ask_engine { Decision::AskEngine } else { Decision::Proven }
     }
 
     fn stage(
         &self,
         core: &mut Core,
         submission: Submission,
-        slot: Arc<Slot>,
+        reply: Reply,
         guarded: bool,
         batch: &mut Batch,
-    ) -> Result<()> {
+    ) -> Result<(), (Reply, Error)> {
         let Submission { mut changes, purpose, durable, held, .. } = submission;
         let commit_ts = match purpose {
-            Purpose::Commit | Purpose::CommitPoint => Some(self.timestamp()?),
+            Purpose::Commit | Purpose::CommitPoint => match self.timestamp() {
+                Ok(ts) => Some(ts),
+                Err(why) => return Err((reply, why)),
+            },
             Purpose::RollForward { commit_ts, .. } => Some(commit_ts),
             Purpose::Other => None,
         };
@@ -337,7 +234,7 @@ impl Pipeline {
         }
         batch.bytes += changes.iter().map(RowChange::size_bytes).sum::<usize>();
         batch.groups.push(Group { changes });
-        batch.members.push(Member { slot, purpose, start_ts, commit_ts, durable, guarded, held });
+        batch.members.push(Member { reply, purpose, start_ts, commit_ts, durable, guarded, held });
         Ok(())
     }
 
@@ -374,7 +271,7 @@ impl Pipeline {
             Err(why) => {
                 let why = self.poison(why).to_string();
                 for member in members {
-                    member.slot.fail(match member.purpose {
+                    member.reply.fail(match member.purpose {
                         Purpose::Commit | Purpose::CommitPoint => ErrorKind::Undetermined(why.clone()).into(),
                         Purpose::RollForward { .. } | Purpose::Other => ErrorKind::Io(why.clone()).into(),
                     });
@@ -386,17 +283,17 @@ impl Pipeline {
     fn answer(&self, groups: Vec<Group>, members: Vec<Member>, outcomes: Vec<Outcome>, own: &Arc<Slot>) {
         let mut waiting = Vec::new();
         for ((group, member), outcome) in groups.into_iter().zip(members).zip(outcomes) {
-            let Member { slot, commit_ts, durable, held, .. } = member;
+            let Member { reply, commit_ts, durable, held, .. } = member;
             drop(held);
             match (outcome, commit_ts) {
-                (Outcome::Applied, Some(ts)) if durable && !Arc::ptr_eq(&slot, own) => {
-                    slot.answer_quietly(Ok(Settled::Applied(commit_ts)));
-                    waiting.push((ts, slot));
+                (Outcome::Applied, Some(ts)) if durable && !reply.is_for(own) => {
+                    reply.answer_quietly(Ok(Settled::Applied(commit_ts)));
+                    waiting.push((ts, reply.slot()));
                 }
-                (Outcome::Applied, _) => slot.answer(Ok(Settled::Applied(commit_ts))),
+                (Outcome::Applied, _) => reply.answer(Ok(Settled::Applied(commit_ts))),
                 (Outcome::Refused { index, row }, _) => {
                     let refused = group.changes.into_iter().nth(index).map(|change| Refused::Found(change.row, row));
-                    slot.answer(match refused {
+                    reply.answer(match refused {
                         Some(refused) => Ok(Settled::Refused(refused)),
                         None => {
                             Err(ErrorKind::Corruption("the engine refused a row that was not asked for".into()).into())
@@ -407,28 +304,5 @@ impl Pipeline {
         }
         self.durability.leave(waiting);
         self.refuse_waiting_if_failed();
-    }
-}
-
-impl Core {
-    /// Keeps locks and last commits in step with what the engine was told.
-    fn remember(&mut self, changes: &[RowChange], commit_ts: Option<Timestamp>) {
-        for change in changes {
-            match &change.lock {
-                Edit::Keep => {}
-                Edit::Put(lock) => {
-                    self.locks.insert(change.row.clone(), lock.stamp());
-                }
-                Edit::Delete => {
-                    self.locks.remove(&change.row);
-                }
-            }
-            // Dropping the status of a transaction is no commit of the row where it was kept.
-            if let Some(ts) = commit_ts
-                && change.status != Edit::Delete
-            {
-                self.conflicts.record(&change.row, ts, change.write == Edit::Keep);
-            }
-        }
     }
 }

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::combiner::Slot;
+use super::reply::Slot;
 use super::{LEASE, Pipeline};
 use crate::error::{Error, ErrorKind, Result};
 use crate::runtime::Parker;

@@ -18,15 +18,16 @@
 
 mod combiner;
 mod conflicts;
+mod decide;
 mod durability;
 mod live;
+mod reply;
 mod turns;
 mod waiter;
 
-pub use combiner::{Purpose, Refused, Settled, Submission};
+pub use combiner::{Purpose, Settled, Submission};
+pub use decide::Refused;
 pub use turns::{Admission, Held, Turn, Turns};
-
-use self::turns::Unlocked;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -37,12 +38,14 @@ use parking_lot::Mutex;
 
 use self::combiner::Queue;
 use self::conflicts::ConflictMemory;
+use self::decide::Core;
 use self::durability::Durability;
 use self::live::LiveViews;
+use self::turns::Unlocked;
 use crate::engine::{Engine, Page, RowRange};
 use crate::error::{Error, ErrorKind, Result};
 use crate::oracle::LeasedOracle;
-use crate::row::{LockStamp, RowKey};
+use crate::row::RowKey;
 use crate::runtime::{Joined, Runtime};
 use crate::timestamp::Timestamp;
 use crate::view::PinnedView;
@@ -71,11 +74,6 @@ pub struct Pipeline {
     acknowledged: AtomicU64,
     failure: OnceLock<String>,
     syncer: Mutex<Option<Box<dyn Joined>>>,
-}
-
-struct Core {
-    locks: HashMap<RowKey, LockStamp>,
-    conflicts: ConflictMemory,
 }
 
 impl Pipeline {

@@ -354,11 +354,11 @@ impl Txn {
         if !self.alive.iter().any(|(id, _)| *id == keyspace.id()) {
             self.alive.push((keyspace.id(), Arc::clone(&keyspace.0.alive)));
         }
-        if !self.savepoints.is_empty() {
+        if self.savepoints.is_empty() {
+            self.writes.insert(row, mutation);
+        } else {
             let before = self.writes.insert(row.clone(), mutation);
             self.undo.push((row, before));
-        } else {
-            self.writes.insert(row, mutation);
         }
         Ok(())
     }

@@ -1,0 +1,110 @@
+//! What the leader knows without asking the engine: which rows this process has locked, and when rows were committed.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+
+use super::Pipeline;
+use super::combiner::Submission;
+use super::conflicts::{ConflictMemory, LastCommit};
+use crate::row::{Edit, Guard, LockStamp, Row, RowChange, RowKey};
+use crate::timestamp::Timestamp;
+
+/// The leader's memory.
+pub struct Core {
+    pub locks: HashMap<RowKey, LockStamp>,
+    pub conflicts: ConflictMemory,
+}
+
+/// Why changes were not made.
+#[derive(Debug)]
+pub enum Refused {
+    /// The row was committed at this timestamp, after the snapshot of whoever asked.
+    CommittedAt(RowKey, Timestamp),
+    /// A live transaction holds the row's lock, or the lock is not the one that the change is about.
+    Lock(RowKey, Option<LockStamp>),
+    /// A guard did not hold for the row as the engine found it.
+    Found(RowKey, Box<Row>),
+    /// Something that the submission needs is gone.
+    NotAlive,
+}
+
+/// What the leader makes of one submission before anything is written.
+pub enum Decision {
+    Proven,
+    AskEngine,
+    Refuse(Refused),
+}
+
+impl Pipeline {
+    /// Proves what memory can prove and removes those guards.
+    pub(super) fn decide(&self, core: &Core, submission: &mut Submission) -> Decision {
+        if !submission.alive.iter().all(|alive| alive.load(Ordering::Acquire)) {
+            return Decision::Refuse(Refused::NotAlive);
+        }
+        let orphans = self.orphans.load(Ordering::Acquire);
+        let mut ask_engine = false;
+        for change in &mut submission.changes {
+            let row = &change.row;
+            let mut refused = None;
+            change.guards.retain(|guard| {
+                let unknown = match *guard {
+                    Guard::LockAbsent => match core.locks.get(row) {
+                        Some(stamp) => {
+                            refused = Some(Refused::Lock(row.clone(), Some(*stamp)));
+                            false
+                        }
+                        None => orphans,
+                    },
+                    Guard::LockIs(stamp) => match core.locks.get(row) {
+                        Some(held) if *held == stamp => false,
+                        Some(held) => {
+                            refused = Some(Refused::Lock(row.clone(), Some(*held)));
+                            false
+                        }
+                        // Not this process's lock: an orphan, or gone.
+                        None => true,
+                    },
+                    Guard::NoCommitAfter(ts) => match core.conflicts.check(row, ts) {
+                        LastCommit::NotAfter => false,
+                        LastCommit::After(committed) => {
+                            refused = Some(Refused::CommittedAt(row.clone(), committed));
+                            false
+                        }
+                        LastCommit::Unknown => true,
+                    },
+                    // Nobody but its owner ends a transaction of this process, and requests are never late.
+                    Guard::NoRecordOf(start_ts) | Guard::SafePointBelow(start_ts) => start_ts < self.opened_at,
+                };
+                ask_engine |= unknown;
+                unknown
+            });
+            if let Some(refused) = refused {
+                return Decision::Refuse(refused);
+            }
+        }
+        if ask_engine { Decision::AskEngine } else { Decision::Proven }
+    }
+}
+
+impl Core {
+    /// Keeps locks and last commits in step with what the engine was told.
+    pub fn remember(&mut self, changes: &[RowChange], commit_ts: Option<Timestamp>) {
+        for change in changes {
+            match &change.lock {
+                Edit::Keep => {}
+                Edit::Put(lock) => {
+                    self.locks.insert(change.row.clone(), lock.stamp());
+                }
+                Edit::Delete => {
+                    self.locks.remove(&change.row);
+                }
+            }
+            // Dropping the status of a transaction is no commit of the row where it was kept.
+            if let Some(ts) = commit_ts
+                && change.status != Edit::Delete
+            {
+                self.conflicts.record(&change.row, ts, change.write == Edit::Keep);
+            }
+        }
+    }
+}
