@@ -1,0 +1,42 @@
+//! A secondary index that cannot fall out of step: record and index entry change in one transaction.
+//!
+//! `cargo run --release --example secondary_index`
+
+use percolite::{Keyspace, Result, Store, Txn};
+
+/// Users by number, and their numbers by town.
+struct Users {
+    records: Keyspace,
+    by_town: Keyspace,
+}
+
+impl Users {
+    fn move_to(&self, txn: &mut Txn, number: u32, town: &str) -> Result<()> {
+        if let Some(old) = txn.get(&self.records, number.to_be_bytes())? {
+            txn.delete(&self.by_town, index_key(&old, number))?;
+        }
+        txn.put(&self.records, number.to_be_bytes(), town)?;
+        txn.put(&self.by_town, index_key(town.as_bytes(), number), "")
+    }
+
+    fn living_in(&self, store: &Store, town: &str) -> Result<Vec<u32>> {
+        let prefix = [town.as_bytes(), &[0]].concat();
+        let number = |key: Vec<u8>| key.last_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
+        store.snapshot()?.prefix(&self.by_town, prefix).map(|row| Ok(number(row?.0))).collect()
+    }
+}
+
+/// The zero byte keeps `york` apart from `yorkshire`.
+fn index_key(town: &[u8], number: u32) -> Vec<u8> {
+    [town, &[0], &number.to_be_bytes()].concat()
+}
+
+fn main() -> Result<()> {
+    let store = Store::in_memory()?;
+    let users = Users { records: store.keyspace("users")?, by_town: store.keyspace("users by town")? };
+    for (number, town) in [(1, "york"), (2, "yorkshire"), (3, "york"), (1, "leeds")] {
+        store.transact(|txn| users.move_to(txn, number, town))?;
+    }
+    println!("york: {:?}, leeds: {:?}", users.living_in(&store, "york")?, users.living_in(&store, "leeds")?);
+    Ok(())
+}
