@@ -340,6 +340,11 @@ impl<E: Engine> Engine for Unreliable<E> {
     }
 
     fn apply(&self, groups: &[Group]) -> Result<Vec<Outcome>, EngineError> {
+        let limit = self.capabilities().group_rows_max;
+        if groups.iter().any(|group| group.changes.len() > limit) {
+            // Refused before it is sent, so there is nothing that the network could do to it.
+            return self.engine.apply(groups);
+        }
         let mut fate = self.begin(Kind::Change);
         let cut = self.network.state.lock().draw_apply(groups, !fate.request_lost);
         if cut.is_some() {

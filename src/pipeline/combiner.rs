@@ -11,7 +11,7 @@
 //! applied by itself, so that its outcome is known before the next one is decided.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use super::Pipeline;
 use super::decide::{Core, Decision, Refused};
