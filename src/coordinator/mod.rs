@@ -63,9 +63,6 @@ pub trait Coordinator: Send + Sync {
     /// What became of the transaction, asked at its primary; changes nothing.
     fn commit_point(&self, primary: &RowKey, txn: TxnId) -> Result<CommitPoint>;
 
-    /// Asks the lock's primary and rolls the row forward or back, if the owner is gone.
-    fn resolve(&self, row: &RowKey, lock: &Lock) -> Result<CommitPoint>;
-
     /// Waits, within bounds, until another attempt at these rows is worth making after this conflict; what it answers is
     /// held meanwhile.
     fn wait_turn(&self, rows: &[RowKey], conflict: &Conflict, attempt: u32) -> Vec<Turn>;

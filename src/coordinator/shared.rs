@@ -323,10 +323,6 @@ impl Coordinator for Shared {
         Ok(commit_point(&self.ask(|| self.engine().row(primary, txn.start_ts))?, txn))
     }
 
-    fn resolve(&self, row: &RowKey, lock: &Lock) -> Result<CommitPoint> {
-        self.settle(row, lock, None)
-    }
-
     fn wait_turn(&self, _rows: &[RowKey], conflict: &Conflict, attempt: u32) -> Vec<Turn> {
         let base = PAUSE.saturating_mul(1 << attempt.min(8)).min(BACKOFF_MAX);
         let jitter = u32::try_from(self.runtime.random() % 1000).unwrap_or(0);

@@ -2,8 +2,9 @@
 //!
 //! This is the seed document's `cps`, the commit-point status. It is not stored as a field of its own: the primary's row
 //! is the answer. Its lock is there: pending. A status record or a version with this `start_ts`: committed. A
-//! rollback record: rolled back. No trace: the transaction never reached its primary or was rolled back so long ago
-//! that the record is collected; whoever asks writes the rollback record first, so that the answer cannot change later.
+//! rollback record: rolled back. No trace: the transaction never reached its primary; whoever asks writes the rollback
+//! record first, so that the answer cannot change later. No trace of a transaction below the safe point: its records were
+//! collected, which happens only when none of its locks is left, so the lock in question is gone by now.
 //!
 //! Whether a pending transaction is still alive is not for the row to say. Where one process owns the engine, that process
 //! knows, and tells by [`Asker::Orphan`]. Where several share it, the lock's time to live is measured on the oracle's
@@ -69,6 +70,10 @@ pub fn check_status(primary: &Row, request: &CheckStatus) -> Result<Step<CommitP
         None => {}
     }
     let Some(lock) = lock_of(primary, txn) else {
+        // Its records may have been collected. All its locks are gone then, so there is nothing to give a verdict for.
+        if txn.start_ts < primary.safe_point {
+            return Err(Refusal::BelowSafePoint(primary.safe_point));
+        }
         return end(primary, request);
     };
     if lock.primary != request.row {
@@ -101,7 +106,12 @@ fn expired(txn: TxnId, ttl_ms: u64, current_ts: Timestamp) -> bool {
 fn end(primary: &Row, request: &CheckStatus) -> Result<Step<CommitPoint>, Refusal> {
     let request = RollBack { row: request.row.clone(), txn: request.txn };
     Ok(match roll_back(primary, &request)? {
-        Step::Apply(change, ()) => Step::Apply(change, CommitPoint::RolledBack),
+        Step::Apply(mut change, ()) => {
+            if change.lock == Edit::Keep {
+                change.guards.push(Guard::SafePointBelow(request.txn.start_ts));
+            }
+            Step::Apply(change, CommitPoint::RolledBack)
+        }
         Step::Done(()) => Step::Done(CommitPoint::RolledBack),
     })
 }

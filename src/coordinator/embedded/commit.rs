@@ -9,6 +9,7 @@ use std::sync::atomic::AtomicBool;
 
 use super::super::{CommitRequest, refused};
 use super::Embedded;
+use super::resolve::Resolved;
 use crate::error::{Conflict, ConflictReason, Error, ErrorKind, Result};
 use crate::pipeline::{Held, Purpose, Refused, Settled, Submission};
 use crate::protocol::{
@@ -73,7 +74,9 @@ impl Embedded {
         let locks: Vec<(RowKey, Lock)> = locks.collect();
         let commit_ts = self.commit_primary(primary, primary_lock, txn, read_ts, !locks.is_empty(), held)?;
         if !locks.is_empty() {
-            self.commit_secondaries(locks, primary, txn, commit_ts)?;
+            // The commit point is behind: whatever fails from here on, nobody may be told that nothing was committed.
+            self.commit_secondaries(locks, primary, txn, commit_ts)
+                .map_err(|why| Error::from(ErrorKind::Undetermined(why.to_string())))?;
         }
         if durable {
             self.pipeline.wait_durable(commit_ts)?;
@@ -260,8 +263,8 @@ impl Embedded {
             _ => return Err(self.explain(obstacle, txn, read_ts)),
         };
         match self.resolve_lock(row, &lock)? {
-            crate::protocol::CommitPoint::Pending => Err(self.explain(obstacle, txn, read_ts)),
-            _ => Ok(()),
+            Resolved::Alive => Err(self.explain(obstacle, txn, read_ts)),
+            Resolved::Verdict(_) | Resolved::Gone => Ok(()),
         }
     }
 

@@ -121,7 +121,7 @@ impl Coordinator for Embedded {
             safe_point: Timestamp::ZERO,
         };
         if self.pipeline.is_orphan(lock.txn.start_ts)
-            && let Err(why) = self.resolve(row, lock)
+            && let Err(why) = self.resolve_lock(row, lock)
             && self.pipeline.failure().is_none()
         {
             return Err(why);
@@ -134,10 +134,6 @@ impl Coordinator for Embedded {
 
     fn commit_point(&self, primary: &RowKey, txn: TxnId) -> Result<CommitPoint> {
         Ok(commit_point(&self.pipeline.engine().row(primary, txn.start_ts)?, txn))
-    }
-
-    fn resolve(&self, row: &RowKey, lock: &Lock) -> Result<CommitPoint> {
-        self.resolve_lock(row, lock)
     }
 
     fn wait_turn(&self, rows: &[RowKey], conflict: &Conflict, _attempt: u32) -> Vec<Turn> {
