@@ -66,7 +66,13 @@ macro_rules! suite {
                     rows_that_are_prefixes_of_each_other_never_mix,
                     keys_and_values_of_any_bytes_and_size_come_back,
                 ],
-                steps: [every_step_made_twice_answers_the_same],
+                steps: [
+                    every_step_made_twice_answers_the_same,
+                    a_held_row_committed_twice_answers_the_same,
+                    a_repeated_commit_is_told_so_though_the_row_has_moved_on,
+                    a_resolver_that_comes_late_has_nothing_to_do,
+                    a_deleted_row_that_was_held_since_can_be_collected,
+                ],
                 views: [
                     a_view_stays_as_it_was_while_everything_changes,
                     a_view_sees_everything_applied_before_it,
@@ -84,7 +90,9 @@ macro_rules! suite {
                     entries_are_set_all_or_none,
                     the_safe_point_never_goes_back,
                     the_deletions_list_is_ordered_and_bounded,
+                    a_list_of_none_is_empty,
                     a_collected_deletion_leaves_the_list,
+                    statuses_are_listed_by_row_below_a_timestamp,
                 ],
                 erasing: [
                     erasing_a_keyspace_leaves_its_neighbours,

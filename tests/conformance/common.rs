@@ -2,6 +2,7 @@
 
 use std::ops::{Bound, Deref, Range};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use percolite::engine::sim::SimStorage;
 use percolite::engine::unreliable::{Faults, Unreliable};
@@ -23,7 +24,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    fn new(engine: impl Engine + 'static, seed: u64) -> Self {
+    pub fn new(engine: impl Engine + 'static, seed: u64) -> Self {
         Self { engine: Box::new(engine), seed, repeats: false, _folder: None }
     }
 }
@@ -58,8 +59,13 @@ pub fn sim_shared(seed: u64) -> Subject {
 
 /// Without late copies: cases speak of cells, which have none of the protocol's defences. `network.rs` has them.
 pub fn unreliable_sim(seed: u64) -> Subject {
-    let faults =
-        Faults { lost_requests: 150, lost_replies: 150, duplicates: 150, late_duplicates: 0, ..Faults::of_a_bad_network() };
+    let faults = Faults {
+        lost_requests: 150,
+        lost_replies: 150,
+        duplicates: 150,
+        late_duplicates: 0,
+        ..Faults::of_a_bad_network()
+    };
     let engine = Answered(Unreliable::new(SimStorage::new().shared(), faults, seed));
     Subject { repeats: true, ..Subject::new(engine, seed) }
 }
@@ -176,6 +182,9 @@ impl<E: Engine> Engine for Answered<E> {
     fn deletions(&self, upto: Timestamp, limit: usize) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
         until_answered(|| self.0.deletions(upto, limit))
     }
+    fn statuses(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {
+        until_answered(|| self.0.statuses(before, limit))
+    }
     fn erase(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {
         until_answered(|| self.0.erase(keyspace))
     }
@@ -244,11 +253,17 @@ pub fn put(commit_ts: u64) -> WriteRecord {
         commit_ts: ts(commit_ts),
         txn: txn(commit_ts - 1),
         value: Some(inline(format!("value at {commit_ts}"))),
+        held_at: None,
     }
 }
 
 pub fn deletion(commit_ts: u64) -> WriteRecord {
     WriteRecord { value: None, ..put(commit_ts) }
+}
+
+/// The version of `put(commit_ts)`, with a note that the row was held later.
+pub fn held(commit_ts: u64, held_at: u64) -> WriteRecord {
+    WriteRecord { held_at: Some(ts(held_at)), ..put(commit_ts) }
 }
 
 pub fn change(key: impl AsRef<[u8]>, start_ts: u64) -> RowChange {
@@ -309,6 +324,24 @@ pub fn all_writes(engine: &dyn Engine) -> Vec<(RowKey, WriteRecord)> {
 
 pub fn between(start: Bound<&[u8]>, end: Bound<&[u8]>) -> RowRange {
     RowRange { start: start.map(<[u8]>::to_vec), end: end.map(<[u8]>::to_vec) }
+}
+
+/// Lets a busy writer go on only while readers do, so that neither ends before the other has begun.
+#[derive(Default)]
+pub struct Pace(AtomicU64);
+
+impl Pace {
+    /// A reader has looked.
+    pub fn looked(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+    /// Waits for a few looks, unless `over` says that nobody looks any more.
+    pub fn wait(&self, over: impl Fn() -> bool) {
+        let before = self.0.load(Ordering::Relaxed);
+        while self.0.load(Ordering::Relaxed) < before + 3 && !over() {
+            std::thread::yield_now();
+        }
+    }
 }
 
 /// Splitmix64.

@@ -6,8 +6,8 @@ use percolite::engine::{Engine, EngineError};
 use percolite::row::{Edit, KeyspaceId, Lock, Status};
 
 use crate::common::{
-    Context, Dice, all_writes, change, deletion, group, lock, make, put, put_data, put_lock, put_status, put_write, row,
-    ts,
+    Context, Dice, all_writes, change, deletion, group, lock, make, put, put_data, put_lock, put_status, put_write,
+    row, ts,
 };
 use percolite::row::{Guard, RowChange, RowKey, WriteRecord};
 
@@ -28,7 +28,8 @@ fn batches(engine: &dyn Engine) -> u64 {
     assert_eq!(cells, expected, "not a prefix of what was written");
     let view = engine.view().unwrap();
     let counter = view.lock(&row("counter")).unwrap().map_or(0, |lock| lock.ttl_ms);
-    let data = view.data(&row("counter"), ts(1)).unwrap().map_or(0, |data| u64::from_be_bytes(data.try_into().unwrap()));
+    let data =
+        view.data(&row("counter"), ts(1)).unwrap().map_or(0, |data| u64::from_be_bytes(data.try_into().unwrap()));
     assert_eq!((counter, data), (count, count), "a batch is torn, or a newer one survived an older one");
     count
 }

@@ -34,15 +34,21 @@ fn reopening_keeps_everything() {
         assert_eq!(engine.metas("round/").unwrap().len() as u64, round);
         assert_eq!(engine.deletions(Timestamp::MAX, 100).unwrap().len() as u64, round);
 
-        make(&engine, [RowChange {
-            lock: Edit::Put(lock(10)),
-            write: Edit::Put(put(20)),
-            data: vec![(ts(10), Edit::Put(vec![7; 5000]))],
-            status: Edit::Put(Status::RolledBack),
-            version: Some(put(15)),
-            ..change(format!("row {round}"), 10)
-        }]);
-        make(&engine, [put_write("deleted", deletion(100 + round)), RowChange { row: erased, ..put_write("", put(20)) }]);
+        make(
+            &engine,
+            [RowChange {
+                lock: Edit::Put(lock(10)),
+                write: Edit::Put(put(20)),
+                data: vec![(ts(10), Edit::Put(vec![7; 5000]))],
+                status: Edit::Put(Status::RolledBack),
+                version: Some(put(15)),
+                ..change(format!("row {round}"), 10)
+            }],
+        );
+        make(
+            &engine,
+            [put_write("deleted", deletion(100 + round)), RowChange { row: erased, ..put_write("", put(20)) }],
+        );
         engine.erase(KeyspaceId(99)).unwrap();
         engine.set_meta(&[(format!("round/{round}"), Some(vec![]))]).unwrap();
         engine.advance_safe_point(ts(round + 1)).unwrap();

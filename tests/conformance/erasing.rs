@@ -9,14 +9,17 @@ const KEYS: [&[u8]; 6] = [b"", b"\0", b"a", b"a\0\xff", b"\xfe\xff\xff\xff\xff\x
 
 fn fill(engine: &Subject, keyspace: u32, keys: &[&[u8]]) {
     for key in keys {
-        make(&**engine, [RowChange {
-            lock: Edit::Put(lock(10)),
-            write: Edit::Put(put(20)),
-            data: vec![(ts(0), Edit::Put(vec![1])), (ts(u64::MAX), Edit::Put(vec![2]))],
-            status: Edit::Put(Status::RolledBack),
-            version: Some(put(15)),
-            ..RowChange::new(RowKey::new(KeyspaceId(keyspace), key), ts(10))
-        }]);
+        make(
+            &**engine,
+            [RowChange {
+                lock: Edit::Put(lock(10)),
+                write: Edit::Put(put(20)),
+                data: vec![(ts(0), Edit::Put(vec![1])), (ts(u64::MAX), Edit::Put(vec![2]))],
+                status: Edit::Put(Status::RolledBack),
+                version: Some(put(15)),
+                ..RowChange::new(RowKey::new(KeyspaceId(keyspace), key), ts(10))
+            }],
+        );
     }
 }
 

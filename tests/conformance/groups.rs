@@ -8,7 +8,7 @@ use percolite::row::{Edit, Guard, Lock, Row, RowChange, RowKey, Status, WriteRec
 use percolite::timestamp::Timestamp;
 
 use crate::common::{
-    Dice, Subject, all_writes, change, deletion, group, lock, make, put, put_data, put_lock, put_status,
+    Dice, Subject, all_writes, change, deletion, group, held, lock, make, put, put_data, put_lock, put_status,
     put_write, row, ts, txn,
 };
 
@@ -69,7 +69,8 @@ pub fn groups_see_those_before_them_in_the_same_call(engine: &Subject) {
     for (first, guard, allowed) in &cases {
         let key = first.row.key();
         let second = guarded(&[*guard], put_data(key, 19, "second"));
-        let others = || [group([put_write("x", put(5))]), group([guarded(&[Guard::LockAbsent], put_write("y", put(5)))])];
+        let others =
+            || [group([put_write("x", put(5))]), group([guarded(&[Guard::LockAbsent], put_write("y", put(5)))])];
         let [x, y] = others();
         let outcomes = engine.apply(&[x, group([first.clone()]), y, group([second])]).unwrap();
         assert_eq!(outcomes[..3], [Outcome::Applied, Outcome::Applied, Outcome::Applied]);
@@ -210,7 +211,10 @@ impl Model {
     /// The guards once more, in other words than the library's.
     fn allows(&self, change: &RowChange) -> bool {
         let row = self.row(&change.row, change.start_ts);
-        let newest = row.write.as_ref().map_or(0, |write| write.commit_ts.to_u64());
+        let newest = row
+            .write
+            .as_ref()
+            .map_or(0, |write| write.commit_ts.to_u64().max(write.held_at.map_or(0, Timestamp::to_u64)));
         change.guards.iter().all(|guard| match guard {
             Guard::LockAbsent => !self.locks.contains_key(&change.row),
             Guard::LockIs(stamp) => match &row.lock {
@@ -287,10 +291,11 @@ fn random_change(dice: &mut Dice, key: &str, unique: u64) -> RowChange {
         1 => change.lock = Edit::Delete,
         _ => {}
     }
-    match dice.below(5) {
+    match dice.below(6) {
         0 => change.write = Edit::Put(WriteRecord { txn: txn(start_ts), ..put(commit_ts) }),
         1 => change.write = Edit::Put(WriteRecord { txn: txn(start_ts), ..deletion(commit_ts) }),
-        2 => change.write = Edit::Delete,
+        2 => change.write = Edit::Put(WriteRecord { txn: txn(start_ts), ..held(commit_ts, 2 * dice.below(8) + 1) }),
+        3 => change.write = Edit::Delete,
         _ => {}
     }
     match dice.below(5) {
@@ -352,12 +357,20 @@ fn assert_holds(engine: &Subject, model: &Model) {
     assert_eq!(view.writes(&page).unwrap(), model.writes.clone().into_iter().collect::<Vec<_>>());
     let deletions: Vec<_> = model.deletions.keys().cloned().collect();
     assert_eq!(engine.deletions(Timestamp::MAX, 1000).unwrap(), deletions);
+    let mut statuses = engine.statuses(ts(9), 1000).unwrap();
+    statuses.sort();
+    let expected: Vec<_> = model.statuses.keys().filter(|(_, start_ts)| *start_ts < ts(9)).cloned().collect();
+    assert_eq!(statuses, expected);
     for key in KEYS.map(row) {
         assert_eq!(view.lock(&key).unwrap(), model.locks.get(&key).cloned());
         assert_eq!(view.write(&key).unwrap(), model.writes.get(&key).cloned());
         for at in 0..20 {
             let newest = model.versions.range((key.clone(), ts(0))..=(key.clone(), ts(at))).next_back();
-            assert_eq!(view.version(&key, ts(at)).unwrap().as_ref(), newest.map(|(_, version)| version), "{key:?} {at}");
+            assert_eq!(
+                view.version(&key, ts(at)).unwrap().as_ref(),
+                newest.map(|(_, version)| version),
+                "{key:?} {at}"
+            );
         }
         for start_ts in (0..16).step_by(2).map(ts) {
             assert_eq!(view.status(&key, start_ts).unwrap(), model.statuses.get(&(key.clone(), start_ts)).copied());

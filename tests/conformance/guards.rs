@@ -5,7 +5,7 @@ use percolite::owner::OwnerId;
 use percolite::row::{Edit, Guard, Lock, LockStamp, Row, RowChange, Status, TxnId, WriteRecord};
 
 use crate::common::{
-    Subject, change, deletion, group, is_allowed, lock, make, put, put_lock, put_status, put_write, row, ts, txn,
+    Subject, change, deletion, group, held, is_allowed, lock, make, put, put_lock, put_status, put_write, row, ts, txn,
 };
 
 pub fn lock_absent_holds_on_an_unlocked_row_only(engine: &Subject) {
@@ -67,6 +67,16 @@ pub fn no_commit_after_allows_a_commit_at_that_timestamp(engine: &Subject) {
     }
     make(&**engine, [put_write("a", put(40))]);
     assert!(!is_allowed(&**engine, "a", 30, &[Guard::NoCommitAfter(ts(39))]), "the newest version counts");
+    make(&**engine, [put_write("held", held(20, 30))]);
+    for (at, allowed) in [(19, false), (20, false), (29, false), (30, true), (31, true)] {
+        assert_eq!(
+            is_allowed(&**engine, "held", 30, &[Guard::NoCommitAfter(ts(at))]),
+            allowed,
+            "held at 30, asked {at}"
+        );
+    }
+    make(&**engine, [put_write("held", held(40, 30))]);
+    assert!(!is_allowed(&**engine, "held", 30, &[Guard::NoCommitAfter(ts(39))]), "the later of the two counts");
 }
 
 pub fn no_record_of_sees_the_status(engine: &Subject) {
@@ -126,7 +136,8 @@ pub fn a_refused_row_answers_with_what_was_found(engine: &Subject) {
     make(&**engine, [put_status("a", 30, Status::RolledBack)]);
     engine.advance_safe_point(ts(3)).unwrap();
     let found = Row { lock: Some(locked), write: Some(put(20)), status: Some(Status::RolledBack), safe_point: ts(3) };
-    let guards = [Guard::LockAbsent, Guard::NoCommitAfter(ts(19)), Guard::NoRecordOf(ts(30)), Guard::SafePointBelow(ts(2))];
+    let guards =
+        [Guard::LockAbsent, Guard::NoCommitAfter(ts(19)), Guard::NoRecordOf(ts(30)), Guard::SafePointBelow(ts(2))];
     for guard in guards {
         let asked = RowChange { guards: vec![guard], status: Edit::Delete, ..change("a", 30) };
         let refused = Outcome::Refused { index: 0, row: Box::new(found.clone()) };
@@ -138,7 +149,8 @@ pub fn a_refused_row_answers_with_what_was_found(engine: &Subject) {
     assert_eq!(engine.apply(&[group([asked])]).unwrap(), [refused]);
     assert_eq!(engine.row(&row("a"), ts(30)).unwrap(), found, "and a plain look sees the same");
     let absent = Row { safe_point: ts(3), ..Row::default() };
-    let asked = RowChange { guards: vec![Guard::LockIs(lock(31).stamp())], lock: Edit::Put(lock(32)), ..change("b", 32) };
+    let asked =
+        RowChange { guards: vec![Guard::LockIs(lock(31).stamp())], lock: Edit::Put(lock(32)), ..change("b", 32) };
     assert_eq!(engine.apply(&[group([asked])]).unwrap(), [Outcome::Refused { index: 0, row: Box::new(absent) }]);
 }
 

@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use percolite::row::{Edit, RowChange};
+use percolite::row::{Edit, RowChange, RowKey, Status};
 use percolite::timestamp::Timestamp;
 
-use crate::common::{Subject, change, deletion, make, put, put_write, row, ts};
+use crate::common::{Pace, Subject, change, deletion, make, put, put_status, put_version, put_write, row, ts};
 
 fn set(engine: &Subject, entries: &[(&str, Option<&str>)]) {
     let entries: Vec<_> = entries
@@ -26,8 +26,8 @@ pub fn entries_come_by_prefix_and_in_order(engine: &Subject) {
     shuffled.reverse();
     set(engine, &shuffled);
     for prefix in ["", "a", "a/", "a/1", "b", "b/", "b/\u{10ffff}", "c", "d", "a/2/"] {
-        let expected: Vec<_> = all.iter().filter(|name| name.starts_with(prefix)).collect();
-        assert_eq!(names(engine, prefix), *expected, "prefix {prefix:?}");
+        let expected: Vec<&str> = all.into_iter().filter(|name| name.starts_with(prefix)).collect();
+        assert_eq!(names(engine, prefix), expected, "prefix {prefix:?}");
     }
     for (name, value) in engine.metas("").unwrap() {
         assert_eq!(name.as_bytes(), value);
@@ -43,11 +43,15 @@ pub fn entries_come_by_prefix_and_in_order(engine: &Subject) {
 }
 
 pub fn entries_are_set_all_or_none(engine: &Subject) {
-    const ROUNDS: u64 = 300;
+    const ROUNDS_MAX: u64 = 1_000_000;
+    const LOOKS: u64 = 40;
     let done = AtomicBool::new(false);
+    let mut round = 0;
+    let pace = Pace::default();
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
-            while !done.load(Ordering::Relaxed) {
+            let (mut looks, mut last) = (0, Vec::new());
+            while looks < LOOKS && !done.load(Ordering::Relaxed) {
                 let found = engine.metas("pair/").unwrap();
                 let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
                 assert!(
@@ -55,12 +59,21 @@ pub fn entries_are_set_all_or_none(engine: &Subject) {
                     "{names:?}"
                 );
                 assert!(found.windows(2).all(|pair| pair[0].1 == pair[1].1), "{found:?}");
+                pace.looked();
+                looks += u64::from(found != last);
+                last = found;
             }
+            assert_eq!(looks, LOOKS, "the reader saw too little to tell");
         });
-        for round in 0..ROUNDS {
+        while round < ROUNDS_MAX && !reader.is_finished() || round % 2 == 1 {
             let value = Some(round.to_string());
             let (new, old) = if round % 2 == 0 { ("pair/even", "pair/odd") } else { ("pair/odd", "pair/even") };
-            set(engine, &[("pair/b", value.as_deref()), (new, value.as_deref()), (old, None), ("pair/a", value.as_deref())]);
+            let value = value.as_deref();
+            set(engine, &[("pair/b", value), (new, value), (old, None), ("pair/a", value)]);
+            round += 1;
+            if round % 7 == 0 {
+                pace.wait(|| reader.is_finished());
+            }
         }
         done.store(true, Ordering::Relaxed);
         reader.join().unwrap();
@@ -70,7 +83,8 @@ pub fn entries_are_set_all_or_none(engine: &Subject) {
 
 pub fn the_safe_point_never_goes_back(engine: &Subject) {
     assert_eq!(engine.safe_point().unwrap(), Timestamp::ZERO);
-    let steps = [(0, 0), (10, 10), (5, 10), (10, 10), (300, 300), (299, 300), (0, 300), (u64::MAX, u64::MAX), (7, u64::MAX)];
+    let steps =
+        [(0, 0), (10, 10), (5, 10), (10, 10), (300, 300), (299, 300), (0, 300), (u64::MAX, u64::MAX), (7, u64::MAX)];
     for (to, stands) in steps {
         engine.advance_safe_point(ts(to)).unwrap();
         assert_eq!(engine.safe_point().unwrap(), ts(stands), "after a step to {to}");
@@ -98,7 +112,38 @@ pub fn the_deletions_list_is_ordered_and_bounded(engine: &Subject) {
     // Other bookkeeping is not on the list.
     set(engine, &[("deletee", Some("x")), ("deleted", Some("x")), ("deleted0", Some("x"))]);
     assert_eq!(engine.deletions(Timestamp::MAX, 100).unwrap(), all);
+}
+
+pub fn statuses_are_listed_by_row_below_a_timestamp(engine: &Subject) {
+    assert_eq!(engine.statuses(Timestamp::MAX, 10).unwrap(), []);
+    let ended = [("b", 10), ("a\0", 30), ("b", 30), ("a", 20), ("b", 20), ("", 256), ("c", 255)];
+    for (key, at) in ended {
+        let status = if at == 20 { Status::RolledBack } else { Status::Committed(ts(at + 1)) };
+        make(&**engine, [put_status(key, at, status), put_version("d", put(at + 1))]);
+        make(&**engine, [put_version(key, put(at + 1))]);
+    }
+    let sorted = |mut rows: Vec<(RowKey, Timestamp)>| {
+        rows.sort();
+        rows
+    };
+    for before in [0, 10, 11, 20, 21, 30, 31, 255, 256, 257, u64::MAX] {
+        let below = ended.iter().filter(|(_, at)| *at < before).map(|(key, at)| (row(key), ts(*at)));
+        let expected = sorted(below.collect());
+        let found = engine.statuses(ts(before), 100).unwrap();
+        assert!(found.is_sorted_by_key(|(row, _)| row.clone()), "{found:?}");
+        assert_eq!(sorted(found.clone()), expected, "before {before}");
+        for limit in [1, 2, 3, 6, 7, 8] {
+            assert_eq!(engine.statuses(ts(before), limit).unwrap(), found[..limit.min(found.len())]);
+        }
+    }
+    make(&**engine, [RowChange { status: Edit::Delete, ..change("b", 20) }]);
+    assert_eq!(engine.statuses(ts(31), 100).unwrap().len(), 4);
+}
+
+pub fn a_list_of_none_is_empty(engine: &Subject) {
+    make(&**engine, [put_write("a", deletion(20)), put_status("a", 19, Status::RolledBack)]);
     assert_eq!(engine.deletions(Timestamp::MAX, 0).unwrap(), [], "none were asked for");
+    assert_eq!(engine.statuses(Timestamp::MAX, 0).unwrap(), [], "none were asked for");
 }
 
 pub fn a_collected_deletion_leaves_the_list(engine: &Subject) {
@@ -108,7 +153,11 @@ pub fn a_collected_deletion_leaves_the_list(engine: &Subject) {
     assert_eq!(list(), [(ts(20), row("a")), (ts(20), row("b")), (ts(30), row("c")), (ts(40), row("a"))]);
     let collected = |key: &str, at: u64| RowChange { collected: Some(ts(at)), ..change(key, 0) };
     make(&**engine, [collected("a", 20)]);
-    assert_eq!(list(), [(ts(20), row("b")), (ts(30), row("c")), (ts(40), row("a"))], "only that row's, only that time's");
+    assert_eq!(
+        list(),
+        [(ts(20), row("b")), (ts(30), row("c")), (ts(40), row("a"))],
+        "only that row's, only that time's"
+    );
     assert_eq!(engine.row(&row("a"), ts(0)).unwrap().write, Some(deletion(40)), "and the record itself stays");
     make(&**engine, [collected("c", 29), collected("x", 30)]);
     assert_eq!(list().len(), 3, "what is not on the list cannot leave it");

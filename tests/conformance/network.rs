@@ -1,1 +1,287 @@
+//! The protocol over the worst network there is: transfers between accounts by clients that die, over requests that
+//! get lost, cut, doubled and delivered when nobody remembers them.
+//!
+//! Clients take turns one request at a time, chosen by dice, so a seed replays everything. Money must not be made or
+//! lost, what was promised must hold, and no message of a finished transaction may move anything.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use percolite::engine::sim::{SimEngine, SimStorage};
+use percolite::engine::unreliable::{Faults, Injected, Unreliable};
+use percolite::engine::{Engine, Page, RowRange};
+use percolite::protocol::{
+    Asker, CheckStatus, Commit, CommitPoint, Prewrite, Prewritten, Refusal, Resolve, RollBack, check_status, commit,
+    prewrite, resolve, roll_back,
+};
+use percolite::row::{Lock, Mutation, RowKey, TxnId, Value};
+use percolite::timestamp::Timestamp;
+
+use crate::common::{Context, Dice, put_write, row, ts, txn, until_answered};
+use crate::steps::run;
+
+const ACCOUNTS: usize = 5;
+const OPENING: u64 = 100;
+const CLIENTS: usize = 4;
+const TURNS: usize = 600;
+
+/// Where a client stands with its transfer; each is one request away from the next.
+enum Stage {
+    Idle,
+    Prewrite(usize),
+    AskTime,
+    CommitPrimary(Timestamp),
+    CommitSecondary(usize, Timestamp),
+    RollBack(usize),
+}
+
+struct Client {
+    engine: Unreliable<SimEngine>,
+    stage: Stage,
+    txn: TxnId,
+    /// Rows and new values; the first is the primary.
+    writes: Vec<(RowKey, Vec<u8>)>,
+}
+
+struct World {
+    dice: Dice,
+    clock: u64,
+    alive: BTreeSet<Timestamp>,
+    promised: BTreeMap<Timestamp, Timestamp>,
+    given_up: BTreeSet<Timestamp>,
+}
+
+impl World {
+    fn next_ts(&mut self) -> Timestamp {
+        self.clock += 1;
+        ts(self.clock)
+    }
+}
+
+/// Every other account has values too long for a lock.
+fn money(account: usize, amount: u64) -> Vec<u8> {
+    let mut bytes = amount.to_be_bytes().to_vec();
+    bytes.resize(if account % 2 == 0 { 8 } else { 300 }, 0);
+    bytes
+}
+
+fn account(number: usize) -> RowKey {
+    row(format!("account {number}"))
+}
+
+/// The amount as of `read_ts`, or who is in the way.
+fn amount(engine: &dyn Engine, key: &RowKey, read_ts: Timestamp) -> Result<u64, Option<Lock>> {
+    let view = until_answered(|| engine.view()).unwrap();
+    if let Some(lock) = until_answered(|| view.lock(key)).unwrap().filter(|lock| lock.txn.start_ts < read_ts) {
+        return Err(Some(lock));
+    }
+    let write = until_answered(|| view.write(key)).unwrap().unwrap();
+    if write.commit_ts > read_ts {
+        return Err(None);
+    }
+    let bytes = match write.value.unwrap() {
+        Value::Inline(bytes) => bytes.0,
+        Value::InData => until_answered(|| view.data(key, write.txn.start_ts)).unwrap().expect("the value is missing"),
+    };
+    Ok(u64::from_be_bytes(bytes[..8].try_into().unwrap()))
+}
+
+/// Asks the primary and carries out the verdict.
+fn settle(engine: &dyn Engine, key: &RowKey, lock: &Lock, asker: Asker) -> CommitPoint {
+    let txn = lock.txn;
+    let ask = CheckStatus { row: lock.primary.clone(), txn, asker };
+    let verdict = run(engine, &lock.primary, txn.start_ts, &|row| check_status(row, &ask)).unwrap();
+    let request = Resolve { row: key.clone(), txn, verdict, shared: true };
+    // A refusal means that somebody else was faster.
+    let _ = run(engine, key, txn.start_ts, &|row| resolve(row, &request));
+    verdict
+}
+
+impl Client {
+    fn step(&mut self, world: &mut World) {
+        let start_ts = self.txn.start_ts;
+        self.stage = match self.stage {
+            Stage::Idle => self.begin(world),
+            Stage::Prewrite(index) => {
+                let (key, value) = self.writes[index].clone();
+                let request = Prewrite {
+                    row: key.clone(),
+                    txn: self.txn,
+                    read_ts: start_ts,
+                    primary: self.writes[0].0.clone(),
+                    mutation: Mutation::Put(value),
+                    sequence: 1,
+                    ttl_ms: 0,
+                    min_commit_ts: start_ts.next(),
+                };
+                match run(&self.engine, &key, start_ts, &|row| prewrite(row, &request)) {
+                    Ok(Prewritten::Locked { .. }) if index + 1 < self.writes.len() => Stage::Prewrite(index + 1),
+                    Ok(Prewritten::Locked { .. }) => Stage::AskTime,
+                    Ok(Prewritten::Committed(at)) => panic!("committed at {at} before anybody asked for it"),
+                    Err(_) => Stage::RollBack(0),
+                }
+            }
+            Stage::AskTime => Stage::CommitPrimary(world.next_ts()),
+            Stage::CommitPrimary(commit_ts) => {
+                let request = self.commit(0, commit_ts);
+                match run(&self.engine, &request.row, start_ts, &|row| commit(row, &request)) {
+                    Ok(at) => {
+                        assert_eq!(at, commit_ts);
+                        world.promised.insert(start_ts, at);
+                        Stage::CommitSecondary(1, at)
+                    }
+                    Err(Refusal::CommitTooEarly(_)) => Stage::AskTime,
+                    Err(Refusal::RolledBack) => Stage::RollBack(0),
+                    Err(other) => panic!("{other:?}"),
+                }
+            }
+            Stage::CommitSecondary(index, commit_ts) if index < self.writes.len() => {
+                let request = self.commit(index, commit_ts);
+                // It may have been rolled forward and overwritten since.
+                let _ = run(&self.engine, &request.row, start_ts, &|row| commit(row, &request));
+                Stage::CommitSecondary(index + 1, commit_ts)
+            }
+            Stage::CommitSecondary(..) => self.end(world),
+            Stage::RollBack(index) if index < self.writes.len() => {
+                world.given_up.insert(start_ts);
+                let request = RollBack { row: self.writes[index].0.clone(), txn: self.txn };
+                run(&self.engine, &request.row, start_ts, &|row| roll_back(row, &request)).unwrap();
+                Stage::RollBack(index + 1)
+            }
+            Stage::RollBack(_) => self.end(world),
+        };
+        // A client dies between any two requests; its locks stay, and its messages are still on their way.
+        if world.dice.one_in(20) {
+            self.stage = self.end(world);
+        }
+    }
+
+    fn begin(&mut self, world: &mut World) -> Stage {
+        let start_ts = world.next_ts();
+        self.txn = txn(start_ts.to_u64());
+        let from = world.dice.index(ACCOUNTS);
+        let to = (from + 1 + world.dice.index(ACCOUNTS - 1)) % ACCOUNTS;
+        let mut amounts = Vec::new();
+        for number in [from, to] {
+            match amount(&self.engine, &account(number), start_ts) {
+                Ok(amount) => amounts.push(amount),
+                Err(Some(lock)) => {
+                    let pushing = Asker::Shared { current_ts: start_ts, push_above: Some(start_ts) };
+                    let asker = if world.alive.contains(&lock.txn.start_ts) { pushing } else { Asker::Orphan };
+                    settle(&self.engine, &account(number), &lock, asker);
+                    return Stage::Idle;
+                }
+                Err(None) => return Stage::Idle,
+            }
+        }
+        let moved = world.dice.below(amounts[0] + 1).min(30);
+        self.writes =
+            vec![(account(from), money(from, amounts[0] - moved)), (account(to), money(to, amounts[1] + moved))];
+        world.alive.insert(start_ts);
+        Stage::Prewrite(0)
+    }
+
+    fn commit(&self, index: usize, commit_ts: Timestamp) -> Commit {
+        Commit {
+            row: self.writes[index].0.clone(),
+            txn: self.txn,
+            commit_ts,
+            keep_status: index == 0,
+            keep_replaced: false,
+            record_holds: true,
+        }
+    }
+
+    fn end(&mut self, world: &mut World) -> Stage {
+        world.alive.remove(&self.txn.start_ts);
+        Stage::Idle
+    }
+}
+
+/// Settles every lock that is left, as a store does that opens after everybody is gone.
+fn settle_all(engine: &SimEngine) {
+    let page = Page { range: &RowRange::all(), backwards: false, limit: 1000 };
+    for (key, lock) in engine.view().unwrap().locks(&page).unwrap() {
+        settle(engine, &key, &lock, Asker::Orphan);
+    }
+    assert_eq!(engine.view().unwrap().locks(&page).unwrap(), []);
+}
+
+fn balances(engine: &SimEngine) -> Vec<u64> {
+    (0..ACCOUNTS).map(|number| amount(engine, &account(number), Timestamp::MAX).unwrap()).collect()
+}
+
+fn transfers(seed: u64) -> (usize, usize, Injected) {
+    let storage = SimStorage::new();
+    let direct = storage.shared();
+    let opening = |number: usize| {
+        let mut write = crate::common::put(1);
+        write.value = Some(crate::common::inline(money(number, OPENING)));
+        put_write(format!("account {number}"), write)
+    };
+    crate::common::make(&direct, (0..ACCOUNTS).map(opening));
+    let faults = Faults { lost_requests: 200, late_by_max: 400, late_duplicates: 600, ..Faults::of_a_bad_network() };
+    let mut clients: Vec<Client> = (0..CLIENTS)
+        .map(|number| Client {
+            engine: Unreliable::new(storage.shared(), faults, seed * 100 + number as u64),
+            stage: Stage::Idle,
+            txn: txn(1),
+            writes: Vec::new(),
+        })
+        .collect();
+    let mut world = World {
+        dice: Dice(seed),
+        clock: 10,
+        alive: BTreeSet::new(),
+        promised: BTreeMap::new(),
+        given_up: BTreeSet::new(),
+    };
+    for _ in 0..TURNS {
+        let turn = world.dice.index(CLIENTS);
+        clients[turn].step(&mut world);
+    }
+    settle_all(&direct);
+    let settled = balances(&direct);
+    assert_eq!(settled.iter().sum::<u64>(), OPENING * ACCOUNTS as u64, "money was made or lost: {settled:?}");
+    // Everybody is gone; then the last messages arrive.
+    let mut injected = Injected::default();
+    for client in &clients {
+        client.engine.deliver_late();
+        let seen = client.engine.injected();
+        injected.lost_requests += seen.lost_requests;
+        injected.lost_replies += seen.lost_replies;
+        injected.duplicates += seen.duplicates;
+        injected.second_answers += seen.second_answers;
+        injected.late_deliveries += seen.late_deliveries;
+        injected.late_applied += seen.late_applied;
+    }
+    settle_all(&direct);
+    assert_eq!(balances(&direct), settled, "a late message moved money");
+    // Every promise holds, and nobody was told both.
+    for (start_ts, commit_ts) in &world.promised {
+        assert!(!world.given_up.contains(start_ts), "{start_ts} was promised and rolled back");
+        let statuses = direct.statuses(Timestamp::MAX, usize::MAX).unwrap();
+        let kept = statuses.iter().filter(|(_, at)| at == start_ts);
+        let kept: Vec<_> = kept.map(|(row, at)| direct.row(row, *at).unwrap().status).collect();
+        let committed = percolite::row::Status::Committed(*commit_ts);
+        assert!(kept.contains(&Some(committed)), "{start_ts} was promised {commit_ts}, and the rows say {kept:?}");
+    }
+    (world.promised.len(), world.given_up.len(), injected)
+}
+
+#[test]
+fn transfers_over_the_worst_network_neither_make_nor_lose_money() {
+    let (mut promised, mut given_up, mut late_applied) = (0, 0, 0);
+    for seed in 0..300 {
+        let _context = Context(format!("seed {seed}"));
+        let (kept, lost, injected) = transfers(seed);
+        promised += kept;
+        given_up += lost;
+        late_applied += injected.late_applied;
+        for count in [injected.lost_requests, injected.lost_replies, injected.duplicates, injected.late_deliveries] {
+            assert!(count > 0, "{injected:?}");
+        }
+    }
+    println!("{promised} transfers made, {given_up} given up, {late_applied} late changes made");
+    assert!(promised > 3000 && given_up > 1000, "{promised} transfers made, {given_up} given up");
+    assert!(late_applied > 20, "late messages were carried out only {late_applied} times");
+}

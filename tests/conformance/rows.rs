@@ -103,7 +103,8 @@ pub fn data_entries_are_put_and_deleted_by_start_ts(engine: &Subject) {
 pub fn statuses_and_versions_do_not_disturb_each_other(engine: &Subject) {
     let row = row("a");
     let versions = [11, 21, 31];
-    let statuses = [(10, Status::Committed(ts(11))), (16, Status::RolledBack), (20, Status::RolledBack), (30, Status::RolledBack)];
+    let statuses =
+        [(10, Status::Committed(ts(11))), (16, Status::RolledBack), (20, Status::RolledBack), (30, Status::RolledBack)];
     for at in versions {
         make(&**engine, [put_version("a", put(at))]);
     }
@@ -139,10 +140,7 @@ pub fn rows_that_are_prefixes_of_each_other_never_mix(engine: &Subject) {
     let keys: [&[u8]; 9] = [b"", b"a", b"a\0", b"a\0\0", b"a\0\x01", b"a\0\xff", b"a\x01", b"a\xff", b"\xff"];
     for (number, key) in (0u64..).zip(keys) {
         let at = 1000 * (number + 1);
-        make(&**engine, [
-            put_data(key, at, at.to_be_bytes()),
-            put_version(format!("unrelated {number}"), put(at)),
-        ]);
+        make(&**engine, [put_data(key, at, at.to_be_bytes()), put_version(format!("unrelated {number}"), put(at))]);
         make(&**engine, [put_version(key, put(at + 1))]);
         make(&**engine, [put_status(key, at, Status::RolledBack)]);
         make(&**engine, [put_lock(key, lock(at))]);

@@ -159,7 +159,10 @@ pub fn emptied_rows_are_on_no_page(engine: &Subject) {
 }
 
 pub fn locks_and_writes_are_scanned_apart(engine: &Subject) {
-    make(&**engine, [put_write("a", put(20)), put_lock("b", lock(30)), put_write("c", put(40)), put_lock("c", lock(50))]);
+    make(
+        &**engine,
+        [put_write("a", put(20)), put_lock("b", lock(30)), put_write("c", put(40)), put_lock("c", lock(50))],
+    );
     // Unbounded must not run over into another column, in either direction.
     make(&**engine, [crate::common::put_data("d", 10, "data"), crate::common::put_version("e", put(20))]);
     engine.set_meta(&[("zzz".into(), Some(vec![1])), ("\0".into(), Some(vec![2]))]).unwrap();

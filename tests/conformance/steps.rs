@@ -8,7 +8,7 @@ use percolite::protocol::{
 use percolite::row::{Mutation, Row, RowChange, RowKey, TxnId};
 use percolite::timestamp::Timestamp;
 
-use crate::common::{Subject, group, make, row, ts, txn, until_answered};
+use crate::common::{Subject, deletion, group, make, put, put_write, row, ts, txn, until_answered};
 
 const ROUNDS_MAX: usize = 1000;
 
@@ -80,7 +80,7 @@ fn request(key: &str, txn: TxnId, value: &[u8]) -> Prewrite {
 }
 
 fn commit_at(key: &str, txn: TxnId, commit_ts: u64, keep_status: bool) -> Commit {
-    Commit { row: row(key), txn, commit_ts: ts(commit_ts), keep_status, keep_replaced: keep_status }
+    Commit { row: row(key), txn, commit_ts: ts(commit_ts), keep_status, keep_replaced: keep_status, record_holds: true }
 }
 
 pub fn every_step_made_twice_answers_the_same(engine: &Subject) {
@@ -113,7 +113,7 @@ pub fn every_step_made_twice_answers_the_same(engine: &Subject) {
     twice(engine, "primary", 10, Ok(CommitPoint::Committed(ts(17))), &|row| check_status(row, &ask));
     for key in ["third", "fourth"] {
         let verdict = CommitPoint::Committed(ts(17));
-        let forward = Resolve { row: row(key), txn: ten, verdict, keep_replaced: false };
+        let forward = Resolve { row: row(key), txn: ten, verdict, shared: false };
         twice(engine, key, 10, Ok(()), &|row| resolve(row, &forward));
     }
     for key in ["primary", "second", "third", "fourth"] {
@@ -133,7 +133,7 @@ pub fn every_step_made_twice_answers_the_same(engine: &Subject) {
     }
     let ask = CheckStatus { row: row("primary"), txn: twenty, asker: Asker::Orphan };
     twice(engine, "primary", 20, Ok(CommitPoint::RolledBack), &|row| check_status(row, &ask));
-    let back = Resolve { row: row("second"), txn: twenty, verdict: CommitPoint::RolledBack, keep_replaced: false };
+    let back = Resolve { row: row("second"), txn: twenty, verdict: CommitPoint::RolledBack, shared: false };
     twice(engine, "second", 20, Ok(()), &|row| resolve(row, &back));
     let unseen = RollBack { row: row("third"), txn: twenty };
     twice(engine, "third", 20, Ok(()), &|row| roll_back(row, &unseen));
@@ -176,4 +176,64 @@ pub fn every_step_made_twice_answers_the_same(engine: &Subject) {
     assert_eq!(engine.deletions(Timestamp::MAX, 9).unwrap(), []);
     clean(&|| forget(row("primary"), ts(10)));
     assert_eq!(engine.row(&row("primary"), ts(10)).unwrap().status, None);
+}
+
+/// The reply to the first commit was lost; the owner asks again.
+pub fn a_held_row_committed_twice_answers_the_same(engine: &Subject) {
+    let ten = txn(10);
+    make(&**engine, [put_write("written", put(5))]);
+    for key in ["written", "absent"] {
+        let hold = Prewrite { mutation: Mutation::Hold, ..request(key, ten, b"") };
+        twice(engine, key, 10, Ok(Prewritten::Locked { min_commit_ts: ts(11) }), &|row| prewrite(row, &hold));
+        let follow = commit_at(key, ten, 17, false);
+        twice(engine, key, 10, Ok(ts(17)), &|row| commit(row, &follow));
+        let late = run(&**engine, &row(key), ts(10), &|row| prewrite(row, &hold));
+        assert!(!matches!(late, Ok(Prewritten::Locked { .. })), "a late prewrite locked the row anew");
+        assert_eq!(engine.row(&row(key), ts(10)).unwrap().lock, None);
+    }
+}
+
+/// As above, and another transaction has overwritten the row meanwhile. Whatever is answered, it must not be that the
+/// transaction is rolled back: it is not.
+pub fn a_repeated_commit_is_told_so_though_the_row_has_moved_on(engine: &Subject) {
+    let ten = txn(10);
+    let locked = request("second", ten, b"ten");
+    run(&**engine, &row("second"), ts(10), &|row| prewrite(row, &locked)).unwrap();
+    let follow = commit_at("second", ten, 17, false);
+    assert_eq!(run(&**engine, &row("second"), ts(10), &|row| commit(row, &follow)), Ok(ts(17)));
+    make(&**engine, [put_write("second", put(25))]);
+    let again = run(&**engine, &row("second"), ts(10), &|row| commit(row, &follow));
+    assert_ne!(again, Err(Refusal::RolledBack), "a committed transaction is told that it is rolled back");
+}
+
+/// Two parties carry out the same verdict; the slower one has read the lock in its view and comes last.
+pub fn a_resolver_that_comes_late_has_nothing_to_do(engine: &Subject) {
+    let ten = txn(10);
+    for (key, mutation) in [("put", Mutation::Put(b"ten".to_vec())), ("hold", Mutation::Hold)] {
+        let locked = Prewrite { mutation, ..request(key, ten, b"") };
+        run(&**engine, &row(key), ts(10), &|row| prewrite(row, &locked)).unwrap();
+        let verdict = CommitPoint::Committed(ts(17));
+        let forward = Resolve { row: row(key), txn: ten, verdict, shared: true };
+        assert_eq!(run(&**engine, &row(key), ts(10), &|row| resolve(row, &forward)), Ok(()));
+        make(&**engine, [put_write(key, put(25))]);
+        assert_eq!(run(&**engine, &row(key), ts(10), &|row| resolve(row, &forward)), Ok(()), "{key}");
+        assert_eq!(engine.row(&row(key), ts(10)).unwrap().write, Some(put(25)));
+    }
+}
+
+pub fn a_deleted_row_that_was_held_since_can_be_collected(engine: &Subject) {
+    let ten = txn(10);
+    make(&**engine, [put_write("a", deletion(5))]);
+    let hold = Prewrite { mutation: Mutation::Hold, ..request("a", ten, b"") };
+    run(&**engine, &row("a"), ts(10), &|row| prewrite(row, &hold)).unwrap();
+    let follow = commit_at("a", ten, 17, false);
+    assert_eq!(run(&**engine, &row("a"), ts(10), &|row| commit(row, &follow)), Ok(ts(17)));
+    // Every transaction is newer than all of this by now.
+    for (deleted_at, row) in engine.deletions(Timestamp::MAX, 9).unwrap() {
+        let change = collect(&engine.row(&row, ts(0)).unwrap(), &Collect { row: row.clone(), deleted_at });
+        let outcomes = engine.apply(&[group([change])]).unwrap();
+        assert_eq!(outcomes, [Outcome::Applied], "on a row that nobody else touches");
+    }
+    assert_eq!(engine.deletions(Timestamp::MAX, 9).unwrap(), [], "the collector will meet it for ever");
+    assert_eq!(engine.row(&row("a"), ts(0)).unwrap().write, None);
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use percolite::engine::{Page, RowRange, View};
 use percolite::row::{Edit, Lock, RowChange, RowKey, Status, Value, WriteRecord};
 
-use crate::common::{ROOM, Subject, change, inline, lock, make, put, row, ts};
+use crate::common::{Pace, ROOM, Subject, change, inline, lock, make, put, row, ts};
 
 const KEYS: [&str; 4] = ["a", "b", "c", "d"];
 
@@ -65,13 +65,16 @@ pub fn a_view_stays_as_it_was_while_everything_changes(engine: &Subject) {
         match at % 5 {
             0 => make(&**engine, [everything("a", at), everything("b", at)]),
             1 => make(&**engine, [everything("c", at)]),
-            2 => make(&**engine, [RowChange {
-                lock: Edit::Delete,
-                write: Edit::Delete,
-                status: Edit::Delete,
-                data: vec![(ts(1), Edit::Delete)],
-                ..change("a", 1)
-            }]),
+            2 => make(
+                &**engine,
+                [RowChange {
+                    lock: Edit::Delete,
+                    write: Edit::Delete,
+                    status: Edit::Delete,
+                    data: vec![(ts(1), Edit::Delete)],
+                    ..change("a", 1)
+                }],
+            ),
             3 => make(&**engine, [everything("d", at), everything("c", at)]),
             _ if at == 34 => engine.erase(ROOM).unwrap(),
             _ => engine.sync().unwrap(),
@@ -103,7 +106,8 @@ pub fn a_view_sees_everything_applied_before_it(engine: &Subject) {
 }
 
 pub fn a_view_is_of_one_moment_in_all_columns_and_rows(engine: &Subject) {
-    const ROUNDS: u64 = 400;
+    const ROUNDS_MAX: u64 = 1_000_000;
+    const MOMENTS: u64 = 40;
     let done = AtomicBool::new(false);
     let check = |view: &dyn View| {
         let mut moments = Vec::new();
@@ -128,11 +132,14 @@ pub fn a_view_is_of_one_moment_in_all_columns_and_rows(engine: &Subject) {
         moments[0].unwrap()
     };
     make(&**engine, KEYS.map(|key| everything(key, 9)));
+    let mut last = 9;
+    let pace = Pace::default();
     std::thread::scope(|scope| {
         let reader = || {
             let (mut seen, mut last) = (0, 0);
-            while !done.load(Ordering::Relaxed) {
+            while seen < MOMENTS && !done.load(Ordering::Relaxed) {
                 let moment = check(engine.view().unwrap().as_ref());
+                pace.looked();
                 assert!(moment >= last, "a later view shows an earlier moment: {moment} after {last}");
                 seen += u64::from(moment != last);
                 last = moment;
@@ -140,11 +147,17 @@ pub fn a_view_is_of_one_moment_in_all_columns_and_rows(engine: &Subject) {
             seen
         };
         let readers = [scope.spawn(reader), scope.spawn(reader)];
-        for at in 10..10 + ROUNDS {
-            make(&**engine, KEYS.map(|key| everything(key, at)));
+        while last < ROUNDS_MAX && !readers.iter().all(|reader| reader.is_finished()) {
+            last += 1;
+            make(&**engine, KEYS.map(|key| everything(key, last)));
+            if last % 8 == 0 {
+                pace.wait(|| readers.iter().any(|reader| reader.is_finished()));
+            }
         }
         done.store(true, Ordering::Relaxed);
-        readers.map(|reader| assert!(reader.join().unwrap() > 0));
+        for reader in readers {
+            assert_eq!(reader.join().unwrap(), MOMENTS, "the reader saw too little to tell");
+        }
     });
-    assert_eq!(check(engine.view().unwrap().as_ref()), 9 + ROUNDS);
+    assert_eq!(check(engine.view().unwrap().as_ref()), last);
 }

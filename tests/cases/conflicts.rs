@@ -1,0 +1,335 @@
+//! Conflicts: who is refused, at once, and told why.
+
+use std::time::{Duration, Instant};
+
+use percolite::protocol::{Prewrite, Prewritten, Refusal};
+use percolite::row::Mutation;
+use percolite::timestamp::Timestamp;
+use percolite::{ConflictReason, Durability};
+
+use crate::hand::{put, row, ts, txn, write};
+use crate::report::{Case, ONE, SHARED, STEPS, STORES, TWO, WHOLE_STORE};
+use crate::tap::{Act, Gate, commits};
+use crate::world::{World, assert_conflict, some, spawn, text};
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new(31, "a commit after the snapshot is a conflict that names both")
+            .on(STEPS | TWO, a_newer_commit_refuses_a_prewrite)
+            .on(STEPS | ONE, a_newer_commit_refuses_one_phase)
+            .on(STORES, a_conflict_names_the_row_and_both_sides),
+        Case::new(32, "blind writes, deletes of nothing and inserts conflict too")
+            .on(STEPS | TWO, a_commit_at_the_snapshot_is_no_conflict)
+            .on(STORES, every_sort_of_write_conflicts),
+        Case::new(33, "locks in opposite orders: one aborts at once")
+            .on(STEPS | TWO, locks_in_opposite_orders_wait_for_nobody)
+            .on(STORES, rivals_for_two_rows_never_wait)
+            .on(SHARED, a_live_lock_refuses_at_once),
+        Case::new(34, "an abort in the middle lets go of everything")
+            .on(STORES, an_abort_in_mid_prewrite_lets_go_of_everything)
+            .on(STORES, a_hold_that_is_rolled_back_lets_go)
+            .not_on(STEPS, WHOLE_STORE),
+        Case::new(35, "write skew: seen, and closed by get_for_update on one side")
+            .on(STORES, write_skew_is_possible)
+            .on(STORES, a_hold_on_one_side_closes_write_skew)
+            .not_on(STEPS, WHOLE_STORE),
+        Case::new(36, "no timestamp means 'no conflict', and none is forgotten")
+            .on(STEPS | TWO, the_lowest_timestamps_are_like_any_other)
+            .on(STEPS | ONE, the_lowest_timestamps_are_like_any_other_in_one_phase)
+            .on(STORES, what_an_open_transaction_needs_is_not_forgotten),
+    ]
+}
+
+fn a_newer_commit_refuses_a_prewrite(world: &World) {
+    let hand = world.hand();
+    hand.write(txn(20), "k", "theirs", 30);
+    let theirs = hand.record("k").unwrap();
+    // Began before or after the commit: what counts is what it has seen.
+    for start_ts in [10, 31, 99] {
+        let request = Prewrite { read_ts: ts(29), ..put(txn(start_ts), "k", "mine") };
+        assert_eq!(hand.prewrite(&request), Err(Refusal::NewerCommit(Box::new(theirs.clone()))));
+    }
+    assert_eq!((hand.lock("k"), hand.value("k")), (None, some("theirs")));
+}
+
+fn a_newer_commit_refuses_one_phase(world: &World) {
+    let hand = world.hand();
+    hand.one_phase(txn(20), 19, "k", &Mutation::Put(b"theirs".into()), 30).unwrap();
+    let theirs = hand.record("k").unwrap();
+    for mutation in [Mutation::Put(b"mine".into()), Mutation::Delete, Mutation::Hold] {
+        for start_ts in [10, 31, 99] {
+            let refused = hand.one_phase(txn(start_ts), 29, "k", &mutation, 100);
+            assert_eq!(refused, Err(Refusal::NewerCommit(Box::new(theirs.clone()))));
+        }
+    }
+    assert_eq!(hand.value("k"), some("theirs"));
+    assert_eq!(hand.one_phase(txn(40), 30, "k", &Mutation::Put(b"mine".into()), 50), Ok(ts(50)));
+}
+
+fn a_conflict_names_the_row_and_both_sides(world: &World) {
+    let store = world.open();
+    let mut loser = store.begin().unwrap();
+    loser.put(&store.rows, "j", "mine").unwrap();
+    loser.put(&store.rows, "k", "mine").unwrap();
+    let read_ts = loser.read_ts();
+    let mut winner = store.begin().unwrap();
+    winner.put(&store.rows, "k", "theirs").unwrap();
+    let (start_ts, owner) = (winner.start_ts(), winner.owner());
+    let commit = winner.commit().unwrap();
+    let why = loser.commit().unwrap_err();
+    assert!(why.is_retryable());
+    let conflict = why.conflict().unwrap();
+    assert_eq!((&conflict.row, conflict.reason), (&store.row("k"), ConflictReason::CommittedAt(commit.ts)));
+    assert_eq!((conflict.owner, conflict.their_start_ts), (Some(owner), Some(start_ts)));
+    assert_eq!(conflict.our_read_ts, read_ts);
+    assert_eq!((store.get("j"), store.get("k"), store.locks_left()), (None, some("theirs"), 0));
+}
+
+fn a_commit_at_the_snapshot_is_no_conflict(world: &World) {
+    let hand = world.hand();
+    hand.write(txn(20), "k", "theirs", 30);
+    let sorts = [Mutation::Put(b"v".into()), Mutation::Delete, Mutation::Hold];
+    for (number, mutation) in sorts.into_iter().enumerate() {
+        let me = txn(40 + number as u64);
+        let too_old = Prewrite { read_ts: ts(29), ..write(me, "k", mutation.clone()) };
+        assert!(matches!(hand.prewrite(&too_old), Err(Refusal::NewerCommit(_))));
+        let seen = Prewrite { read_ts: ts(30), ..write(me, "k", mutation) };
+        assert!(matches!(hand.prewrite(&seen), Ok(Prewritten::Locked { .. })));
+        hand.roll_back(me, "k").unwrap();
+    }
+}
+
+fn every_sort_of_write_conflicts(world: &World) {
+    let store = world.open();
+    for theirs_deletes in [false, true] {
+        for sort in ["blind put", "delete", "insert", "hold"] {
+            let key = format!("{sort} {theirs_deletes}");
+            if theirs_deletes {
+                store.put(&key, "there");
+                store.delete(&key);
+            }
+            let mut mine = store.begin().unwrap();
+            match sort {
+                "blind put" => mine.put(&store.rows, &key, "mine").unwrap(),
+                "delete" => mine.delete(&store.rows, &key).unwrap(),
+                "insert" => mine.insert(&store.rows, &key, "mine").unwrap(),
+                _ => drop(mine.get_for_update(&store.rows, &key).unwrap()),
+            }
+            mine.put(&store.rows, "mine", "mine").unwrap();
+            if theirs_deletes { store.delete(&key) } else { store.put(&key, "theirs") };
+            assert_conflict(mine.commit());
+            assert_eq!(store.get(&key), if theirs_deletes { None } else { some("theirs") });
+            assert_eq!(store.get("mine"), None, "{sort}");
+        }
+    }
+}
+
+fn locks_in_opposite_orders_wait_for_nobody(world: &World) {
+    let hand = world.hand();
+    let ask = |t, primary: &str, key: &str| hand.prewrite(&Prewrite { primary: row(primary), ..put(t, key, "v") });
+    ask(txn(10), "a", "a").unwrap();
+    ask(txn(11), "b", "b").unwrap();
+    let (a, b) = (hand.lock("a").unwrap(), hand.lock("b").unwrap());
+    assert_eq!(ask(txn(10), "a", "b"), Err(Refusal::Locked(Box::new(b))));
+    assert_eq!(ask(txn(11), "b", "a"), Err(Refusal::Locked(Box::new(a))));
+    hand.roll_back(txn(10), "a").unwrap();
+    hand.roll_back(txn(10), "b").unwrap();
+    ask(txn(11), "b", "a").unwrap();
+    hand.commit(txn(11), "b", 20).unwrap();
+    hand.commit_secondary(txn(11), "a", 20).unwrap();
+    assert_eq!([hand.value("a"), hand.value("b")], [some("v"), some("v")]);
+}
+
+fn rivals_for_two_rows_never_wait(world: &World) {
+    let store = world.open_with(world.builder().durability(Durability::Buffered));
+    let began = Instant::now();
+    let threads: Vec<_> = [["a", "b"], ["b", "a"]]
+        .into_iter()
+        .map(|order| {
+            let (store, rows) = (store.store.clone(), store.rows.clone());
+            spawn(move || {
+                let mut won = 0;
+                for number in 0..300 {
+                    let mut txn = store.begin().unwrap();
+                    for key in order {
+                        txn.get_for_update(&rows, key).unwrap();
+                        txn.put(&rows, key, format!("{} {number}", order[0])).unwrap();
+                    }
+                    match txn.commit() {
+                        Ok(_) => won += 1,
+                        Err(why) => assert!(why.is_retryable(), "{why}"),
+                    }
+                }
+                won
+            })
+        })
+        .collect();
+    let won: u32 = threads.into_iter().map(|thread| thread.join()).sum();
+    assert!(won >= 300, "of two rivals more than one lost: {won} of 600 won");
+    assert!(began.elapsed() < Duration::from_secs(20), "somebody waited: {:?}", began.elapsed());
+    assert_eq!((store.get("a"), store.locks_left()), (store.get("b"), 0));
+}
+
+fn a_live_lock_refuses_at_once(world: &World) {
+    let (holder, rival) = (world.open(), world.open());
+    let (gate, barrier) = Gate::closed();
+    let primary = holder.row("a");
+    holder.tap.on_write(move |groups| {
+        if commits(groups, &primary) {
+            barrier.pass();
+        }
+        Act::Pass
+    });
+    let (store, rows) = (holder.store.clone(), holder.rows.clone());
+    let commit = spawn(move || {
+        let mut txn = store.begin().unwrap();
+        txn.put(&rows, "a", "held").unwrap();
+        txn.put(&rows, "b", "held").unwrap();
+        txn.commit()
+    });
+    gate.wait_for_arrival();
+    let began = Instant::now();
+    let mut txn = rival.begin().unwrap();
+    txn.put(&rival.rows, "0", "rival").unwrap();
+    txn.put(&rival.rows, "b", "rival").unwrap();
+    let why = txn.commit().unwrap_err();
+    assert_eq!(why.conflict().map(|conflict| conflict.reason), Some(ConflictReason::Locked));
+    assert!(began.elapsed() < Duration::from_secs(10));
+    gate.open();
+    commit.join().unwrap();
+    assert_eq!((rival.get("0"), rival.get("b"), rival.locks_left()), (None, some("held"), 0));
+}
+
+fn an_abort_in_mid_prewrite_lets_go_of_everything(world: &World) {
+    let store = world.open();
+    let mut loser = store.begin().unwrap();
+    // More rows than are locked in one go, and the conflict on the last one.
+    let keys: Vec<String> = (0..1100).map(|number| format!("k{number:04}")).collect();
+    for key in &keys {
+        loser.put(&store.rows, key, "lost").unwrap();
+    }
+    loser.put(&store.rows, "z", "lost").unwrap();
+    store.put("z", "won");
+    let aborted = (loser.start_ts(), loser.owner());
+    assert_conflict(loser.commit());
+    assert_eq!(store.locks_left(), 0);
+    assert_eq!(store.begin().unwrap().prefix(&store.rows, "k").count(), 0);
+    let status = store.txn_status(&store.row("k0000"), aborted.0, aborted.1).unwrap();
+    assert_eq!(status, percolite::CommitPoint::RolledBack);
+    let mut next = store.begin().unwrap();
+    for key in &keys {
+        next.put(&store.rows, key, "next").unwrap();
+    }
+    next.commit().unwrap();
+    assert_eq!(store.get("k1099"), some("next"));
+}
+
+fn a_hold_that_is_rolled_back_lets_go(world: &World) {
+    let store = world.open();
+    store.put("k", "v");
+    let mut waiting = store.begin().unwrap();
+    waiting.put(&store.rows, "k", "waited").unwrap();
+    for explicit in [true, false] {
+        let mut holder = store.begin().unwrap();
+        assert_eq!(text(holder.get_for_update(&store.rows, "k").unwrap()), some("v"));
+        holder.put(&store.rows, "k2", "never").unwrap();
+        if explicit { holder.roll_back().unwrap() } else { drop(holder) }
+    }
+    assert_eq!(store.locks_left(), 0);
+    waiting.commit().unwrap();
+    assert_eq!((store.get("k"), store.get("k2")), (some("waited"), None));
+}
+
+fn write_skew_is_possible(world: &World) {
+    let store = world.open();
+    store.put_all(&["a", "b"], "on call");
+    let (mut one, mut two) = (store.begin().unwrap(), store.begin().unwrap());
+    for (txn, mine, other) in [(&mut one, "a", "b"), (&mut two, "b", "a")] {
+        assert_eq!(text(txn.get(&store.rows, other).unwrap()), some("on call"));
+        txn.put(&store.rows, mine, "off").unwrap();
+    }
+    one.commit().unwrap();
+    two.commit().unwrap();
+    assert_eq!([store.get("a"), store.get("b")], [some("off"), some("off")]);
+}
+
+fn a_hold_on_one_side_closes_write_skew(world: &World) {
+    let store = world.open();
+    for holder_first in [true, false] {
+        for absent in [false, true] {
+            let name = |key: &str| format!("{key} {holder_first} {absent}");
+            let (a, b) = (name("a"), name("b"));
+            if !absent {
+                store.put_all(&[&a, &b], "on call");
+            }
+            let expected = if absent { None } else { some("on call") };
+            let (mut holder, mut plain) = (store.begin().unwrap(), store.begin().unwrap());
+            assert_eq!(text(holder.get_for_update(&store.rows, &b).unwrap()), expected);
+            holder.put(&store.rows, &a, "off").unwrap();
+            assert_eq!(text(plain.get(&store.rows, &a).unwrap()), expected);
+            plain.put(&store.rows, &b, "off").unwrap();
+            let (first, second) = if holder_first { (holder, plain) } else { (plain, holder) };
+            first.commit().unwrap();
+            assert_conflict(second.commit());
+            let off = [store.get(&a), store.get(&b)].iter().filter(|value| **value == some("off")).count();
+            assert_eq!(off, 1, "holder first: {holder_first}, rows absent: {absent}");
+        }
+    }
+}
+
+/// badger PR 1716
+fn the_lowest_timestamps_are_like_any_other(world: &World) {
+    let hand = world.hand();
+    hand.write(txn(1), "k", "first", 2);
+    assert_eq!(hand.record("k").unwrap().commit_ts, ts(2));
+    for read_ts in [Timestamp::ZERO, ts(1)] {
+        let request = Prewrite { read_ts, ..put(txn(5), "k", "blind") };
+        assert!(matches!(hand.prewrite(&request), Err(Refusal::NewerCommit(_))), "at {read_ts}");
+    }
+    // Nothing to see at all is no conflict, whatever has been seen.
+    hand.prewrite(&Prewrite { read_ts: Timestamp::ZERO, ..put(txn(5), "new", "blind") }).unwrap();
+    let last = Timestamp::MAX.to_u64() - 1;
+    hand.prewrite(&put(txn(last), "last", "v")).unwrap();
+    assert_eq!(hand.commit(txn(last), "last", u64::MAX), Ok(Timestamp::MAX));
+    let late = Prewrite { read_ts: ts(u64::MAX - 1), ..put(txn(7), "last", "blind") };
+    assert!(matches!(hand.prewrite(&late), Err(Refusal::NewerCommit(_))));
+}
+
+fn the_lowest_timestamps_are_like_any_other_in_one_phase(world: &World) {
+    let hand = world.hand();
+    let value = Mutation::Put(b"v".into());
+    hand.one_phase(txn(1), 0, "k", &value, 2).unwrap();
+    for read_ts in [0, 1] {
+        assert!(matches!(hand.one_phase(txn(5), read_ts, "k", &value, 9), Err(Refusal::NewerCommit(_))));
+    }
+    assert_eq!(hand.one_phase(txn(5), 0, "new", &value, 9), Ok(ts(9)));
+}
+
+/// badger PR 594: the memory of commits was cut while a transaction lived that needed it.
+fn what_an_open_transaction_needs_is_not_forgotten(world: &World) {
+    for slots in [1, 64, 1 << 12] {
+        let world = world.another();
+        let store = world.open_with(world.builder().conflict_slots(slots).durability(Durability::Buffered));
+        store.put("deleted", "there");
+        let begin = |key: &str| {
+            let mut txn = store.begin().unwrap();
+            txn.put(&store.rows, key, "late").unwrap();
+            txn
+        };
+        let late = ["written", "deleted", "held"].map(begin);
+        store.put("written", "early");
+        store.delete("deleted");
+        let mut holder = store.begin().unwrap();
+        holder.get_for_update(&store.rows, "held").unwrap();
+        holder.put(&store.rows, "holder", "x").unwrap();
+        holder.commit().unwrap();
+        for number in 0..300 {
+            store.put(&format!("other {number}"), "x");
+        }
+        for txn in late {
+            assert_conflict(txn.commit());
+        }
+        assert_eq!([store.get("written"), store.get("deleted"), store.get("held")], [some("early"), None, None]);
+        store.put_all(&["written", "deleted", "held"], "free");
+    }
+}

@@ -1,0 +1,304 @@
+//! Crash and recovery.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use percolite::protocol::{Asker, CommitPoint, Prewrite, Refusal};
+use percolite::row::{Status, TxnId};
+use percolite::OwnerId;
+
+use crate::hand::{Hand, put, row, ts, txn};
+use crate::killed;
+use crate::report::{
+    Case, EMBEDDED, EMBEDDED_TWO, NO_LOCKS, ONE, SHARED, STEPS, STORES, TWO, WHOLE_STORE,
+};
+use crate::tap::{Act, commits};
+use crate::undecided;
+use crate::world::{TTL_MS, World, some, spawn, text};
+
+pub fn cases() -> Vec<Case> {
+    let nothing_to_import = "there is no import, dump or restore yet";
+    vec![
+        Case::new(37, "killed before and after each write, and in recovery")
+            .on(STEPS | TWO, killed::stopped_at_every_step_and_again_in_recovery)
+            .on(STORES, killed::killed_at_every_write_and_again_in_recovery)
+            .on(STORES, killed::killed_between_locks_of_a_large_transaction),
+        Case::new(38, "a lost reply to the commit is undetermined, never 'aborted'")
+            .on(EMBEDDED, undecided::a_lost_reply_is_undetermined)
+            .on(SHARED, undecided::a_lost_reply_is_looked_up)
+            .on(SHARED, undecided::a_reply_that_cannot_be_looked_up_is_undetermined)
+            .not_on(STEPS, WHOLE_STORE),
+        Case::new(39, "resolvers and the owner race: one verdict")
+            .on(STEPS | TWO, every_order_of_owner_and_resolvers_gives_one_verdict)
+            .on(SHARED, resolvers_race_with_a_slow_owner)
+            .on(EMBEDDED_TWO, resolvers_race_with_each_other)
+            .not_on(ONE, NO_LOCKS),
+        Case::new(40, "a retry keeps the commit_ts; a late error is no abort")
+            .on(STEPS | TWO, a_retry_keeps_the_commit_ts)
+            .on(STEPS | ONE, a_retry_in_one_phase_keeps_the_commit_ts)
+            .on(SHARED, undecided::a_repeated_commit_point_keeps_its_timestamp)
+            .on(STORES, undecided::a_failed_commit_point_is_not_called_aborted),
+        Case::new(41, "an orphan secondary whose primary never was is resolved")
+            .on(STEPS | TWO, a_secondary_without_a_primary_is_rolled_back)
+            .on(STORES, a_row_locked_for_a_primary_that_never_was_is_readable),
+        Case::new(42, "another lock on the primary's row is no status")
+            .on(STEPS | TWO, another_lock_on_the_primary_is_no_status)
+            .on(TWO, an_orphan_whose_primary_is_locked_by_another_is_resolved)
+            .not_on(ONE, NO_LOCKS),
+        Case::new(43, "an import moves the oracle past what it brings").not_on(STEPS | STORES, nothing_to_import),
+    ]
+}
+
+/// Each of three parties has a row of steps; every way to shuffle them is tried.
+fn every_order_of_owner_and_resolvers_gives_one_verdict(world: &World) {
+    let mut order = vec![0, 0, 1, 1, 2, 2];
+    let (mut committed, mut rolled_back) = (0, 0);
+    loop {
+        let world = world.another();
+        let hand = world.hand();
+        hand.prewrite(&put(txn(10), "p", "new")).unwrap();
+        hand.prewrite(&Prewrite { primary: row("p"), ..put(txn(10), "s", "new") }).unwrap();
+        let mut next = [0; 3];
+        let mut learned: [Option<CommitPoint>; 3] = [None; 3];
+        for party in &order {
+            take_a_step(&hand, *party, next[*party], &mut learned);
+            next[*party] += 1;
+        }
+        let verdict = learned[0].unwrap();
+        assert!(learned.iter().all(|other| *other == Some(verdict)), "{order:?}: {learned:?}");
+        let expected = match verdict {
+            CommitPoint::Committed(_) => some("new"),
+            _ => None,
+        };
+        if expected.is_some() { committed += 1 } else { rolled_back += 1 }
+        assert_eq!([hand.value("p"), hand.value("s")], [expected.clone(), expected], "{order:?}");
+        assert_eq!([hand.lock("p"), hand.lock("s")], [None, None], "{order:?}");
+        if !next_permutation(&mut order) {
+            break;
+        }
+    }
+    assert_eq!(committed + rolled_back, 90);
+    assert!(committed > 0 && rolled_back > 0);
+}
+
+fn take_a_step(hand: &Hand, party: usize, step: usize, learned: &mut [Option<CommitPoint>; 3]) {
+    match (party, step) {
+        (0, 0) => {
+            learned[0] = Some(match hand.commit(txn(10), "p", 20) {
+                Ok(commit_ts) => CommitPoint::Committed(commit_ts),
+                Err(why) => {
+                    assert_eq!(why, Refusal::RolledBack);
+                    CommitPoint::RolledBack
+                }
+            });
+        }
+        (_, 0) => learned[party] = Some(hand.check(txn(10), "p", Asker::Orphan).unwrap()),
+        _ => hand.resolve(txn(10), "s", learned[party].unwrap()).unwrap(),
+    }
+}
+
+fn next_permutation(order: &mut [usize]) -> bool {
+    let Some(pivot) = (1..order.len()).rev().find(|at| order[at - 1] < order[*at]) else { return false };
+    let swap = (pivot..order.len()).rev().find(|at| order[*at] > order[pivot - 1]).unwrap();
+    order.swap(pivot - 1, swap);
+    order[pivot..].reverse();
+    true
+}
+
+fn resolvers_race_with_a_slow_owner(world: &World) {
+    const ROUNDS: u64 = 120;
+    let (owner, one, two) = (world.open(), world.open(), world.open());
+    let mut dice = world.dice();
+    let (mut committed, mut aborted) = (0, 0);
+    for round in 0..ROUNDS {
+        let keys = ["a", "b", "c"].map(|key| format!("{key}{round}"));
+        let locked = Arc::new(AtomicBool::new(false));
+        // In every other round the lock's time is over as soon as the first one is there.
+        let (clock, flag, slow, nap) = (Arc::clone(&world.clock), Arc::clone(&locked), round % 2 == 0, dice.below(400));
+        let primary = owner.row(&keys[0]);
+        owner.tap.on_write(move |groups| {
+            if !crate::tap::locks(groups, &primary) {
+                flag.store(true, Ordering::SeqCst);
+                if slow && commits(groups, &primary) {
+                    clock.step(TTL_MS as i64 * 2);
+                }
+                std::thread::sleep(std::time::Duration::from_micros(nap));
+            }
+            Act::Pass
+        });
+        let resolvers = [&one, &two].map(|client| {
+            let (store, rows, keys, locked) = (client.store.clone(), client.rows.clone(), keys.clone(), Arc::clone(&locked));
+            spawn(move || {
+                while !locked.load(Ordering::SeqCst) {
+                    std::hint::spin_loop();
+                }
+                for _ in 0..4 {
+                    let txn = store.begin().unwrap();
+                    let seen = ["c", "a", "b"].map(|key| {
+                        let key = keys.iter().find(|name| name.starts_with(key)).unwrap();
+                        text(txn.get(&rows, key).unwrap())
+                    });
+                    assert!(seen.iter().all(|value| *value == seen[0]), "torn: {seen:?}");
+                }
+            })
+        });
+        let mut txn = owner.begin().unwrap();
+        for key in &keys {
+            txn.put(&owner.rows, key, "new").unwrap();
+        }
+        let answer = txn.commit();
+        resolvers.into_iter().for_each(|resolver| resolver.join());
+        let expected = match &answer {
+            Ok(_) => some("new"),
+            Err(why) => {
+                assert!(why.is_retryable(), "{why}");
+                None
+            }
+        };
+        if expected.is_some() { committed += 1 } else { aborted += 1 }
+        for client in [&owner, &one, &two] {
+            assert!(keys.iter().all(|key| client.get(key) == expected), "round {round}: {answer:?}");
+        }
+        assert_eq!(owner.locks_left(), 0);
+    }
+    assert!(committed > 0 && aborted > 0, "committed {committed}, aborted {aborted}");
+}
+
+fn resolvers_race_with_each_other(world: &World) {
+    for round in 0..6 {
+        let world = world.another();
+        let forward = round % 2 == 0;
+        let keys: Vec<String> = (0..40).map(|number| format!("k{number:02}")).collect();
+        let hand = world.hand();
+        for key in &keys {
+            hand.prewrite(&Prewrite { primary: row(&keys[0]), ..put(txn(10), key, "new") }).unwrap();
+        }
+        if forward {
+            hand.commit(txn(10), &keys[0], 20).unwrap();
+        }
+        drop(hand);
+        // The sweep, two readers from both ends and a writer meet the same locks.
+        let store = world.open();
+        let expected = if forward { some("new") } else { None };
+        let readers = [false, true].map(|backwards| {
+            let (store, rows, expected, mut keys) = (store.store.clone(), store.rows.clone(), expected.clone(), keys.clone());
+            if backwards {
+                keys.reverse();
+            }
+            spawn(move || {
+                let snapshot = store.snapshot().unwrap();
+                keys.iter().for_each(|key| assert_eq!(text(snapshot.get(&rows, key).unwrap()), expected));
+            })
+        });
+        let writer = {
+            let (store, rows) = (store.store.clone(), store.rows.clone());
+            spawn(move || {
+                store.transact(|txn| {
+                    let found = text(txn.get(&rows, "k20")?);
+                    txn.put(&rows, "seen", found.unwrap_or_default())?;
+                    txn.put(&rows, "k20", "written")
+                })
+            })
+        };
+        store.resolve_orphans().unwrap();
+        readers.into_iter().for_each(|reader| reader.join());
+        writer.join().unwrap();
+        assert_eq!(store.get("seen"), some(if forward { "new" } else { "" }));
+        assert!(keys.iter().filter(|key| *key != "k20").all(|key| store.get(key) == expected));
+        assert_eq!((store.get("k20"), store.locks_left()), (some("written"), 0));
+    }
+}
+
+/// cockroach PR 107658
+fn a_retry_keeps_the_commit_ts(world: &World) {
+    let hand = world.hand();
+    hand.prewrite(&put(txn(10), "p", "v")).unwrap();
+    hand.prewrite(&Prewrite { primary: row("p"), ..put(txn(10), "s", "v") }).unwrap();
+    assert_eq!(hand.commit(txn(10), "p", 20), Ok(ts(20)));
+    assert_eq!(hand.commit(txn(10), "p", 25), Ok(ts(20)));
+    assert_eq!(hand.check(txn(10), "p", Asker::Orphan), Ok(CommitPoint::Committed(ts(20))));
+    hand.resolve(txn(10), "s", CommitPoint::Committed(ts(20))).unwrap();
+    assert_eq!(hand.commit_secondary(txn(10), "s", 25), Ok(ts(20)));
+    assert_eq!(["p", "s"].map(|key| hand.record(key).unwrap().commit_ts), [ts(20), ts(20)]);
+    hand.write(txn(30), "p", "later", 31);
+    assert_eq!(hand.commit(txn(10), "p", 40), Ok(ts(20)));
+    assert_eq!(hand.status("p", txn(10)), Some(Status::Committed(ts(20))));
+}
+
+fn a_retry_in_one_phase_keeps_the_commit_ts(world: &World) {
+    let hand = world.hand();
+    let value = percolite::row::Mutation::Put(b"v".into());
+    assert_eq!(hand.one_phase(txn(10), 9, "k", &value, 20), Ok(ts(20)));
+    assert_eq!(hand.one_phase(txn(10), 9, "k", &value, 25), Ok(ts(20)));
+    assert_eq!(hand.record("k").unwrap().commit_ts, ts(20));
+}
+
+/// tikv client-rust #543
+fn a_secondary_without_a_primary_is_rolled_back(world: &World) {
+    let hand = world.hand();
+    hand.write(txn(5), "s", "old", 6);
+    hand.prewrite(&Prewrite { primary: row("p"), ..put(txn(10), "s", "new") }).unwrap();
+    let verdict = hand.check(txn(10), "p", Asker::Orphan).unwrap();
+    assert_eq!(verdict, CommitPoint::RolledBack);
+    hand.resolve(txn(10), "s", verdict).unwrap();
+    assert_eq!((hand.lock("s"), hand.value("s")), (None, some("old")));
+    assert_eq!(hand.prewrite(&put(txn(10), "p", "new")), Err(Refusal::RolledBack));
+    assert_eq!(hand.commit(txn(10), "p", 20), Err(Refusal::RolledBack));
+}
+
+fn a_row_locked_for_a_primary_that_never_was_is_readable(world: &World) {
+    let hand = world.hand();
+    for key in ["read", "scanned", "written"] {
+        hand.write(txn(5), key, "old", 6);
+        hand.prewrite(&Prewrite { primary: row("never"), ..put(txn(10), key, "new") }).unwrap();
+    }
+    drop(hand);
+    world.let_locks_expire();
+    let store = world.open_unswept();
+    assert_eq!(store.locks_left(), 3);
+    assert_eq!(store.get("read"), some("old"));
+    let scanned: Vec<_> = store.begin().unwrap().prefix(&store.rows, "s").map(|row| row.unwrap().1).collect();
+    assert_eq!(scanned, [b"old"]);
+    store.put("written", "next");
+    assert_eq!((store.get("written"), store.locks_left()), (some("next"), 0));
+    store.put("never", "free");
+    assert_eq!(store.get("never"), some("free"));
+}
+
+/// tidb #42937
+fn another_lock_on_the_primary_is_no_status(world: &World) {
+    let hand = world.hand();
+    hand.prewrite(&put(txn(20), "p", "theirs")).unwrap();
+    let theirs = hand.lock("p");
+    for asker in [Asker::Orphan, Asker::Shared { current_ts: ts(50), push_above: Some(ts(40)) }] {
+        assert_eq!(hand.check(txn(10), "p", asker), Ok(CommitPoint::RolledBack));
+        // The same start_ts under another owner's name is another transaction.
+        let namesake = TxnId { owner: OwnerId::from_u64(99), ..txn(21) };
+        assert_eq!(hand.check(namesake, "p", asker), Ok(CommitPoint::RolledBack));
+        assert_eq!(hand.lock("p"), theirs);
+    }
+    // A lock of the very transaction that says it is a secondary has no verdict to give.
+    hand.prewrite(&Prewrite { primary: row("elsewhere"), ..put(txn(30), "q", "v") }).unwrap();
+    let secondary = hand.lock("q").unwrap();
+    for asker in [Asker::Orphan, Asker::Shared { current_ts: ts(50), push_above: None }] {
+        assert_eq!(hand.check(txn(30), "q", asker), Err(Refusal::PrimaryMismatch(Box::new(secondary.clone()))));
+    }
+    assert_eq!((hand.lock("q"), hand.status("q", txn(30))), (Some(secondary), None));
+    assert_eq!(hand.commit(txn(20), "p", 60), Ok(ts(60)));
+    assert_eq!(hand.value("p"), some("theirs"));
+}
+
+fn an_orphan_whose_primary_is_locked_by_another_is_resolved(world: &World) {
+    let hand = world.hand();
+    hand.prewrite(&Prewrite { primary: row("p"), ..put(txn(10), "s", "never") }).unwrap();
+    hand.prewrite(&put(txn(20), "p", "theirs")).unwrap();
+    hand.prewrite(&Prewrite { primary: row("p"), ..put(txn(20), "t", "theirs") }).unwrap();
+    drop(hand);
+    world.let_locks_expire();
+    let store = world.open_unswept();
+    assert_eq!((store.get("s"), store.locks_left()), (None, 2));
+    let left: Vec<_> = store.locks().unwrap().map(|lock| lock.unwrap()).collect();
+    assert!(left.iter().all(|lock| lock.start_ts == ts(20) && lock.commit_point == CommitPoint::Pending));
+    assert_eq!([store.get("t"), store.get("p")], [None, None]);
+    assert_eq!(store.locks_left(), 0);
+}

@@ -1,0 +1,475 @@
+//! The commit pipeline: visible, durable, acknowledged.
+
+use std::time::Duration;
+
+use percolite::engine::{Page, RowRange};
+use percolite::protocol::{Prewrite, Prewritten, Refusal};
+use percolite::row::Mutation;
+use percolite::timestamp::Timestamp;
+use percolite::{Durability, ErrorKind, TxnOptions};
+
+use crate::hand::{put, row, ts, txn, write};
+use crate::report::{
+    Case, EMBEDDED, EMBEDDED_TWO, NO_LOCKS, ONE, ROCKS_ONE, ROCKS_TWO, SHARED, SIM_ONE, SIM_TWO, STEPS, STORES,
+    TWO, WHOLE_STORE,
+};
+use crate::tap::{Act, Gate, commits};
+use crate::undecided;
+use crate::waiting;
+use crate::world::{HOUR_MS, World, assert_conflict, eventually, long, some, spawn, text};
+
+pub fn cases() -> Vec<Case> {
+    let no_drop = "keyspaces of a shared engine cannot be dropped";
+    let cuts_logs = Case::new(56, "an older log loses its tail: a prefix or a refusal, no hole")
+        .not_on(STEPS, WHOLE_STORE)
+        .not_on(SIM_ONE | SIM_TWO | SHARED, "memory has no log files; its crashes keep a prefix by construction");
+    #[cfg(feature = "rocks")]
+    let cuts_logs = cuts_logs.on(ROCKS_ONE | ROCKS_TWO, crate::wal::an_older_log_cut_at_a_record_leaves_no_hole);
+    vec![
+        Case::new(52, "a commit below start_ts and above read_ts is a conflict")
+            .on(STEPS | TWO, a_commit_between_read_ts_and_start_ts_is_a_conflict)
+            .on(STORES, a_transaction_begun_during_a_commit_conflicts_with_it),
+        Case::new(53, "a snapshot sees what was acknowledged, and never goes back")
+            .on(STORES, a_snapshot_sees_what_was_acknowledged)
+            .not_on(STEPS, WHOLE_STORE),
+        Case::new(54, "a closure's own error waits for what it has read")
+            .on(STORES, a_closures_own_error_waits_until_its_reads_are_durable)
+            .on(EMBEDDED, a_closures_own_error_is_not_told_when_the_sync_fails)
+            .not_on(STEPS, WHOLE_STORE),
+        Case::new(55, "a snapshot finds the version being replaced; so does a crash")
+            .on(STORES, a_snapshot_finds_the_version_that_is_being_replaced)
+            .on(SIM_ONE | SIM_TWO, an_unsynced_commit_does_not_cost_the_durable_version)
+            .not_on(STEPS, WHOLE_STORE),
+        cuts_logs,
+        Case::new(57, "a dropped keyspace still decides for its secondaries")
+            .on(EMBEDDED_TWO, a_dropped_primary_still_rolls_its_secondary_forward)
+            .not_on(STEPS, WHOLE_STORE)
+            .not_on(SHARED, no_drop)
+            .not_on(ONE, NO_LOCKS),
+        Case::new(58, "put twice: the last one wins; savepoints restore")
+            .on(STEPS | TWO, the_last_put_of_a_transaction_wins)
+            .on(STORES, a_savepoint_restores_what_was_put_before_it),
+        Case::new(59, "nested and rival closures do not deadlock")
+            .on(STORES, waiting::nested_closures_need_no_second_permit)
+            .on(STORES, waiting::rival_closures_in_opposite_orders_all_commit)
+            .not_on(STEPS, WHOLE_STORE),
+        Case::new(60, "nobody is acknowledged by the sync after a failed one")
+            .on(EMBEDDED, undecided::a_failed_sync_is_forgiven_to_nobody)
+            .not_on(STEPS, WHOLE_STORE)
+            .not_on(SHARED, "a lost reply of a shared engine is no failed disk: the client asks again"),
+        Case::new(61, "the last unapplied lock goes while a reader reads")
+            .on(TWO, a_reader_goes_on_when_the_last_lock_is_resolved)
+            .on(TWO, a_reader_of_an_old_view_meets_an_orphan_long_resolved)
+            .not_on(STEPS, WHOLE_STORE)
+            .not_on(ONE, NO_LOCKS),
+        Case::new(62, "idle for an hour under load: bounded, and still a conflict")
+            .on(STORES, an_idle_transaction_still_conflicts)
+            .on(EMBEDDED, an_idle_transaction_is_not_refused_for_nothing)
+            .not_on(STEPS, WHOLE_STORE),
+    ]
+}
+
+fn a_commit_between_read_ts_and_start_ts_is_a_conflict(world: &World) {
+    let hand = world.hand();
+    hand.write(txn(8), "k", "T0", 10);
+    let late = Prewrite { read_ts: ts(9), ..put(txn(12), "k", "T1") };
+    assert!(matches!(hand.prewrite(&late), Err(Refusal::NewerCommit(found)) if found.commit_ts == ts(10)));
+    let value = Mutation::Put(b"T1".into());
+    assert!(matches!(hand.one_phase(txn(12), 9, "k", &value, 20), Err(Refusal::NewerCommit(_))));
+    assert_eq!(hand.value("k"), some("T0"));
+    assert!(matches!(hand.prewrite(&Prewrite { read_ts: ts(10), ..late }), Ok(Prewritten::Locked { .. })));
+}
+
+fn a_transaction_begun_during_a_commit_conflicts_with_it(world: &World) {
+    let first = world.open();
+    let second_client = world.is_shared().then(|| world.open());
+    let second = second_client.as_ref().unwrap_or(&first);
+    first.put("k", "1");
+    let (gate, barrier) = Gate::closed();
+    let watched = first.row("k");
+    first.tap.on_write(move |groups| {
+        if commits(groups, &watched) {
+            barrier.pass();
+        }
+        Act::Pass
+    });
+    let (store, rows) = (first.store.clone(), first.rows.clone());
+    let t0 = spawn(move || {
+        let mut txn = store.begin().unwrap();
+        txn.put(&rows, "k", "2").unwrap();
+        txn.commit().unwrap().ts
+    });
+    gate.wait_for_arrival();
+    // T0 has its commit timestamp; nothing of it is visible.
+    let mut t1 = second.begin().unwrap();
+    let (read_ts, start_ts) = (t1.read_ts(), t1.start_ts());
+    assert_eq!(text(t1.get(&second.rows, "k").unwrap()), some("1"));
+    t1.put(&second.rows, "k", "1+1").unwrap();
+    if world.is_shared() {
+        // There read_ts is start_ts, and T0's lock is in the way until T0 has gone above the reader.
+        assert_conflict(t1.commit());
+        gate.open();
+        assert!(t0.join() > read_ts);
+    } else {
+        let t1 = spawn(move || t1.commit());
+        gate.open();
+        let commit_ts = t0.join();
+        assert!(read_ts < commit_ts && commit_ts < start_ts, "{read_ts} {commit_ts} {start_ts}");
+        assert_conflict(t1.join());
+    }
+    assert_eq!(second.get("k"), some("2"));
+}
+
+fn a_snapshot_sees_what_was_acknowledged(world: &World) {
+    let store = world.open();
+    let threads: Vec<_> = (0..4)
+        .map(|thread| {
+            let (store, rows) = (store.store.clone(), store.rows.clone());
+            let mut dice = crate::world::Dice(world.seed ^ thread);
+            spawn(move || {
+                let (mut last, mut key) = (Timestamp::ZERO, format!("own {thread}"));
+                for number in 0..80_u64 {
+                    let durability = Some(if dice.below(2) == 0 { Durability::Sync } else { Durability::Buffered });
+                    let mut txn = store.begin_with(TxnOptions { durability, ..TxnOptions::default() }).unwrap();
+                    txn.put(&rows, &key, number.to_be_bytes()).unwrap();
+                    let commit = txn.commit().unwrap();
+                    for _ in 0..=dice.below(2) {
+                        let snapshot = store.snapshot().unwrap();
+                        assert_eq!(snapshot.get(&rows, &key).unwrap(), Some(number.to_be_bytes().to_vec()));
+                        assert!(snapshot.read_ts() >= commit.ts && snapshot.read_ts() >= last);
+                        last = snapshot.read_ts();
+                    }
+                    if dice.below(10) == 0 {
+                        key = format!("own {thread} {number}");
+                    }
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join());
+}
+
+fn buffered() -> TxnOptions {
+    TxnOptions { durability: Some(Durability::Buffered), ..TxnOptions::default() }
+}
+
+fn a_closures_own_error_waits_until_its_reads_are_durable(world: &World) {
+    let store = world.open();
+    store.store.transact_with(buffered(), |txn| txn.put(&store.rows, "k", "unsynced")).unwrap();
+    let (gate, barrier) = Gate::closed();
+    store.tap.on_sync(move || {
+        barrier.pass();
+        Act::Pass
+    });
+    let works: [fn(&percolite::Store, &percolite::Keyspace) -> String; 3] = [
+        |store, rows| store.transact(|txn| anyhow::bail!("own: {:?}", text(txn.get(rows, "k")?))).map(|()| String::new()).unwrap_err().to_string(),
+        |store, rows| store.transact(|txn| Ok::<_, percolite::Error>(format!("own: {:?}", text(txn.get(rows, "k")?)))).unwrap(),
+        |store, rows| {
+            let txn = store.begin().unwrap();
+            let seen = format!("own: {:?}", text(txn.get(rows, "k").unwrap()));
+            txn.roll_back().unwrap();
+            seen
+        },
+    ];
+    let waiting = works.map(|work| {
+        let (store, rows) = (store.store.clone(), store.rows.clone());
+        spawn(move || work(&store, &rows))
+    });
+    gate.wait_for_arrival();
+    std::thread::sleep(Duration::from_millis(150));
+    assert!(waiting.iter().all(|thread| !thread.is_finished()), "answered before its reads were durable");
+    gate.open();
+    for thread in waiting {
+        assert_eq!(thread.join(), "own: Some(\"unsynced\")");
+    }
+    if let Some(memory) = world.sim() {
+        assert_eq!(memory.unsynced(), 0);
+    }
+}
+
+fn a_closures_own_error_is_not_told_when_the_sync_fails(world: &World) {
+    let store = world.open();
+    store.store.transact_with(buffered(), |txn| txn.put(&store.rows, "k", "unsynced")).unwrap();
+    store.tap.on_sync(|| Act::Refuse);
+    let told = store.store.transact(|txn| {
+        txn.get(&store.rows, "k")?;
+        Err::<(), _>(anyhow::anyhow!("own"))
+    });
+    let why = told.unwrap_err();
+    let kind = why.downcast_ref::<percolite::Error>().map(percolite::Error::kind);
+    assert!(matches!(kind, Some(ErrorKind::Undetermined(_))), "{why:?}");
+}
+
+fn a_snapshot_finds_the_version_that_is_being_replaced(world: &World) {
+    for deletes in [false, true] {
+        let world = world.another();
+        let store = world.open();
+        store.put("k", long("old"));
+        let (gate, barrier) = Gate::closed();
+        let watched = store.row("k");
+        store.tap.on_write(move |groups| {
+            if commits(groups, &watched) {
+                barrier.pass();
+            }
+            Act::Pass
+        });
+        let (inner, handle) = (store.store.clone(), store.rows.clone());
+        let commit = spawn(move || {
+            let mut txn = inner.begin().unwrap();
+            if deletes { txn.delete(&handle, "k") } else { txn.put(&handle, "k", long("new")) }.unwrap();
+            txn.commit().unwrap().ts
+        });
+        gate.wait_for_arrival();
+        let reader_client = world.is_shared().then(|| world.open());
+        let reader = reader_client.as_ref().unwrap_or(&store);
+        let (snapshot, txn) = (reader.snapshot().unwrap(), reader.begin().unwrap());
+        if world.is_shared() {
+            // The commit timestamp is chosen; whoever reads now pushes the writer above itself.
+            assert_eq!(text(snapshot.get(&reader.rows, "k").unwrap()), Some(long("old")));
+            assert_eq!(text(txn.get(&reader.rows, "k").unwrap()), Some(long("old")));
+        }
+        gate.open();
+        assert!(commit.join() > snapshot.read_ts());
+        // And once more over it, so that its entry would be the one to go.
+        store.put("k", long("newer"));
+        assert_eq!(text(snapshot.get(&reader.rows, "k").unwrap()), Some(long("old")));
+        assert_eq!(text(txn.get(&reader.rows, "k").unwrap()), Some(long("old")));
+        let scanned: Vec<_> = snapshot.range::<&[u8]>(&reader.rows, ..).map(|row| text(Some(row.unwrap().1))).collect();
+        assert_eq!(scanned, [Some(long("old"))]);
+        assert_eq!(reader.get("k"), Some(long("newer")));
+    }
+}
+
+fn an_unsynced_commit_does_not_cost_the_durable_version(world: &World) {
+    for survivors in 0..4 {
+        let world = world.another();
+        let store = world.open();
+        store.put("k", long("durable"));
+        store.sync().unwrap();
+        let memory = world.sim().unwrap().clone();
+        let before = memory.unsynced();
+        for value in [long("lost"), "lost".into()] {
+            store.store.transact_with(buffered(), |txn| txn.put(&store.rows, "k", &value)).unwrap();
+        }
+        store.store.transact_with(buffered(), |txn| txn.delete(&store.rows, "k")).unwrap();
+        assert!(memory.unsynced() >= before + 3);
+        let crash = memory.crash(survivors);
+        assert!(crash.lost > 0 || survivors > 0);
+        drop(store);
+        let store = world.open();
+        let seen = store.get("k");
+        let past = [Some(long("durable")), Some(long("lost")), some("lost"), None];
+        assert!(past.contains(&seen), "{seen:?}");
+        if survivors == 0 {
+            assert_eq!(seen, Some(long("durable")));
+        }
+    }
+}
+
+fn a_dropped_primary_still_rolls_its_secondary_forward(world: &World) {
+    for sweep in [false, true] {
+        let world = world.another();
+        let (primary_space, other_space) = {
+            let store = world.open();
+            let other = store.keyspace("other").unwrap();
+            (store.rows.id(), other.id())
+        };
+        assert!(primary_space < other_space);
+        world.leave_behind(
+            |store, txn| {
+                let other = store.keyspace("other").unwrap();
+                txn.put(&store.rows, "primary", "new").unwrap();
+                txn.put(&other, "secondary", "new").unwrap();
+            },
+            |groups, rows| {
+                let secondary = percolite::RowKey::new(percolite::KeyspaceId(rows.id().0 + 1), b"secondary");
+                commits(groups, &secondary).then_some(Act::Refuse)
+            },
+        );
+        let store = world.open_with(world.builder().sweep(sweep));
+        store.drop_keyspace("rows").unwrap();
+        let other = store.existing_keyspace("other").unwrap();
+        let rows_left = || {
+            let range = RowRange {
+                start: std::ops::Bound::Included(percolite::RowKey::new(primary_space, b"").as_bytes().to_vec()),
+                end: std::ops::Bound::Excluded(percolite::RowKey::new(other_space, b"").as_bytes().to_vec()),
+            };
+            store.engine.view().unwrap().writes(&Page { range: &range, backwards: false, limit: 10 }).unwrap().len()
+        };
+        if sweep {
+            eventually("the space is given back", || rows_left() == 0);
+        } else {
+            // Nobody has met the lock, so what decides over it has to stay.
+            std::thread::sleep(Duration::from_millis(700));
+            assert_eq!((rows_left(), store.locks_left()), (1, 1));
+        }
+        let read = |key| text(store.begin().unwrap().get(&other, key).unwrap());
+        assert_eq!((read("secondary"), store.locks_left()), (some("new"), 0));
+        drop(store);
+        let store = world.open();
+        let other = store.existing_keyspace("other").unwrap();
+        assert_eq!(text(store.begin().unwrap().get(&other, "secondary").unwrap()), some("new"));
+        assert_eq!(store.get("primary"), None);
+    }
+}
+
+fn the_last_put_of_a_transaction_wins(world: &World) {
+    let hand = world.hand();
+    let nth = |sequence, mutation| Prewrite { sequence, ..write(txn(10), "k", mutation) };
+    let value = |text: &str| Mutation::Put(text.into());
+    hand.prewrite(&nth(1, value("first"))).unwrap();
+    hand.prewrite(&nth(3, value(&long("third")))).unwrap();
+    assert_eq!(hand.prewrite(&nth(2, value("second"))), Err(Refusal::Superseded));
+    assert!(hand.0.data(&row("k"), ts(10)).is_some());
+    hand.prewrite(&nth(4, value("fourth"))).unwrap();
+    assert_eq!(hand.0.data(&row("k"), ts(10)), None, "the long value stays behind");
+    assert_eq!(hand.prewrite(&nth(3, value(&long("third")))), Err(Refusal::Superseded));
+    hand.commit(txn(10), "k", 20).unwrap();
+    assert_eq!(hand.value("k"), some("fourth"));
+    assert_eq!(hand.prewrite(&nth(5, value("late"))), Ok(Prewritten::Committed(ts(20))));
+    assert_eq!(hand.value("k"), some("fourth"));
+}
+
+fn a_savepoint_restores_what_was_put_before_it(world: &World) {
+    let store = world.open();
+    store.put_all(&["there", "also there"], "old");
+    let mut txn = store.begin().unwrap();
+    let put = |txn: &mut percolite::Txn, key: &str, value: &str| txn.put(&store.rows, key, value).unwrap();
+    put(&mut txn, "k", "1");
+    put(&mut txn, "k", &long("2"));
+    let outer = txn.savepoint();
+    put(&mut txn, "k", "3");
+    txn.delete(&store.rows, "there").unwrap();
+    let inner = txn.savepoint();
+    put(&mut txn, "k", "4");
+    put(&mut txn, "there", "5");
+    put(&mut txn, "new", "6");
+    txn.get_for_update(&store.rows, "also there").unwrap();
+    let seen = |txn: &percolite::Txn| ["k", "there", "new", "also there"].map(|key| text(txn.get(&store.rows, key).unwrap()));
+    assert_eq!(seen(&txn), [some("4"), some("5"), some("6"), some("old")]);
+    txn.rollback_to(inner).unwrap();
+    assert_eq!(seen(&txn), [some("3"), None, None, some("old")]);
+    put(&mut txn, "new", "7");
+    txn.rollback_to(inner).unwrap();
+    txn.rollback_to(outer).unwrap();
+    assert!(txn.rollback_to(inner).is_err(), "it was taken back");
+    assert_eq!(seen(&txn), [Some(long("2")), some("old"), None, some("old")]);
+    // What is taken back conflicts with nobody.
+    store.put_all(&["there", "also there", "new"], "theirs");
+    txn.commit().unwrap();
+    assert_eq!([store.get("k"), store.get("there"), store.get("new")], [Some(long("2")), some("theirs"), some("theirs")]);
+}
+
+fn a_reader_goes_on_when_the_last_lock_is_resolved(world: &World) {
+    let writer = world.open();
+    writer.put_all(&["a", "b", "c"], "old");
+    let reader_client = world.is_shared().then(|| world.open());
+    let reader = reader_client.as_ref().unwrap_or(&writer);
+    let (gate, barrier) = Gate::closed();
+    let rows = writer.rows.clone();
+    writer.tap.on_write(move |groups| {
+        if commits(groups, &rows.row_of("b")) {
+            barrier.pass();
+        }
+        Act::Pass
+    });
+    let (store, rows) = (writer.store.clone(), writer.rows.clone());
+    let commit = spawn(move || {
+        let mut txn = store.begin().unwrap();
+        for key in ["a", "b", "c"] {
+            txn.put(&rows, key, "new").unwrap();
+        }
+        txn.commit().unwrap();
+    });
+    gate.wait_for_arrival();
+    // The commit point is behind, the secondaries are locked.
+    let txn = reader.begin().unwrap();
+    assert_eq!(text(txn.get(&reader.rows, "a").unwrap()), some("new"));
+    let scan = txn.range::<&[u8]>(&reader.rows, ..);
+    gate.open();
+    commit.join();
+    assert_eq!(writer.locks_left(), 0);
+    writer.put_all(&["a", "b", "c"], "newer");
+    assert_eq!(["b", "c"].map(|key| text(txn.get(&reader.rows, key).unwrap())), [some("new"), some("new")]);
+    let scanned: Vec<_> = scan.map(|row| row.unwrap().1).collect();
+    assert_eq!(scanned, [b"new", b"new", b"new"]);
+}
+
+fn a_reader_of_an_old_view_meets_an_orphan_long_resolved(world: &World) {
+    let keys = &["a", "b", "c"];
+    // What is overwritten before the reader goes on: nothing, secondaries only, everything.
+    for overwritten in [&[][..], &["b", "c"], keys] {
+        for committed in [false, true] {
+            let world = world.another();
+            leave_orphans(&world, keys, committed);
+            let store = world.open_unswept();
+            let (snapshot, txn) = (store.snapshot().unwrap(), store.begin().unwrap());
+            // Somebody else resolves everything, the records of it go, and the rows are written again.
+            for key in keys {
+                store.get(key);
+            }
+            store.resolve_orphans().unwrap();
+            for key in overwritten {
+                store.put(key, "newer");
+            }
+            assert_eq!(store.locks_left(), 0);
+            let then = if committed { some("new") } else { some("old") };
+            for key in ["b", "c", "a"] {
+                assert_eq!(text(snapshot.get(&store.rows, key).unwrap()), then, "{key}, overwritten: {overwritten:?}");
+                assert_eq!(text(txn.get(&store.rows, key).unwrap()), then, "{key}, overwritten: {overwritten:?}");
+            }
+            let scanned: Vec<_> = snapshot.range::<&[u8]>(&store.rows, ..).map(|row| text(Some(row.unwrap().1))).collect();
+            assert_eq!(scanned, [then.clone(), then.clone(), then.clone()]);
+            let now = keys.map(|key| if overwritten.contains(&key) { some("newer") } else { then.clone() });
+            assert_eq!(keys.map(|key| store.get(key)), now);
+            // Late questions are no reason to give a verdict a second time, and the other way round.
+            let verdicts = store.engine.statuses(Timestamp::MAX, 100).unwrap();
+            let of_rolled_back = |(row, start_ts): &(percolite::RowKey, Timestamp)| {
+                store.engine.row(row, *start_ts).unwrap().status == Some(percolite::row::Status::RolledBack)
+            };
+            assert!(!committed || !verdicts.iter().any(of_rolled_back), "committed, and recorded as rolled back: {verdicts:?}");
+        }
+    }
+}
+
+/// A transaction with its first row as primary, cut off before its commit point or right after it.
+fn leave_orphans(world: &World, keys: &'static [&str; 3], committed: bool) {
+    let store = world.open();
+    store.put_all(keys, "old");
+    drop(store);
+    world.leave_behind(
+        |store, txn| keys.iter().for_each(|key| txn.put(&store.rows, key, "new").unwrap()),
+        move |groups, rows| commits(groups, &rows.row_of(keys[usize::from(committed)])).then_some(Act::Refuse),
+    );
+}
+
+fn an_idle_transaction_still_conflicts(world: &World) {
+    let store =
+        world.open_with(world.builder().conflict_slots(64).durability(Durability::Buffered).age_max(Duration::from_secs(3 * 3600)));
+    store.put("k", "old");
+    let mut idle = store.begin().unwrap();
+    assert_eq!(text(idle.get(&store.rows, "k").unwrap()), some("old"));
+    store.put("k", "new");
+    for step in 0..4 {
+        for number in 0..500 {
+            store.put(&format!("load {step} {number}"), "x");
+        }
+        world.clock.step(HOUR_MS / 4);
+    }
+    idle.put(&store.rows, "k", "late").unwrap();
+    assert_conflict(idle.commit());
+    assert_eq!(store.get("k"), some("new"));
+}
+
+fn an_idle_transaction_is_not_refused_for_nothing(world: &World) {
+    let store = world.open_with(world.builder().conflict_slots(16).durability(Durability::Buffered));
+    store.put("k", "old");
+    let mut idle = store.begin().unwrap();
+    for number in 0..500 {
+        store.put(&format!("load {number}"), "x");
+    }
+    idle.put(&store.rows, "k", "late").unwrap();
+    idle.put(&store.rows, "new", "late").unwrap();
+    idle.commit().unwrap();
+    assert_eq!([store.get("k"), store.get("new")], [some("late"), some("late")]);
+}

@@ -1,0 +1,440 @@
+//! Reads: what a reader sees while somebody writes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use percolite::engine::Group;
+use percolite::protocol::{Asker, CommitPoint, Prewrite};
+use percolite::row::{Mutation, Status, Value};
+use percolite::{Commit, Durability, Keyspace, Result, Snapshot, Store};
+
+use crate::hand::{put, row, ts, txn, write};
+use crate::report::{Case, EMBEDDED, EMBEDDED_TWO, NO_LOCKS, ONE, STEPS, STORES, TWO, WHOLE_STORE};
+use crate::scans;
+use crate::tap::{Act, Gate, commits, locks};
+use crate::world::{Opened, Thread, World, assert_conflict, long, some, spawn, text};
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new(19, "a secondary is read as its primary says: committed before")
+            .on(TWO, a_locked_secondary_committed_before_the_reader_is_new)
+            .on(TWO, an_orphan_secondary_committed_before_the_reader_is_new)
+            .not_on(STEPS, WHOLE_STORE)
+            .not_on(ONE, NO_LOCKS),
+        Case::new(20, "a secondary is read as its primary says: committed after")
+            .on(TWO, a_locked_secondary_committed_after_the_reader_is_old)
+            .not_on(STEPS, WHOLE_STORE)
+            .not_on(ONE, NO_LOCKS),
+        Case::new(21, "what one snapshot learned of a lock is not used for another")
+            .on(TWO, what_one_snapshot_learned_is_not_used_for_another)
+            .not_on(STEPS, WHOLE_STORE)
+            .not_on(ONE, NO_LOCKS),
+        Case::new(22, "no reader slips in between a timestamp and its lock")
+            .on(STORES, no_reader_slips_in_before_a_lock_is_visible)
+            .not_on(STEPS, WHOLE_STORE),
+        Case::new(23, "a commit_ts is given, its batch not applied: reads repeat")
+            .on(STORES, a_read_repeats_over_a_commit_that_is_not_applied)
+            .not_on(STEPS, WHOLE_STORE),
+        Case::new(24, "a commit of many rows is seen whole or not at all")
+            .on(STORES, a_spinning_reader_sees_all_or_nothing)
+            .not_on(STEPS, WHOLE_STORE),
+        Case::new(25, "lock and write columns are read at one moment")
+            .on(STORES, a_commit_between_the_columns_is_not_seen_by_half)
+            .on(STORES, an_acknowledged_commit_is_never_unseen)
+            .not_on(STEPS, WHOLE_STORE),
+        Case::new(26, "holds and roll-backs on top do not hide or redate a put")
+            .on(STEPS | TWO, holds_and_roll_backs_leave_the_version_alone)
+            .on(STORES, a_held_row_reads_as_before),
+        Case::new(27, "a scan over locks misses no row and repeats none")
+            .on(TWO, scans::locks_at_page_borders_hide_nothing)
+            .not_on(STEPS, WHOLE_STORE)
+            .not_on(ONE, NO_LOCKS),
+        Case::new(28, "a transaction reads its own writes, in scans too")
+            .on(STORES, scans::own_writes_are_read_everywhere)
+            .not_on(STEPS, WHOLE_STORE),
+        Case::new(29, "keys that are prefixes of each other never mix")
+            .on(STORES, scans::prefixes_of_each_other_never_mix)
+            .not_on(STEPS, WHOLE_STORE),
+        Case::new(30, "two transactions with one read_ts stay apart")
+            .on(STEPS | TWO, one_read_ts_is_not_one_transaction)
+            .on(EMBEDDED, transactions_of_one_watermark_stay_apart)
+            .on(EMBEDDED_TWO, orphans_of_one_watermark_have_fates_of_their_own),
+    ]
+}
+
+/// Commits `a` (the primary) and `b`, and stops where `stop` says.
+fn stopped_commit(
+    writer: &Opened,
+    stop: impl Fn(&[Group], &Keyspace) -> bool + Send + Sync + 'static,
+) -> (Gate, Thread<Result<Commit>>) {
+    let (gate, barrier) = Gate::closed();
+    let watched = writer.rows.clone();
+    writer.tap.on_write(move |groups| {
+        if stop(groups, &watched) {
+            barrier.pass();
+        }
+        Act::Pass
+    });
+    let (store, rows) = (writer.store.clone(), writer.rows.clone());
+    let commit = spawn(move || {
+        let mut txn = store.begin().unwrap();
+        txn.put(&rows, "a", "new")?;
+        txn.put(&rows, "b", long("new"))?;
+        txn.commit()
+    });
+    gate.wait_for_arrival();
+    (gate, commit)
+}
+
+fn at_secondary(groups: &[Group], rows: &Keyspace) -> bool {
+    commits(groups, &rows.row_of("b")) && !commits(groups, &rows.row_of("a"))
+}
+
+fn at_commit_point(groups: &[Group], rows: &Keyspace) -> bool {
+    commits(groups, &rows.row_of("a"))
+}
+
+fn prepared(world: &World) -> (Opened, Opened) {
+    let writer = world.open();
+    writer.put_all(&["a", "b"], "old");
+    let reader = if world.is_shared() {
+        world.open()
+    } else {
+        let (store, rows) = (writer.store.clone(), writer.rows.clone());
+        Opened { store, rows, tap: Arc::clone(&writer.tap), engine: Arc::clone(&writer.engine) }
+    };
+    (writer, reader)
+}
+
+fn read(snapshot: &Snapshot, rows: &Keyspace) -> [Option<String>; 2] {
+    ["b", "a"].map(|key| text(snapshot.get(rows, key).unwrap()))
+}
+
+fn old() -> [Option<String>; 2] {
+    [some("old"), some("old")]
+}
+
+fn new() -> [Option<String>; 2] {
+    [Some(long("new")), some("new")]
+}
+
+/// By a transaction: on the embedded engines a snapshot waits for what is durable.
+fn read_now(reader: &Opened) -> [Option<String>; 2] {
+    let txn = reader.begin().unwrap();
+    ["b", "a"].map(|key| text(txn.get(&reader.rows, key).unwrap()))
+}
+
+fn a_locked_secondary_committed_before_the_reader_is_new(world: &World) {
+    let (writer, reader) = prepared(world);
+    let (gate, commit) = stopped_commit(&writer, at_secondary);
+    assert!(writer.engine.view().unwrap().lock(&writer.row("b")).unwrap().is_some());
+    assert_eq!(read_now(&reader), new());
+    let scanned: Vec<_> = reader.begin().unwrap().range::<&[u8]>(&reader.rows, ..).map(|row| row.unwrap().1).collect();
+    assert_eq!(scanned, [b"new".to_vec(), long("new").into_bytes()]);
+    gate.open();
+    commit.join().unwrap();
+    assert_eq!(read_now(&reader), new());
+    assert_eq!(reader.locks_left(), 0);
+}
+
+fn an_orphan_secondary_committed_before_the_reader_is_new(world: &World) {
+    let before = world.open();
+    before.put_all(&["a", "b"], "old");
+    drop(before);
+    world.leave_behind(
+        |store, txn| {
+            txn.put(&store.rows, "a", "new").unwrap();
+            txn.put(&store.rows, "b", long("new")).unwrap();
+        },
+        |groups, rows| at_secondary(groups, rows).then_some(Act::Refuse),
+    );
+    let store = world.open_unswept();
+    assert_eq!(store.locks_left(), 1);
+    assert_eq!(text(store.begin().unwrap().get(&store.rows, "b").unwrap()), Some(long("new")));
+    assert_eq!((store.locks_left(), store.stats().rolled_forward), (0, 1));
+    assert_eq!(read_now(&store), new());
+}
+
+fn a_locked_secondary_committed_after_the_reader_is_old(world: &World) {
+    let (writer, reader) = prepared(world);
+    let early = reader.snapshot().unwrap();
+    let (first, commit) = stopped_commit(&writer, at_commit_point);
+    // This one's view has the locks already.
+    let late = reader.snapshot().unwrap();
+    let late_txn = reader.begin().unwrap();
+    if world.is_shared() {
+        // The commit timestamp is chosen; whoever reads now pushes the writer above itself.
+        assert_eq!(read(&late, &reader.rows), old());
+        assert_eq!(text(late_txn.get(&reader.rows, "b").unwrap()), some("old"));
+    }
+    let (second, barrier) = Gate::closed();
+    let watched = writer.rows.clone();
+    writer.tap.on_write(move |groups| {
+        if at_secondary(groups, &watched) {
+            barrier.pass();
+        }
+        Act::Pass
+    });
+    first.open();
+    second.wait_for_arrival();
+    assert_eq!([read(&early, &reader.rows), read(&late, &reader.rows)], [old(), old()]);
+    assert_eq!(text(late_txn.get(&reader.rows, "b").unwrap()), some("old"));
+    second.open();
+    let commit = commit.join().unwrap();
+    assert!(commit.ts > late.read_ts() && commit.ts > late_txn.read_ts());
+    assert_eq!([read(&early, &reader.rows), read(&late, &reader.rows)], [old(), old()]);
+    assert_eq!(read_now(&reader), new());
+}
+
+/// tikv #10570
+fn what_one_snapshot_learned_is_not_used_for_another(world: &World) {
+    let (writer, reader) = prepared(world);
+    let (first, commit) = stopped_commit(&writer, at_commit_point);
+    let before = reader.snapshot().unwrap();
+    assert_eq!(read(&before, &reader.rows), old());
+    let (second, barrier) = Gate::closed();
+    let watched = writer.rows.clone();
+    writer.tap.on_write(move |groups| {
+        if at_secondary(groups, &watched) {
+            barrier.pass();
+        }
+        Act::Pass
+    });
+    first.open();
+    second.wait_for_arrival();
+    for _ in 0..3 {
+        assert_eq!(read(&before, &reader.rows), old());
+        assert_eq!(read_now(&reader), new());
+    }
+    second.open();
+    commit.join().unwrap();
+    assert_eq!((read(&before, &reader.rows), read_now(&reader)), (old(), new()));
+}
+
+/// tikv: `test_atomic_getting_max_ts_and_storing_memory_lock`
+fn no_reader_slips_in_before_a_lock_is_visible(world: &World) {
+    let (writer, reader) = prepared(world);
+    let first_write = |groups: &[Group], rows: &Keyspace| {
+        let row = rows.row_of("a");
+        locks(groups, &row) || commits(groups, &row)
+    };
+    let stopped = stopped_commit(&writer, first_write);
+    let (snapshot, txn) = (reader.snapshot().unwrap(), reader.begin().unwrap());
+    assert_eq!(read(&snapshot, &reader.rows), old());
+    let (gate, commit) = stopped;
+    gate.open();
+    let commit = commit.join().unwrap();
+    assert!(commit.ts > snapshot.read_ts() && commit.ts > txn.read_ts());
+    assert_eq!(read(&snapshot, &reader.rows), old());
+    assert_eq!(text(txn.get(&reader.rows, "b").unwrap()), some("old"));
+    assert_eq!(read_now(&reader), new());
+}
+
+/// badger's watermark; matrixone #3990
+fn a_read_repeats_over_a_commit_that_is_not_applied(world: &World) {
+    let (writer, reader) = prepared(world);
+    let (gate, commit) = stopped_commit(&writer, at_commit_point);
+    let readers: Vec<_> = (0..3).map(|_| reader.begin().unwrap()).collect();
+    let look = || readers.iter().map(|txn| text(txn.get(&reader.rows, "b").unwrap())).collect::<Vec<_>>();
+    let first = look();
+    assert_eq!(first, [some("old"), some("old"), some("old")]);
+    gate.open();
+    let commit = commit.join().unwrap();
+    assert_eq!(look(), first);
+    assert!(readers.iter().all(|txn| txn.read_ts() < commit.ts));
+    assert_eq!(read_now(&reader), new());
+}
+
+fn a_spinning_reader_sees_all_or_nothing(world: &World) {
+    const ROWS: u64 = 60;
+    let buffered = || world.open_with(world.builder().durability(Durability::Buffered));
+    let writer = buffered();
+    let reader_client = world.is_shared().then(buffered);
+    let reader = reader_client.as_ref().unwrap_or(&writer);
+    let fill = |store: &Store, rows: &Keyspace, generation: u64| {
+        let mut txn = store.begin().unwrap();
+        for row in 0..ROWS {
+            txn.put(rows, row.to_be_bytes(), generation.to_be_bytes()).unwrap();
+        }
+        txn.commit()
+    };
+    fill(&writer, &writer.rows, 0).unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let readers: Vec<_> = (0..2)
+        .map(|_| {
+            let (store, rows, stop) = (reader.store.clone(), reader.rows.clone(), Arc::clone(&stop));
+            spawn(move || {
+                let (mut last, mut changes) = (0, 0_u64);
+                while !stop.load(Ordering::SeqCst) {
+                    let txn = store.begin().unwrap();
+                    let scan = |row: Result<(Vec<u8>, Vec<u8>)>| u64::from_be_bytes(row.unwrap().1.try_into().unwrap());
+                    let seen: Vec<u64> = txn.range::<&[u8]>(&rows, ..).map(scan).collect();
+                    assert_eq!(seen.len() as u64, ROWS);
+                    assert!(seen.iter().all(|generation| *generation == seen[0]), "torn: {seen:?}");
+                    let point = txn.get(&rows, 7_u64.to_be_bytes()).unwrap().unwrap();
+                    assert_eq!(u64::from_be_bytes(point.try_into().unwrap()), seen[0]);
+                    assert!(seen[0] >= last, "back from {last} to {}", seen[0]);
+                    changes += u64::from(seen[0] > last);
+                    last = seen[0];
+                }
+                changes
+            })
+        })
+        .collect();
+    for generation in 1..=150 {
+        // A reader that pushes the writer again and again does not stop it for ever.
+        while let Err(why) = fill(&writer, &writer.rows, generation) {
+            assert!(why.is_retryable(), "{why}");
+        }
+    }
+    stop.store(true, Ordering::SeqCst);
+    let changes: u64 = readers.into_iter().map(|reader| reader.join()).sum();
+    assert!(changes > 0, "the readers saw nothing happen");
+}
+
+fn a_commit_between_the_columns_is_not_seen_by_half(world: &World) {
+    for scan in [false, true] {
+        let world = world.another();
+        let (writer, reader) = prepared(&world);
+        writer.put("k", "old");
+        let txn = reader.begin().unwrap();
+        // The lock column has been read, the write column has not.
+        let (store, rows) = (writer.store.clone(), writer.rows.clone());
+        let committed = Arc::new(AtomicBool::new(false));
+        let done = Arc::clone(&committed);
+        reader.tap.on_next_read(move || {
+            let mut txn = store.begin().unwrap();
+            txn.put(&rows, "k", "new").unwrap();
+            txn.put(&rows, "k2", "new").unwrap();
+            txn.commit().unwrap();
+            done.store(true, Ordering::SeqCst);
+        });
+        let look = || match scan {
+            true => txn.prefix(&reader.rows, "k").map(|row| text(Some(row.unwrap().1))).collect::<Vec<_>>(),
+            false => ["k", "k2"].into_iter().map(|key| text(txn.get(&reader.rows, key).unwrap())).collect(),
+        };
+        let expected = if scan { vec![some("old")] } else { vec![some("old"), None] };
+        assert_eq!(look(), expected);
+        assert!(committed.load(Ordering::SeqCst), "nothing was committed in between");
+        assert_eq!(look(), expected);
+        assert_eq!([reader.get("k"), reader.get("k2")], [some("new"), some("new")]);
+    }
+}
+
+fn an_acknowledged_commit_is_never_unseen(world: &World) {
+    let (writer, reader) = prepared(world);
+    let acknowledged = Arc::new(AtomicU64::new(0));
+    let stop = Arc::new(AtomicBool::new(false));
+    for key in ["a", "b"] {
+        writer.put(key, 0_u64.to_be_bytes());
+    }
+    let readers: Vec<_> = (0..2)
+        .map(|_| {
+            let (store, rows) = (reader.store.clone(), reader.rows.clone());
+            let (acknowledged, stop) = (Arc::clone(&acknowledged), Arc::clone(&stop));
+            spawn(move || {
+                while !stop.load(Ordering::SeqCst) {
+                    let known = acknowledged.load(Ordering::SeqCst);
+                    let txn = store.begin().unwrap();
+                    let [b, a] = ["b", "a"].map(|key| {
+                        u64::from_be_bytes(txn.get(&rows, key).unwrap().unwrap().try_into().unwrap())
+                    });
+                    assert!(b >= known && a >= known, "{known} was acknowledged, {b} and {a} seen");
+                    assert_eq!(a, b);
+                }
+            })
+        })
+        .collect();
+    for number in 1..=300_u64 {
+        let options = percolite::TxnOptions { durability: Some(Durability::Buffered), ..Default::default() };
+        let mut txn = writer.begin_with(options).unwrap();
+        for key in ["a", "b"] {
+            txn.put(&writer.rows, key, number.to_be_bytes()).unwrap();
+        }
+        txn.commit().unwrap();
+        acknowledged.store(number, Ordering::SeqCst);
+    }
+    stop.store(true, Ordering::SeqCst);
+    readers.into_iter().for_each(|reader| reader.join());
+}
+
+fn holds_and_roll_backs_leave_the_version_alone(world: &World) {
+    let hand = world.hand();
+    hand.write(txn(10), "k", "v", 11);
+    let version = hand.record("k");
+    hand.prewrite(&write(txn(20), "k", Mutation::Hold)).unwrap();
+    assert_eq!(hand.value("k"), some("v"));
+    hand.commit(txn(20), "k", 21).unwrap();
+    hand.roll_back(txn(30), "k").unwrap();
+    assert_eq!(hand.check(txn(40), "k", Asker::Orphan), Ok(CommitPoint::RolledBack));
+    assert_eq!((hand.record("k"), hand.lock("k")), (version, None));
+    assert_eq!(hand.status("k", txn(20)), Some(Status::Committed(ts(21))));
+    assert_eq!(hand.value("k"), some("v"));
+}
+
+fn a_held_row_reads_as_before(world: &World) {
+    let store = world.open();
+    let put_at = store.put("k", "v").ts;
+    let before = store.snapshot().unwrap();
+    for _ in 0..3 {
+        let mut holder = store.begin().unwrap();
+        assert_eq!(text(holder.get_for_update(&store.rows, "k").unwrap()), some("v"));
+        assert_eq!(holder.get_for_update(&store.rows, "absent").unwrap(), None);
+        holder.put(&store.rows, "other", "w").unwrap();
+        holder.commit().unwrap();
+    }
+    let found = store.engine.view().unwrap().write(&store.row("k")).unwrap().unwrap();
+    assert_eq!((found.commit_ts, &found.value), (put_at, &Some(Value::Inline(percolite::row::Bytes(b"v".to_vec())))));
+    for snapshot in [before, store.snapshot().unwrap()] {
+        assert_eq!(text(snapshot.get(&store.rows, "k").unwrap()), some("v"));
+        assert_eq!(snapshot.get(&store.rows, "absent").unwrap(), None);
+        let keys: Vec<_> = snapshot.range(&store.rows, .."l").map(|row| row.unwrap().0).collect();
+        assert_eq!(keys, [b"k"]);
+    }
+}
+
+fn one_read_ts_is_not_one_transaction(world: &World) {
+    let hand = world.hand();
+    let (one, two) = (txn(10), txn(11));
+    let both_read_at = |request: Prewrite| Prewrite { read_ts: ts(9), ..request };
+    hand.prewrite(&both_read_at(put(one, "a", "one"))).unwrap();
+    hand.prewrite(&both_read_at(put(two, "b", "two"))).unwrap();
+    hand.commit(one, "a", 20).unwrap();
+    assert_eq!(hand.check(two, "b", Asker::Orphan), Ok(CommitPoint::RolledBack));
+    assert_eq!(hand.check(one, "a", Asker::Orphan), Ok(CommitPoint::Committed(ts(20))));
+    assert_eq!(hand.check(two, "a", Asker::Orphan), Ok(CommitPoint::RolledBack));
+    assert!(hand.prewrite(&both_read_at(put(txn(12), "a", "three"))).is_err());
+    assert_eq!((hand.value("a"), hand.value("b")), (some("one"), None));
+}
+
+fn transactions_of_one_watermark_stay_apart(world: &World) {
+    let store = world.open();
+    store.put("k", "old");
+    let (mut one, mut two, three) = (store.begin().unwrap(), store.begin().unwrap(), store.begin().unwrap());
+    assert_eq!([one.read_ts(), two.read_ts()], [three.read_ts(); 2]);
+    assert!(one.start_ts() < two.start_ts() && two.start_ts() < three.start_ts());
+    let names = [(one.start_ts(), one.owner()), (two.start_ts(), two.owner())];
+    one.put(&store.rows, "k", "one").unwrap();
+    two.put(&store.rows, "k", "two").unwrap();
+    let commit = one.commit().unwrap();
+    assert_conflict(two.commit());
+    assert_eq!(text(three.get(&store.rows, "k").unwrap()), some("old"));
+    let status = |(start_ts, owner)| store.txn_status(&store.row("k"), start_ts, owner).unwrap();
+    assert_eq!(names.map(status), [CommitPoint::Committed(commit.ts), CommitPoint::RolledBack]);
+}
+
+fn orphans_of_one_watermark_have_fates_of_their_own(world: &World) {
+    let hand = world.hand();
+    for (t, [primary, secondary]) in [(txn(10), ["a", "b"]), (txn(11), ["c", "d"])] {
+        for key in [primary, secondary] {
+            hand.prewrite(&Prewrite { read_ts: ts(9), primary: row(primary), ..put(t, key, "new") }).unwrap();
+        }
+    }
+    hand.commit(txn(10), "a", 12).unwrap();
+    drop(hand);
+    let store = world.open_unswept();
+    assert_eq!(store.locks_left(), 3);
+    assert_eq!([store.get("d"), store.get("b")], [None, some("new")]);
+    assert_eq!([store.get("c"), store.get("a")], [None, some("new")]);
+    assert_eq!(store.locks_left(), 0);
+}

@@ -1,0 +1,195 @@
+//! Reads of many rows: over locks, over own writes, over keys that are prefixes of each other.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use percolite::{Keyspace, Scan, Snapshot, Txn};
+
+use crate::tap::{Act, commits};
+use crate::world::{Dice, World};
+
+type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn rows(scan: impl Iterator<Item = percolite::Result<(Vec<u8>, Vec<u8>)>>) -> Vec<(Vec<u8>, Vec<u8>)> {
+    scan.map(Result::unwrap).collect()
+}
+
+/// From both ends, as the dice say.
+fn alternating(mut scan: Scan, dice: &mut Dice) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let (mut front, mut back) = (Vec::new(), Vec::new());
+    loop {
+        let forward = dice.below(2) == 0;
+        match if forward { scan.next() } else { scan.next_back() } {
+            Some(row) if forward => front.push(row.unwrap()),
+            Some(row) => back.push(row.unwrap()),
+            None => break,
+        }
+    }
+    back.reverse();
+    front.extend(back);
+    front
+}
+
+fn key(number: u64) -> Vec<u8> {
+    format!("k{number:05}").into_bytes()
+}
+
+/// Several pages of rows, of which many are locked by orphans: of a transaction that is committed, and of one that is not.
+pub fn locks_at_page_borders_hide_nothing(world: &World) {
+    const ROWS: u64 = 1500;
+    let mut dice = world.dice();
+    let mut model = Model::new();
+    let before = world.open();
+    let mut txn = before.begin().unwrap();
+    for number in (0..ROWS).filter(|_| dice.below(2) == 0) {
+        txn.put(&before.rows, key(number), "old").unwrap();
+        model.insert(key(number), b"old".to_vec());
+    }
+    txn.commit().unwrap();
+    drop(before);
+
+    // Uncommitted ones first: nobody may meet them on the way to making the others.
+    let numbers: Vec<u64> = (0..ROWS).collect();
+    let (uncommitted, committed): (Vec<u64>, Vec<u64>) = numbers.iter().partition(|number| *number % 7 < 3);
+    let write = |numbers: &[u64], value: &'static str| {
+        let numbers = numbers.to_vec();
+        move |store: &crate::world::Opened, txn: &mut Txn| {
+            for number in &numbers {
+                if number % 5 == 0 {
+                    txn.delete(&store.rows, key(*number)).unwrap();
+                } else {
+                    txn.put(&store.rows, key(*number), value).unwrap();
+                }
+            }
+        }
+    };
+    let lost_primary = key(uncommitted[0]);
+    world.leave_behind(write(&uncommitted, "lost"), move |groups, rows| {
+        commits(groups, &rows.row_of(&lost_primary)).then_some(Act::Refuse)
+    });
+    let (primary, secondary) = (key(committed[0]), key(committed[1]));
+    world.leave_behind(write(&committed, "new"), move |groups, rows| {
+        let late = commits(groups, &rows.row_of(&secondary)) && !commits(groups, &rows.row_of(&primary));
+        late.then_some(Act::Refuse)
+    });
+    for number in committed {
+        if number % 5 == 0 {
+            model.remove(&key(number));
+        } else {
+            model.insert(key(number), b"new".to_vec());
+        }
+    }
+
+    let expected: Vec<_> = model.into_iter().collect();
+    let reversed: Vec<_> = expected.iter().rev().cloned().collect();
+    let directions: [fn(&Snapshot, &Keyspace, &mut Dice) -> Vec<(Vec<u8>, Vec<u8>)>; 3] = [
+        |snapshot, keyspace, _| rows(snapshot.range::<&[u8]>(keyspace, ..)),
+        |snapshot, keyspace, _| rows(snapshot.range::<&[u8]>(keyspace, ..).rev()),
+        |snapshot, keyspace, dice| alternating(snapshot.range::<&[u8]>(keyspace, ..), dice),
+    ];
+    // Each direction again and again over the same snapshot: the first scan resolves the locks that the view still shows.
+    let store = world.open_unswept();
+    assert!(store.locks_left() > 1000);
+    let snapshot = store.snapshot().unwrap();
+    let start = dice.below(3) as usize;
+    for turn in start..start + 6 {
+        let seen = directions[turn % 3](&snapshot, &store.rows, &mut dice);
+        let wanted = if turn % 3 == 1 { &reversed } else { &expected };
+        assert!(seen == *wanted, "direction {}: {} rows of {}", turn % 3, seen.len(), wanted.len());
+    }
+    assert_eq!(rows(store.snapshot().unwrap().range::<&[u8]>(&store.rows, ..)), expected);
+}
+
+pub fn own_writes_are_read_everywhere(world: &World) {
+    let mut dice = world.dice();
+    let store = world.open();
+    let mut committed = Model::new();
+    for _ in 0..4 {
+        let mut txn = store.begin().unwrap();
+        let mut seen = committed.clone();
+        for _ in 0..400 {
+            let key = key(dice.below(600));
+            match dice.below(4) {
+                0 => {
+                    txn.delete(&store.rows, &key).unwrap();
+                    seen.remove(&key);
+                }
+                1 => {
+                    let found = txn.get_for_update(&store.rows, &key).unwrap();
+                    assert_eq!(found.as_ref(), seen.get(&key));
+                }
+                _ => {
+                    let value = dice.below(1_000_000).to_string().into_bytes();
+                    txn.put(&store.rows, &key, &value).unwrap();
+                    seen.insert(key, value);
+                }
+            }
+        }
+        compare(&txn, &store.rows, &seen, &mut dice);
+        txn.commit().unwrap();
+        committed = seen;
+        assert_eq!(rows(store.begin().unwrap().range::<&[u8]>(&store.rows, ..)), committed.clone().into_iter().collect::<Vec<_>>());
+    }
+}
+
+fn compare(txn: &Txn, keyspace: &Keyspace, model: &Model, dice: &mut Dice) {
+    let keys: Vec<Vec<u8>> = (0..600).map(key).collect();
+    let wanted: Vec<_> = keys.iter().map(|key| model.get(key).cloned()).collect();
+    assert_eq!(txn.multi_get(keyspace, &keys).unwrap(), wanted);
+    for (key, value) in keys.iter().zip(&wanted) {
+        assert_eq!((txn.get(keyspace, key).unwrap().as_ref(), txn.contains(keyspace, key).unwrap()), (value.as_ref(), value.is_some()));
+    }
+    for _ in 0..20 {
+        let (from, to) = (key(dice.below(600)), key(dice.below(600)));
+        let bound = |key: Vec<u8>, sort| match sort {
+            0 => Bound::Included(key),
+            1 => Bound::Excluded(key),
+            _ => Bound::Unbounded,
+        };
+        let bounds = (bound(from, dice.below(3)), bound(to, dice.below(3)));
+        let inside = |key: &Vec<u8>| std::ops::RangeBounds::contains(&bounds, key);
+        let wanted: Vec<_> = model.iter().filter(|(key, _)| inside(key)).map(|(k, v)| (k.clone(), v.clone())).collect();
+        assert_eq!(rows(txn.range(keyspace, bounds.clone())), wanted);
+        assert_eq!(rows(txn.range(keyspace, bounds.clone()).rev()), wanted.iter().rev().cloned().collect::<Vec<_>>());
+        assert_eq!(alternating(txn.range(keyspace, bounds.clone()), dice), wanted);
+    }
+    let wanted: Vec<_> = model.iter().filter(|(key, _)| key.starts_with(b"k002")).map(|(k, v)| (k.clone(), v.clone())).collect();
+    assert_eq!(rows(txn.prefix(keyspace, "k002")), wanted);
+}
+
+/// Versions, long values, locks and scans of keys that only differ in what follows a common beginning.
+pub fn prefixes_of_each_other_never_mix(world: &World) {
+    let keys: Vec<&[u8]> = vec![b"a", b"a\0", b"a\0\0", b"a\0\x01", b"a\0\xff", b"a\0\xff\0", b"a\x01", b"a\xff", b"a\xff\xff", b"b"];
+    let mut dice = world.dice();
+    let mut snapshots = Vec::new();
+    let mut model = Model::new();
+    let store = world.open();
+    for round in 0..60 {
+        let mut txn = store.begin().unwrap();
+        for _ in 0..=dice.below(3) {
+            let key = keys[dice.below(keys.len() as u64) as usize];
+            if dice.below(5) == 0 {
+                txn.delete(&store.rows, key).unwrap();
+                model.remove(key);
+            } else {
+                let mut value = format!("{round} {key:?} ").into_bytes();
+                value.resize(if dice.below(2) == 0 { 40 } else { 400 }, b'.');
+                txn.put(&store.rows, key, &value).unwrap();
+                model.insert(key.to_vec(), value);
+            }
+        }
+        txn.commit().unwrap();
+        snapshots.push((store.snapshot().unwrap(), model.clone()));
+    }
+    for (snapshot, model) in &snapshots {
+        for key in &keys {
+            assert_eq!(snapshot.get(&store.rows, key).unwrap().as_ref(), model.get(*key), "{}", key.escape_ascii());
+        }
+        assert_eq!(rows(snapshot.range::<&[u8]>(&store.rows, ..)), model.clone().into_iter().collect::<Vec<_>>());
+        let inside: Vec<_> = model.iter().filter(|(key, _)| key.starts_with(b"a\0")).map(|(k, v)| (k.clone(), v.clone())).collect();
+        assert_eq!(rows(snapshot.prefix(&store.rows, b"a\0")), inside);
+    }
+    drop((snapshots, store));
+    let store = world.open();
+    assert_eq!(rows(store.snapshot().unwrap().range::<&[u8]>(&store.rows, ..)), model.into_iter().collect::<Vec<_>>());
+}

@@ -1,0 +1,266 @@
+//! An engine in front of another one that a test can stop, cut off, make fail and look through.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use percolite::engine::{Capabilities, Engine, EngineError, Group, Outcome, Page, View};
+use percolite::row::{Edit, KeyspaceId, Lock, Row, RowChange, RowKey, Status, WriteRecord};
+use percolite::timestamp::Timestamp;
+
+/// What becomes of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    Pass,
+    /// It fails and has no effect.
+    Refuse,
+    /// It takes effect and fails.
+    Lose,
+}
+
+type OnWrite = Arc<dyn Fn(&[Group]) -> Act + Send + Sync>;
+type OnSync = Arc<dyn Fn() -> Act + Send + Sync>;
+type OnRead = Arc<dyn Fn() + Send + Sync>;
+
+/// The test's end of a [`Tap`].
+#[derive(Default)]
+pub struct Control {
+    dead: AtomicBool,
+    writes: AtomicU64,
+    cut: Mutex<Option<(u64, Act)>>,
+    on_write: Mutex<Option<OnWrite>>,
+    on_sync: Mutex<Option<OnSync>>,
+    on_read: Mutex<Option<OnRead>>,
+}
+
+impl Control {
+    /// Called before every `apply`; it may block.
+    pub fn on_write(&self, hook: impl Fn(&[Group]) -> Act + Send + Sync + 'static) {
+        *self.on_write.lock().unwrap() = Some(Arc::new(hook));
+    }
+
+    /// Called before every `sync`; it may block.
+    pub fn on_sync(&self, hook: impl Fn() -> Act + Send + Sync + 'static) {
+        *self.on_sync.lock().unwrap() = Some(Arc::new(hook));
+    }
+
+    /// Called once, before the next time that a write column is read through a view.
+    pub fn on_next_read(&self, hook: impl Fn() + Send + Sync + 'static) {
+        *self.on_read.lock().unwrap() = Some(Arc::new(hook));
+    }
+
+    pub fn no_hooks(&self) {
+        *self.on_write.lock().unwrap() = None;
+        *self.on_sync.lock().unwrap() = None;
+    }
+
+    /// How many writes of any sort there were.
+    pub fn writes(&self) -> u64 {
+        self.writes.load(Ordering::SeqCst)
+    }
+
+    /// Cuts the engine off at the `index`-th write from now on, counted from 0: that write suffers `act`, and
+    /// everything after it fails.
+    pub fn cut_at(&self, index: u64, act: Act) {
+        *self.cut.lock().unwrap() = Some((self.writes() + index, act));
+    }
+
+    /// Whether it has been cut off.
+    pub fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::SeqCst)
+    }
+
+    fn alive(&self) -> Result<(), EngineError> {
+        if self.is_dead() { Err(EngineError::Unknown("cut off".into())) } else { Ok(()) }
+    }
+
+    fn write<T>(&self, act: Act, write: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
+        self.alive()?;
+        let index = self.writes.fetch_add(1, Ordering::SeqCst);
+        let cut = *self.cut.lock().unwrap();
+        let act = match cut {
+            Some((at, act)) if at == index => {
+                self.dead.store(true, Ordering::SeqCst);
+                act
+            }
+            _ => act,
+        };
+        suffer(act, write)
+    }
+}
+
+fn suffer<T>(act: Act, call: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
+    match act {
+        Act::Pass => return call(),
+        Act::Refuse => {}
+        Act::Lose => drop(call()?),
+    }
+    Err(EngineError::Unknown("made to fail".into()))
+}
+
+/// See the module.
+pub struct Tap {
+    pub engine: Arc<dyn Engine>,
+    pub control: Arc<Control>,
+}
+
+impl Engine for Tap {
+    fn capabilities(&self) -> Capabilities {
+        self.engine.capabilities()
+    }
+    fn view(&self) -> Result<Arc<dyn View>, EngineError> {
+        self.control.alive()?;
+        Ok(Arc::new(TapView { view: self.engine.view()?, control: Arc::clone(&self.control) }))
+    }
+    fn row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
+        self.control.alive()?;
+        self.engine.row(row, start_ts)
+    }
+    fn apply(&self, groups: &[Group]) -> Result<Vec<Outcome>, EngineError> {
+        let hook = self.control.on_write.lock().unwrap().clone();
+        let act = hook.map_or(Act::Pass, |hook| hook(groups));
+        self.control.write(act, || self.engine.apply(groups))
+    }
+    fn sync(&self) -> Result<(), EngineError> {
+        self.control.alive()?;
+        let hook = self.control.on_sync.lock().unwrap().clone();
+        let act = hook.map_or(Act::Pass, |hook| hook());
+        suffer(act, || self.engine.sync())
+    }
+    fn meta(&self, name: &str) -> Result<Option<Vec<u8>>, EngineError> {
+        self.control.alive()?;
+        self.engine.meta(name)
+    }
+    fn metas(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, EngineError> {
+        self.control.alive()?;
+        self.engine.metas(prefix)
+    }
+    fn set_meta(&self, entries: &[(String, Option<Vec<u8>>)]) -> Result<(), EngineError> {
+        self.control.write(Act::Pass, || self.engine.set_meta(entries))
+    }
+    fn safe_point(&self) -> Result<Timestamp, EngineError> {
+        self.control.alive()?;
+        self.engine.safe_point()
+    }
+    fn advance_safe_point(&self, to: Timestamp) -> Result<(), EngineError> {
+        self.control.write(Act::Pass, || self.engine.advance_safe_point(to))
+    }
+    fn deletions(&self, upto: Timestamp, limit: usize) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
+        self.control.alive()?;
+        self.engine.deletions(upto, limit)
+    }
+    fn statuses(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {
+        self.control.alive()?;
+        self.engine.statuses(before, limit)
+    }
+    fn erase(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {
+        self.control.write(Act::Pass, || self.engine.erase(keyspace))
+    }
+}
+
+struct TapView {
+    view: Arc<dyn View>,
+    control: Arc<Control>,
+}
+
+impl TapView {
+    fn before_read(&self) {
+        let hook = self.control.on_read.lock().unwrap().take();
+        if let Some(hook) = hook {
+            hook();
+        }
+    }
+}
+
+impl View for TapView {
+    fn lock(&self, row: &RowKey) -> Result<Option<Lock>, EngineError> {
+        self.view.lock(row)
+    }
+    fn write(&self, row: &RowKey) -> Result<Option<WriteRecord>, EngineError> {
+        self.before_read();
+        self.view.write(row)
+    }
+    fn status(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError> {
+        self.view.status(row, start_ts)
+    }
+    fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Vec<u8>>, EngineError> {
+        self.view.data(row, start_ts)
+    }
+    fn version(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError> {
+        self.view.version(row, upto)
+    }
+    fn writes(&self, page: &Page<'_>) -> Result<Vec<(RowKey, WriteRecord)>, EngineError> {
+        self.before_read();
+        self.view.writes(page)
+    }
+    fn locks(&self, page: &Page<'_>) -> Result<Vec<(RowKey, Lock)>, EngineError> {
+        self.view.locks(page)
+    }
+}
+
+fn change_of<'a>(groups: &'a [Group], row: &RowKey) -> impl Iterator<Item = &'a RowChange> {
+    let row = row.clone();
+    groups.iter().flat_map(|group| &group.changes).filter(move |change| change.row == row)
+}
+
+/// Whether the call locks the row.
+pub fn locks(groups: &[Group], row: &RowKey) -> bool {
+    change_of(groups, row).any(|change| matches!(change.lock, Edit::Put(_)))
+}
+
+/// Whether the call gives the row a new version.
+pub fn commits(groups: &[Group], row: &RowKey) -> bool {
+    change_of(groups, row).any(|change| matches!(change.write, Edit::Put(_)))
+}
+
+/// Stops a thread until the test says go. Dropping it says go.
+pub struct Gate(Arc<(Mutex<Passing>, Condvar)>);
+
+#[derive(Default)]
+struct Passing {
+    arrived: bool,
+    open: bool,
+}
+
+/// The thread's side of a [`Gate`].
+#[derive(Clone)]
+pub struct Barrier(Arc<(Mutex<Passing>, Condvar)>);
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+impl Gate {
+    pub fn closed() -> (Self, Barrier) {
+        let both = Arc::new((Mutex::new(Passing::default()), Condvar::new()));
+        (Self(Arc::clone(&both)), Barrier(both))
+    }
+
+    /// Waits until somebody stands before the gate.
+    pub fn wait_for_arrival(&self) {
+        let (state, changed) = &*self.0;
+        let (state, late) = changed.wait_timeout_while(state.lock().unwrap(), PATIENCE, |state| !state.arrived).unwrap();
+        drop(state);
+        assert!(!late.timed_out(), "nobody came to the gate");
+    }
+
+    pub fn open(&self) {
+        let (state, changed) = &*self.0;
+        state.lock().unwrap().open = true;
+        changed.notify_all();
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.open();
+    }
+}
+
+impl Barrier {
+    pub fn pass(&self) {
+        let (state, changed) = &*self.0;
+        let mut state = state.lock().unwrap();
+        state.arrived = true;
+        changed.notify_all();
+        drop(changed.wait_while(state, |state| !state.open).unwrap());
+    }
+}

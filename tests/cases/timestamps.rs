@@ -1,0 +1,449 @@
+//! Timestamps and identities.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use percolite::OwnerId;
+use percolite::oracle::{JUMP_MAX_MS, LEASE_MS, LeasedOracle, MemoryOracle, Oracle};
+use percolite::owner::OwnerIds;
+use percolite::protocol::{Asker, CommitPoint, Prewrite, Refusal};
+use percolite::row::{Mutation, TxnId};
+use percolite::runtime::Runtime;
+use percolite::timestamp::Timestamp;
+
+use crate::hand::{Hand, put, ts, txn};
+use crate::report::{Case, EMBEDDED, NO_LOCKS, NO_TTL, ONE, SHARED, STEPS, STORES, TWO};
+use crate::tap::{Act, Gate, commits, locks};
+use crate::world::{Clock, HOUR_MS, TTL_MS, World, assert_conflict, some, spawn};
+
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new(11, "no start_ts is a commit_ts; forced, nothing is lost")
+            .on(STEPS | TWO, a_start_ts_that_is_a_commit_ts_loses_nothing)
+            .on(STORES, no_start_ts_is_ever_a_commit_ts),
+        Case::new(12, "a commit_ts at or below start_ts is refused")
+            .on(STEPS | TWO, a_commit_at_or_below_start_ts_is_refused)
+            .not_on(ONE, "the pipeline gives the commit_ts, above every timestamp given before: see case 11"),
+        Case::new(13, "a commit_ts below min_commit_ts is refused")
+            .on(STEPS | TWO, a_commit_below_min_commit_ts_is_refused)
+            .on(SHARED, a_reader_pushes_a_writer_above_itself)
+            .not_on(ONE, NO_LOCKS),
+        Case::new(14, "a million timestamps and ids are unique, over clock steps too")
+            .on(STEPS, a_million_timestamps_and_owner_ids_are_unique)
+            .on(STORES, a_million_transactions_have_names_of_their_own)
+            .on(STORES, a_clock_set_back_an_hour_breaks_no_order),
+        Case::new(15, "two transactions with one owner id are two transactions")
+            .on(STEPS | TWO, one_owner_id_is_not_one_transaction)
+            .on(STEPS | ONE, one_owner_id_is_not_one_transaction_in_one_phase)
+            .on(STORES, an_owner_id_that_comes_again_is_no_repeat),
+        Case::new(16, "a clock an hour off aborts no live transaction")
+            .on(STEPS, a_time_to_live_saturates)
+            .on(SHARED, a_reader_with_a_wrong_clock_aborts_nobody)
+            .on(EMBEDDED, a_clock_that_jumps_aborts_nobody),
+        Case::new(17, "a heartbeat never shortens a life, and fails after the end")
+            .on(STEPS | SHARED, a_heartbeat_never_shortens_a_life)
+            .on(SHARED, a_slow_commit_keeps_itself_alive)
+            .not_on(EMBEDDED, NO_TTL),
+        Case::new(18, "a far-future timestamp does not push the oracle")
+            .on(STEPS | SHARED, a_read_from_the_future_is_refused)
+            .on(STEPS, a_lease_follows_a_clock_a_day_at_most)
+            .on(EMBEDDED, a_clock_years_ahead_is_followed_a_day_at_most),
+    ]
+}
+
+fn a_start_ts_that_is_a_commit_ts_loses_nothing(world: &World) {
+    let hand = world.hand();
+    let orders: [fn(&Hand, &str); 3] = [
+        |hand, key| {
+            hand.write(txn(10), key, "one", 20);
+            hand.roll_back(txn(20), key).unwrap();
+        },
+        |hand, key| {
+            hand.prewrite(&put(txn(10), key, "one")).unwrap();
+            hand.roll_back(txn(20), key).unwrap();
+            hand.commit(txn(10), key, 20).unwrap();
+        },
+        |hand, key| {
+            hand.roll_back(txn(20), key).unwrap();
+            hand.write(txn(10), key, "one", 20);
+        },
+    ];
+    for (order, key) in orders.into_iter().zip(["a", "b", "c"]) {
+        order(&hand, key);
+        assert_eq!(hand.value(key), some("one"), "order {key}");
+        assert_eq!(hand.prewrite(&put(txn(20), key, "two")), Err(Refusal::RolledBack), "order {key}");
+        assert_eq!(hand.roll_back(txn(20), key), Ok(()), "order {key}");
+        assert_eq!(hand.commit(txn(20), key, 30), Err(Refusal::RolledBack), "order {key}");
+        assert_eq!(hand.value(key), some("one"), "order {key}");
+    }
+}
+
+fn no_start_ts_is_ever_a_commit_ts(world: &World) {
+    let store = world.open_with(world.builder().durability(percolite::Durability::Buffered));
+    let threads: Vec<_> = (0..4)
+        .map(|thread| {
+            let (store, rows) = (store.store.clone(), store.rows.clone());
+            spawn(move || {
+                let mut seen = Vec::new();
+                for number in 0..500 {
+                    let mut txn = store.begin().unwrap();
+                    txn.put(&rows, format!("{thread}"), format!("{number}")).unwrap();
+                    let (read_ts, start_ts) = (txn.read_ts(), txn.start_ts());
+                    let commit_ts = txn.commit().unwrap().ts;
+                    assert!(read_ts <= start_ts && start_ts < commit_ts, "{read_ts} {start_ts} {commit_ts}");
+                    seen.extend([start_ts, commit_ts]);
+                }
+                seen
+            })
+        })
+        .collect();
+    let seen: Vec<Timestamp> = threads.into_iter().flat_map(|thread| thread.join()).collect();
+    assert_eq!(seen.iter().collect::<HashSet<_>>().len(), 4 * 500 * 2);
+}
+
+fn a_commit_at_or_below_start_ts_is_refused(world: &World) {
+    let hand = world.hand();
+    hand.prewrite(&put(txn(10), "k", "v")).unwrap();
+    for too_early in [0, 9, 10] {
+        assert_eq!(hand.commit(txn(10), "k", too_early), Err(Refusal::CommitTooEarly(ts(11))));
+    }
+    assert_eq!(hand.value("k"), None);
+    assert_eq!(hand.commit(txn(10), "k", 11), Ok(ts(11)));
+}
+
+fn a_commit_below_min_commit_ts_is_refused(world: &World) {
+    let hand = world.hand();
+    hand.prewrite(&Prewrite { min_commit_ts: ts(15), ..put(txn(10), "k", "v") }).unwrap();
+    assert_eq!(hand.commit(txn(10), "k", 14), Err(Refusal::CommitTooEarly(ts(15))));
+    let asker = Asker::Shared { current_ts: ts(30), push_above: Some(ts(25)) };
+    assert_eq!(hand.check(txn(10), "k", asker), Ok(CommitPoint::Pending));
+    assert_eq!(hand.commit(txn(10), "k", 25), Err(Refusal::CommitTooEarly(ts(26))));
+    // Somebody who reads below it takes nothing of the push back.
+    let older = Asker::Shared { current_ts: ts(30), push_above: Some(ts(12)) };
+    assert_eq!(hand.check(txn(10), "k", older), Ok(CommitPoint::Pending));
+    assert_eq!(hand.commit(txn(10), "k", 25), Err(Refusal::CommitTooEarly(ts(26))));
+    assert_eq!(hand.commit(txn(10), "k", 26), Ok(ts(26)));
+}
+
+fn a_reader_pushes_a_writer_above_itself(world: &World) {
+    let (writer, reader) = (world.open(), world.open());
+    reader.put_all(&["a", "b"], "old");
+    let (gate, barrier) = Gate::closed();
+    let primary = writer.row("a");
+    writer.tap.on_write(move |groups| {
+        if commits(groups, &primary) {
+            barrier.pass();
+        }
+        Act::Pass
+    });
+    let (store, rows) = (writer.store.clone(), writer.rows.clone());
+    let commit = spawn(move || {
+        let mut txn = store.begin().unwrap();
+        txn.put(&rows, "a", "new").unwrap();
+        txn.put(&rows, "b", "new").unwrap();
+        txn.commit().unwrap().ts
+    });
+    gate.wait_for_arrival();
+    // The commit timestamp is chosen already, and lies below this reader.
+    let snapshot = reader.snapshot().unwrap();
+    let read = || [snapshot.get(&reader.rows, "b").unwrap(), snapshot.get(&reader.rows, "a").unwrap()];
+    assert_eq!(read(), [Some(b"old".to_vec()), Some(b"old".to_vec())]);
+    gate.open();
+    assert!(commit.join() > snapshot.read_ts());
+    assert_eq!(read(), [Some(b"old".to_vec()), Some(b"old".to_vec())]);
+    assert_eq!(reader.get("b"), some("new"));
+}
+
+const THREADS: usize = 8;
+const EACH: usize = 125_000;
+
+fn a_million_timestamps_and_owner_ids_are_unique(world: &World) {
+    let clock: Arc<dyn Runtime> = Arc::<Clock>::clone(&world.clock);
+    let (oracle, owners) = (Arc::new(MemoryOracle::new(Arc::clone(&clock))), Arc::new(OwnerIds::default()));
+    let threads: Vec<_> = (0..THREADS)
+        .map(|_| {
+            let (oracle, owners, clock) = (Arc::clone(&oracle), Arc::clone(&owners), Arc::clone(&clock));
+            spawn(move || {
+                let draw = |_| (oracle.timestamp().unwrap(), owners.next(clock.unix_millis(), clock.random()));
+                (0..EACH).map(draw).collect::<Vec<_>>()
+            })
+        })
+        .collect();
+    let drawn: Vec<Vec<(Timestamp, OwnerId)>> = threads.into_iter().map(|thread| thread.join()).collect();
+    for each in &drawn {
+        assert!(each.is_sorted_by(|a, b| a.0 < b.0), "a thread's own timestamps go up");
+    }
+    assert_eq!(drawn.iter().flatten().map(|(ts, _)| ts).collect::<HashSet<_>>().len(), THREADS * EACH);
+    assert_eq!(drawn.iter().flatten().map(|(_, owner)| owner).collect::<HashSet<_>>().len(), THREADS * EACH);
+}
+
+fn a_million_transactions_have_names_of_their_own(world: &World) {
+    let store = world.open();
+    let threads: Vec<_> = (0..THREADS)
+        .map(|_| {
+            let store = store.store.clone();
+            spawn(move || {
+                let name = |_| {
+                    let txn = store.begin().unwrap();
+                    (txn.start_ts(), txn.owner())
+                };
+                (0..EACH).map(name).collect::<Vec<_>>()
+            })
+        })
+        .collect();
+    let names: Vec<(Timestamp, OwnerId)> = threads.into_iter().flat_map(|thread| thread.join()).collect();
+    assert_eq!(names.iter().map(|name| name.0).collect::<HashSet<_>>().len(), THREADS * EACH);
+    assert_eq!(names.iter().map(|name| name.1).collect::<HashSet<_>>().len(), THREADS * EACH);
+}
+
+fn a_clock_set_back_an_hour_breaks_no_order(world: &World) {
+    let mut last = Timestamp::ZERO;
+    for (round, step) in [0, -HOUR_MS, -HOUR_MS, 3 * HOUR_MS, -HOUR_MS].into_iter().enumerate() {
+        world.clock.step(step);
+        let store = world.open();
+        for before in 0..round {
+            assert_eq!(store.get(&format!("k{before}")), some("v"), "round {round}");
+        }
+        let txn = store.begin().unwrap();
+        assert!(txn.start_ts() > last && txn.read_ts() >= last, "round {round}: {} {last}", txn.start_ts());
+        drop(txn);
+        last = store.put(&format!("k{round}"), "v").ts;
+        // While it is open, too.
+        world.clock.step(-HOUR_MS);
+        let later = store.put("again", "v").ts;
+        assert!(later > last);
+        last = later;
+    }
+}
+
+fn one_owner_id_is_not_one_transaction(world: &World) {
+    let hand = world.hand();
+    let first = txn(10);
+    let second = TxnId { owner: first.owner, ..txn(20) };
+    hand.prewrite(&put(first, "k", "first")).unwrap();
+    let held = hand.lock("k").unwrap();
+    assert_eq!(hand.prewrite(&put(second, "k", "second")), Err(Refusal::Locked(Box::new(held.clone()))));
+    let other_sequence = Prewrite { sequence: 2, ..put(second, "k", "second") };
+    assert_eq!(hand.prewrite(&other_sequence), Err(Refusal::Locked(Box::new(held.clone()))));
+    assert_eq!(hand.commit(second, "k", 30), Err(Refusal::RolledBack));
+    assert_eq!(hand.heartbeat(second, "k", 9999), Err(Refusal::RolledBack));
+    hand.roll_back(second, "k").unwrap();
+    assert_eq!(hand.lock("k"), Some(held));
+    assert_eq!(hand.commit(first, "k", 30), Ok(ts(30)));
+    assert_eq!(hand.value("k"), some("first"));
+}
+
+fn one_owner_id_is_not_one_transaction_in_one_phase(world: &World) {
+    let hand = world.hand();
+    let first = txn(10);
+    let second = TxnId { owner: first.owner, ..txn(12) };
+    hand.one_phase(first, 9, "k", &Mutation::Put(b"first".into()), 20).unwrap();
+    let found = hand.record("k").unwrap();
+    let refused = hand.one_phase(second, 11, "k", &Mutation::Put(b"second".into()), 30);
+    assert_eq!(refused, Err(Refusal::NewerCommit(Box::new(found))));
+    assert_eq!(hand.value("k"), some("first"));
+}
+
+fn an_owner_id_that_comes_again_is_no_repeat(world: &World) {
+    world.clock.freeze();
+    if world.is_shared() {
+        let (one, two) = (world.open(), world.open());
+        // The one that has made fewer ids so far catches up.
+        let (mut first, mut second) = (one.begin().unwrap(), two.begin().unwrap());
+        while first.owner() < second.owner() {
+            first = one.begin().unwrap();
+        }
+        while second.owner() < first.owner() {
+            second = two.begin().unwrap();
+        }
+        assert_eq!(first.owner(), second.owner());
+        first.put(&one.rows, "k", "first").unwrap();
+        second.put(&two.rows, "k", "second").unwrap();
+        first.commit().unwrap();
+        assert_conflict(second.commit());
+        assert_eq!(one.get("k"), some("first"));
+        return;
+    }
+    // The clock stands still and the dice always fall the same, so a second life of the store makes the same ids.
+    let mut first_life = HashSet::new();
+    let (store, rows) = (world.open(), ["a", "b"]);
+    first_life.extend((0..50).map(|_| store.begin().unwrap().owner()));
+    drop(store);
+    let protocol_leaves_locks = world.is_two_phase();
+    world.leave_behind(
+        |store, txn| rows.into_iter().for_each(|key| txn.put(&store.rows, key, "orphan").unwrap()),
+        |groups, rows| commits(groups, &rows.row_of("a")).then_some(Act::Refuse),
+    );
+    let store = world.open_unswept();
+    let mut again = 0;
+    for number in 0..50 {
+        let mut txn = store.begin().unwrap();
+        again += usize::from(first_life.contains(&txn.owner()));
+        txn.put(&store.rows, rows[number % 2], format!("{number}")).unwrap();
+        txn.commit().unwrap();
+    }
+    assert!(again > 0, "no id came again");
+    assert_eq!([store.get("a"), store.get("b")], [some("48"), some("49")]);
+    assert_eq!(store.stats().rolled_back > 0, protocol_leaves_locks);
+}
+
+fn a_time_to_live_saturates(world: &World) {
+    let hand = world.hand();
+    let far = TxnId { start_ts: Timestamp::from_millis(1_700_000_000_000), ..txn(1) };
+    hand.prewrite(&Prewrite { ttl_ms: u64::MAX, read_ts: ts(1), ..put(far, "k", "v") }).unwrap();
+    let held = hand.lock("k");
+    for current_ts in [ts(0), far.start_ts, Timestamp::MAX] {
+        let asker = Asker::Shared { current_ts, push_above: None };
+        assert_eq!(hand.check(far, "k", asker), Ok(CommitPoint::Pending), "asked at {current_ts}");
+    }
+    assert_eq!(hand.lock("k"), held);
+    // One millisecond decides, and a clock that is behind decides nothing.
+    let t = TxnId { start_ts: Timestamp::from_millis(1000), ..txn(2) };
+    hand.prewrite(&Prewrite { ttl_ms: 50, ..put(t, "j", "v") }).unwrap();
+    let at = |millis| Asker::Shared { current_ts: Timestamp::from_millis(millis), push_above: None };
+    assert_eq!([0, 1050].map(|now| hand.check(t, "j", at(now)).unwrap()), [CommitPoint::Pending; 2]);
+    assert_eq!(hand.check(t, "j", at(1051)), Ok(CommitPoint::RolledBack));
+}
+
+fn a_reader_with_a_wrong_clock_aborts_nobody(world: &World) {
+    let writer = world.open();
+    writer.put_all(&["a", "b"], "old");
+    let (gate, barrier) = Gate::closed();
+    let primary = writer.row("a");
+    writer.tap.on_write(move |groups| {
+        if commits(groups, &primary) {
+            barrier.pass();
+        }
+        Act::Pass
+    });
+    let (store, rows) = (writer.store.clone(), writer.rows.clone());
+    let commit = spawn(move || {
+        let mut txn = store.begin().unwrap();
+        txn.put(&rows, "a", "new").unwrap();
+        txn.put(&rows, "b", "new").unwrap();
+        txn.commit()
+    });
+    gate.wait_for_arrival();
+    for step in [HOUR_MS, -HOUR_MS] {
+        let clock = Arc::new(Clock::default());
+        clock.step(step);
+        let reader = world.try_open_by(world.builder(), Arc::default(), TTL_MS, clock).unwrap();
+        assert_eq!([reader.get("a"), reader.get("b")], [some("old"), some("old")]);
+        let mut rival = reader.begin().unwrap();
+        rival.put(&reader.rows, "b", "rival").unwrap();
+        assert_conflict(rival.commit());
+    }
+    gate.open();
+    commit.join().unwrap();
+    assert_eq!([writer.get("a"), writer.get("b")], [some("new"), some("new")]);
+}
+
+fn a_clock_that_jumps_aborts_nobody(world: &World) {
+    let store = world.open();
+    store.put_all(&["a", "b"], "old");
+    for step in [HOUR_MS / 2, -HOUR_MS] {
+        let mut txn = store.begin().unwrap();
+        txn.put(&store.rows, "a", "new").unwrap();
+        txn.put(&store.rows, "b", "new").unwrap();
+        // Between its locks and its commit point, and while it runs.
+        let (clock, primary) = (Arc::clone(&world.clock), store.row("a"));
+        store.tap.on_write(move |groups| {
+            if locks(groups, &primary) {
+                clock.step(step);
+            }
+            Act::Pass
+        });
+        world.clock.step(step);
+        assert_eq!(store.get("a"), if step > 0 { some("old") } else { some("new") });
+        txn.commit().unwrap();
+        assert_eq!([store.get("a"), store.get("b")], [some("new"), some("new")]);
+        assert_eq!((store.locks_left(), store.stats().rolled_back), (0, 0));
+    }
+}
+
+fn a_heartbeat_never_shortens_a_life(world: &World) {
+    let hand = world.hand();
+    hand.prewrite(&Prewrite { ttl_ms: 100, ..put(txn(10), "k", "v") }).unwrap();
+    assert_eq!(hand.heartbeat(txn(10), "k", 300), Ok(300));
+    assert_eq!(hand.heartbeat(txn(10), "k", 200), Ok(300));
+    assert_eq!(hand.lock("k").map(|lock| lock.ttl_ms), Some(300));
+    // A later write of the same row does not shorten it either.
+    hand.prewrite(&Prewrite { ttl_ms: 100, sequence: 2, ..put(txn(10), "k", "w") }).unwrap();
+    assert_eq!(hand.lock("k").map(|lock| lock.ttl_ms), Some(300));
+    hand.roll_back(txn(10), "k").unwrap();
+    assert_eq!(hand.heartbeat(txn(10), "k", 400), Err(Refusal::RolledBack));
+    hand.write(txn(20), "k", "v", 30);
+    assert_eq!(hand.heartbeat(txn(20), "k", 400), Err(Refusal::Committed(ts(30))));
+    assert_eq!(hand.lock("k"), None);
+}
+
+fn a_slow_commit_keeps_itself_alive(world: &World) {
+    let (writer, rival) = (world.open(), world.open());
+    let keys = ["a", "b", "c", "d", "e", "f"];
+    // All locks together take four times as long as one may live.
+    let (clock, rows, met) = (Arc::clone(&world.clock), keys.map(|key| writer.row(key)), Arc::new(AtomicUsize::new(0)));
+    let (store, rival_rows, count) = (rival.store.clone(), rival.rows.clone(), Arc::clone(&met));
+    let started = AtomicBool::new(false);
+    writer.tap.on_write(move |groups| {
+        // What locks the first row again is a heartbeat.
+        let Some(place) = rows.iter().position(|row| locks(groups, row)) else { return Act::Pass };
+        if place == 0 && started.swap(true, Ordering::SeqCst) {
+            return Act::Pass;
+        }
+        clock.step(TTL_MS as i64 * 2 / 3);
+        if place > 0 {
+            let mut txn = store.begin().unwrap();
+            txn.put(&rival_rows, "a", "rival").unwrap();
+            assert_conflict(txn.commit());
+            count.fetch_add(1, Ordering::SeqCst);
+        }
+        Act::Pass
+    });
+    writer.put_all(&keys, "slow");
+    assert!(met.load(Ordering::SeqCst) >= 5);
+    for key in keys {
+        assert_eq!(rival.get(key), some("slow"));
+    }
+}
+
+fn a_read_from_the_future_is_refused(world: &World) {
+    let hand = world.hand();
+    hand.prewrite(&put(txn(10), "k", "v")).unwrap();
+    let held = hand.lock("k");
+    for future in [ts(21), Timestamp::MAX] {
+        let asker = Asker::Shared { current_ts: ts(20), push_above: Some(future) };
+        assert_eq!(hand.check(txn(10), "k", asker), Err(Refusal::FromTheFuture(future)));
+    }
+    assert_eq!(hand.lock("k"), held);
+    let asker = Asker::Shared { current_ts: ts(20), push_above: Some(ts(20)) };
+    assert_eq!(hand.check(txn(10), "k", asker), Ok(CommitPoint::Pending));
+    assert_eq!(hand.lock("k").map(|lock| lock.min_commit_ts), Some(ts(21)));
+}
+
+fn a_lease_follows_a_clock_a_day_at_most(_world: &World) {
+    let now = 1_763_726_400_000;
+    let oracle = LeasedOracle::new(Timestamp::ZERO);
+    oracle.extend(oracle.first_lease(now));
+    oracle.next(now).unwrap();
+    for far in [now * 2, u64::MAX] {
+        assert!(oracle.next_lease(far).millis() <= now + JUMP_MAX_MS + LEASE_MS);
+        assert!(oracle.next(far).unwrap().millis() <= now + LEASE_MS);
+    }
+}
+
+fn a_clock_years_ahead_is_followed_a_day_at_most(world: &World) {
+    let store = world.open_with(world.builder().age_max(std::time::Duration::MAX));
+    let before = store.put("k", "v").ts.millis();
+    world.clock.step(HOUR_MS * 24 * 3650);
+    for _ in 0..3 {
+        store.put("k", "v");
+    }
+    let after = store.put("k", "v").ts.millis();
+    assert!(after > before, "it stands still");
+    assert!(after <= before + 5 * (JUMP_MAX_MS + LEASE_MS), "{before} {after}");
+    // Nothing that ought to be over is over, and nothing is lost when the clock is set right.
+    world.clock.step(-HOUR_MS * 24 * 3650);
+    assert!(store.put("k", "w").ts.millis() >= after);
+    assert_eq!(store.get("k"), some("w"));
+}

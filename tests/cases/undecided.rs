@@ -1,0 +1,160 @@
+//! When nobody knows whether a transaction is committed, nobody is told that it is, or that it is not.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use percolite::{Commit, ErrorKind, Result};
+
+use crate::tap::{Act, commits};
+use crate::world::{Opened, World, assert_undetermined, eventually, some, spawn};
+
+fn write(store: &Opened) -> Result<Commit> {
+    let mut txn = store.begin()?;
+    txn.put(&store.rows, "a", "new")?;
+    txn.put(&store.rows, "b", "new")?;
+    txn.commit()
+}
+
+fn at_commit_point(store: &Opened, act: Act) {
+    let primary = store.row("a");
+    let once = AtomicBool::new(false);
+    store.tap.on_write(move |groups| {
+        let first = commits(groups, &primary) && !once.swap(true, Ordering::SeqCst);
+        if first { act } else { Act::Pass }
+    });
+}
+
+pub fn a_lost_reply_is_undetermined(world: &World) {
+    let store = world.open();
+    store.put_all(&["a", "b"], "old");
+    at_commit_point(&store, Act::Lose);
+    assert_undetermined(write(&store));
+    // Whatever works again below: this store has failed.
+    let why = write(&store).unwrap_err();
+    assert!(matches!(why.kind(), ErrorKind::Closed(_)), "{why}");
+    drop(store);
+    let store = world.open();
+    assert_eq!([store.get("b"), store.get("a")], [some("new"), some("new")]);
+}
+
+pub fn a_lost_reply_is_looked_up(world: &World) {
+    let store = world.open();
+    store.put_all(&["a", "b"], "old");
+    at_commit_point(&store, Act::Lose);
+    let commit = write(&store).unwrap();
+    let record = store.engine.view().unwrap().write(&store.row("a")).unwrap().unwrap();
+    assert_eq!(record.commit_ts, commit.ts);
+    assert_eq!([store.get("a"), store.get("b")], [some("new"), some("new")]);
+}
+
+pub fn a_reply_that_cannot_be_looked_up_is_undetermined(world: &World) {
+    for act in [Act::Lose, Act::Refuse] {
+        let world = world.another();
+        let (store, other) = (world.open(), world.open());
+        other.put_all(&["a", "b"], "old");
+        let (control, primary) = (Arc::downgrade(&store.tap), store.row("a"));
+        store.tap.on_write(move |groups| {
+            if commits(groups, &primary) {
+                control.upgrade().unwrap().cut_at(0, act);
+            }
+            Act::Pass
+        });
+        assert_undetermined(write(&store));
+        world.let_locks_expire();
+        let expected = if act == Act::Lose { some("new") } else { some("old") };
+        assert_eq!([other.get("b"), other.get("a")], [expected.clone(), expected]);
+    }
+}
+
+pub fn a_repeated_commit_point_keeps_its_timestamp(world: &World) {
+    let (store, other) = (world.open(), world.open());
+    // The commit point is made; its reply is lost, and so is every answer to those who look, until a reader has been there.
+    let read = Arc::new(AtomicU64::new(0));
+    let (reader, rows, seen, primary) = (other.store.clone(), other.rows.clone(), Arc::clone(&read), store.row("a"));
+    let applied = Arc::new(AtomicBool::new(false));
+    let made = Arc::clone(&applied);
+    store.tap.on_write(move |groups| {
+        if commits(groups, &primary) && !made.swap(true, Ordering::SeqCst) {
+            return Act::Lose;
+        }
+        if made.load(Ordering::SeqCst) && seen.load(Ordering::SeqCst) == 0 {
+            let found = reader.begin().unwrap().get(&rows, "b").unwrap();
+            seen.store(u64::from(found.is_some()) + 1, Ordering::SeqCst);
+        }
+        Act::Pass
+    });
+    let commit = write(&store).unwrap();
+    assert_eq!(read.load(Ordering::SeqCst), 2, "somebody saw it before its owner knew");
+    for key in ["a", "b"] {
+        let record = store.engine.view().unwrap().write(&store.row(key)).unwrap().unwrap();
+        assert_eq!(record.commit_ts, commit.ts);
+    }
+}
+
+/// An error after all prewrites is not a definite abort, whether or not the engine did what it was asked for.
+pub fn a_failed_commit_point_is_not_called_aborted(world: &World) {
+    let world = world.another();
+    let store = world.open();
+    store.put_all(&["a", "b"], "old");
+    let (control, primary) = (Arc::downgrade(&store.tap), store.row("a"));
+    store.tap.on_write(move |groups| {
+        if commits(groups, &primary) {
+            control.upgrade().unwrap().cut_at(0, Act::Refuse);
+        }
+        Act::Pass
+    });
+    assert_undetermined(write(&store));
+    drop(store);
+    world.let_locks_expire();
+    let store = world.open();
+    assert_eq!([store.get("b"), store.get("a")], [some("old"), some("old")]);
+}
+
+/// The next sync succeeds, and proves nothing about what the failed one lost.
+pub fn a_failed_sync_is_forgiven_to_nobody(world: &World) {
+    let store = world.open();
+    store.put("k", "old");
+    // All of them wait for one sync: those who come while it runs for the next one.
+    let (arrived, failing) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(true)));
+    let (gate, barrier) = crate::tap::Gate::closed();
+    let (count, fails) = (Arc::clone(&arrived), Arc::clone(&failing));
+    store.tap.on_sync(move || {
+        count.fetch_add(1, Ordering::SeqCst);
+        barrier.pass();
+        if fails.swap(false, Ordering::SeqCst) { Act::Refuse } else { Act::Pass }
+    });
+    let threads: Vec<_> = (0..8)
+        .map(|number| {
+            let (store, rows) = (store.store.clone(), store.rows.clone());
+            spawn(move || {
+                let mut txn = store.begin()?;
+                txn.put(&rows, format!("k{number}"), "new")?;
+                txn.commit()
+            })
+        })
+        .collect();
+    gate.wait_for_arrival();
+    eventually("all are visible", || (0..8).all(|number| store.get(&format!("k{number}")).is_some()));
+    gate.open();
+    for thread in threads {
+        assert_undetermined(thread.join());
+    }
+    assert_eq!(arrived.load(Ordering::SeqCst), 1, "somebody synced again after a failure");
+    for _ in 0..3 {
+        let outcomes = [store.put_now("k"), store.sync(), store.snapshot().map(drop), store.begin().map(drop)];
+        for outcome in outcomes {
+            let why = outcome.unwrap_err();
+            assert!(matches!(why.kind(), ErrorKind::Closed(_) | ErrorKind::Undetermined(_)), "{why}");
+        }
+    }
+    drop((gate, store));
+    assert_eq!(world.open().get("k"), some("old"));
+}
+
+impl Opened {
+    fn put_now(&self, key: &str) -> Result<()> {
+        let mut txn = self.begin()?;
+        txn.put(&self.rows, key, "later")?;
+        txn.commit().map(drop)
+    }
+}

@@ -1,0 +1,85 @@
+//! Closures that wait for each other.
+
+use std::time::{Duration, Instant};
+
+use percolite::{Error, Keyspace, Result, Txn};
+
+use crate::world::{World, some, spawn};
+
+const DEADLOCK: Duration = Duration::from_secs(25);
+
+fn add(txn: &mut Txn, rows: &Keyspace, key: &str) -> Result<()> {
+    let before = txn.get(rows, key)?.map_or(0, |bytes| u64::from_be_bytes(bytes.try_into().unwrap()));
+    txn.put(rows, key, (before + 1).to_be_bytes())
+}
+
+/// One attempt runs at a time, and inside it another store call wants to run one.
+pub fn nested_closures_need_no_second_permit(world: &World) {
+    let store = world.open_with(world.builder().admission(1));
+    let began = Instant::now();
+    let threads: Vec<_> = (0..4)
+        .map(|thread| {
+            let (store, rows) = (store.store.clone(), store.rows.clone());
+            spawn(move || {
+                for number in 0..10 {
+                    store
+                        .transact(|outer| {
+                            add(outer, &rows, &format!("outer {thread}"))?;
+                            // Everybody's inner ones meet on one row.
+                            store.transact(|inner| add(inner, &rows, "inner"))?;
+                            store.keyspace(&format!("made inside {thread} {number}"))?;
+                            Ok::<_, Error>(())
+                        })
+                        .unwrap();
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join());
+    assert!(began.elapsed() < DEADLOCK, "{:?}", began.elapsed());
+    let count = |key: &str| {
+        let bytes = store.begin().unwrap().get(&store.rows, key).unwrap().unwrap();
+        u64::from_be_bytes(bytes.try_into().unwrap())
+    };
+    assert!(count("inner") >= 40);
+    assert_eq!((0..4).map(|thread| count(&format!("outer {thread}"))).collect::<Vec<_>>(), [10; 4]);
+}
+
+/// Those who try again queue for the rows of their last attempt; they name them in opposite orders, and more each time.
+pub fn rival_closures_in_opposite_orders_all_commit(world: &World) {
+    const EACH: u64 = 60;
+    let store = world.open_with(world.builder().admission(2));
+    let began = Instant::now();
+    let orders: [&[&str]; 4] = [&["a", "b", "c"], &["c", "b", "a"], &["b", "a"], &["c", "a"]];
+    let threads: Vec<_> = orders
+        .into_iter()
+        .map(|order| {
+            let (store, rows) = (store.store.clone(), store.rows.clone());
+            spawn(move || {
+                for _ in 0..EACH {
+                    let mut attempt = 0;
+                    store
+                        .transact(|txn| {
+                            attempt += 1;
+                            order.iter().try_for_each(|key| add(txn, &rows, key))?;
+                            if attempt % 2 == 0 {
+                                add(txn, &rows, "now and then")?;
+                            }
+                            Ok::<_, Error>(())
+                        })
+                        .unwrap();
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join());
+    assert!(began.elapsed() < DEADLOCK, "{:?}", began.elapsed());
+    let snapshot = store.snapshot().unwrap();
+    for key in ["a", "b", "c"] {
+        let expected = orders.iter().filter(|order| order.contains(&key)).count() as u64 * EACH;
+        let found = u64::from_be_bytes(snapshot.get(&store.rows, key).unwrap().unwrap().try_into().unwrap());
+        assert_eq!(found, expected, "{key}");
+    }
+    store.put("a", "free");
+    assert_eq!(store.get("a"), some("free"));
+}

@@ -1,0 +1,356 @@
+//! A place to open stores in: one column of the table.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use percolite::engine::Engine;
+use percolite::engine::sim::SimStorage;
+use percolite::oracle::MemoryOracle;
+use percolite::row::RowKey;
+use percolite::runtime::{Joined, Parker, Runtime, System};
+use percolite::{Builder, Commit, CommitProtocol, Commons, ErrorKind, Keyspace, Pause, Result, Store, Txn};
+
+use crate::hand::{Hand, Memory, Rows};
+use crate::report::{Columns, ROCKS_ONE, ROCKS_TWO, SHARED, SIM_ONE, SIM_TWO, STEPS};
+use crate::tap::{Act, Control, Tap};
+
+/// How long the owner of a lock on a shared engine may be silent, in milliseconds of the test's own clock.
+pub const TTL_MS: u64 = 60_000;
+pub const HOUR_MS: i64 = 3_600_000;
+
+/// The system, with a clock that a test can set.
+#[derive(Default)]
+pub struct Clock {
+    system: System,
+    offset_ms: AtomicI64,
+    frozen_ms: AtomicU64,
+}
+
+impl Clock {
+    /// Sets the time of day forward or back.
+    pub fn step(&self, millis: i64) {
+        self.offset_ms.fetch_add(millis, Ordering::SeqCst);
+        if self.frozen_ms.load(Ordering::SeqCst) > 0 {
+            self.frozen_ms.fetch_add(millis.unsigned_abs(), Ordering::SeqCst);
+        }
+    }
+
+    /// Stops the clock, and lets the dice always fall the same.
+    pub fn freeze(&self) {
+        self.frozen_ms.store(self.unix_millis(), Ordering::SeqCst);
+    }
+}
+
+impl Runtime for Clock {
+    fn unix_millis(&self) -> u64 {
+        match self.frozen_ms.load(Ordering::SeqCst) {
+            0 => self.system.unix_millis().saturating_add_signed(self.offset_ms.load(Ordering::SeqCst)),
+            frozen => frozen,
+        }
+    }
+    fn elapsed(&self) -> Duration {
+        let forward = u64::try_from(self.offset_ms.load(Ordering::SeqCst)).unwrap_or(0);
+        self.system.elapsed() + Duration::from_millis(forward)
+    }
+    fn random(&self) -> u64 {
+        if self.frozen_ms.load(Ordering::SeqCst) > 0 { 42 } else { self.system.random() }
+    }
+    /// Short pauses between attempts would be most of what the tests do.
+    fn sleep(&self, duration: Duration) {
+        if duration <= Duration::from_millis(5) { std::thread::yield_now() } else { self.system.sleep(duration / 20) }
+    }
+    fn parker(&self) -> Arc<dyn Parker> {
+        self.system.parker()
+    }
+    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn Joined>> {
+        self.system.spawn(name, work)
+    }
+}
+
+enum Place {
+    Memory(Arc<Memory>),
+    #[cfg(feature = "rocks")]
+    Rocks(tempfile::TempDir),
+    Sim(SimStorage),
+    Shared(SimStorage, Arc<MemoryOracle>),
+}
+
+/// See the module.
+pub struct World {
+    columns: Columns,
+    pub seed: u64,
+    pub clock: Arc<Clock>,
+    place: Place,
+}
+
+impl World {
+    pub fn new(columns: Columns, seed: u64) -> Self {
+        let clock = Arc::new(Clock::default());
+        let place = match columns {
+            STEPS => Place::Memory(Arc::default()),
+            #[cfg(feature = "rocks")]
+            ROCKS_ONE | ROCKS_TWO => Place::Rocks(tempfile::tempdir().unwrap()),
+            SIM_ONE | SIM_TWO => Place::Sim(SimStorage::new()),
+            _ => {
+                let runtime: Arc<dyn Runtime> = Arc::<Clock>::clone(&clock);
+                Place::Shared(SimStorage::new(), Arc::new(MemoryOracle::new(runtime)))
+            }
+        };
+        Self { columns, seed, clock, place }
+    }
+
+    /// A fresh place of the same sort.
+    pub fn another(&self) -> Self {
+        Self::new(self.columns, self.seed)
+    }
+
+    pub fn protocol(&self) -> CommitProtocol {
+        if self.columns == ROCKS_ONE || self.columns == SIM_ONE { CommitProtocol::Auto } else { CommitProtocol::TwoPhase }
+    }
+
+    pub fn is_two_phase(&self) -> bool {
+        self.protocol() == CommitProtocol::TwoPhase
+    }
+
+    pub fn is_shared(&self) -> bool {
+        self.columns == SHARED
+    }
+
+    pub fn is_rocks(&self) -> bool {
+        self.columns == ROCKS_ONE || self.columns == ROCKS_TWO
+    }
+
+    #[cfg(feature = "rocks")]
+    pub fn folder(&self) -> &std::path::Path {
+        let Place::Rocks(folder) = &self.place else { panic!("no folder here") };
+        folder.path()
+    }
+
+    pub fn sim(&self) -> Option<&SimStorage> {
+        match &self.place {
+            Place::Sim(memory) | Place::Shared(memory, _) => Some(memory),
+            _ => None,
+        }
+    }
+
+    pub fn dice(&self) -> Dice {
+        Dice(self.seed)
+    }
+
+    pub fn builder(&self) -> Builder {
+        let runtime: Arc<dyn Runtime> = Arc::<Clock>::clone(&self.clock);
+        let small = Store::builder().cache_bytes(4 << 20).write_buffer_bytes(16 << 20);
+        small.protocol(self.protocol()).runtime(runtime)
+    }
+
+    /// The engine without a store. An embedded one must be dropped before a store is opened.
+    pub fn engine(&self) -> Arc<dyn Engine> {
+        match &self.place {
+            Place::Memory(_) => panic!("the plain functions have no engine"),
+            #[cfg(feature = "rocks")]
+            Place::Rocks(folder) => self.builder().rocks(folder.path()).unwrap(),
+            Place::Sim(memory) => Arc::new(memory.embedded()),
+            Place::Shared(memory, _) => Arc::new(memory.shared()),
+        }
+    }
+
+    /// Requests by hand, on rows without a store.
+    pub fn hand(&self) -> Hand {
+        let rows: Arc<dyn Rows> = match &self.place {
+            Place::Memory(rows) => Arc::<Memory>::clone(rows),
+            _ => Arc::new(self.engine()),
+        };
+        Hand(rows)
+    }
+
+    /// Opens the store, or one more client of the shared engine.
+    pub fn open(&self) -> Opened {
+        self.open_with(self.builder())
+    }
+
+    pub fn open_with(&self, builder: Builder) -> Opened {
+        self.try_open(builder, Arc::default()).unwrap()
+    }
+
+    /// Without the sweep, so that locks left behind stay until somebody meets them.
+    pub fn open_unswept(&self) -> Opened {
+        self.open_with(self.builder().sweep(false))
+    }
+
+    pub fn try_open(&self, builder: Builder, tap: Arc<Control>) -> Result<Opened> {
+        self.try_open_by(builder, tap, TTL_MS, Arc::<Clock>::clone(&self.clock))
+    }
+
+    /// As a client that has its own clock.
+    pub fn try_open_by(&self, builder: Builder, tap: Arc<Control>, ttl_ms: u64, clock: Arc<Clock>) -> Result<Opened> {
+        let engine: Arc<dyn Engine> = Arc::new(Tap { engine: self.engine(), control: Arc::clone(&tap) });
+        let store = match &self.place {
+            Place::Shared(_, oracle) => {
+                let oracle = Arc::<MemoryOracle>::clone(oracle);
+                let waiter = Arc::new(Pause(Arc::<Clock>::clone(&clock)));
+                let commons = Commons { engine: Arc::clone(&engine), oracle, waiter, ttl_ms };
+                builder.runtime(clock).open_shared(commons)
+            }
+            _ => builder.runtime(clock).open_engine(Arc::clone(&engine))?,
+        };
+        let rows = store.keyspace("rows")?;
+        Ok(Opened { store, rows, tap, engine })
+    }
+
+    /// What a crash of the machine leaves. On rocks it is the process that dies: nothing written is lost.
+    pub fn crash(&self, choice: u64) {
+        if let Place::Sim(memory) = &self.place {
+            memory.crash(choice);
+        }
+    }
+
+    /// Lets every lock on a shared engine outlive its time; nothing has to pass elsewhere.
+    pub fn let_locks_expire(&self) {
+        if self.is_shared() {
+            self.clock.step(TTL_MS as i64 * 10);
+        }
+    }
+
+    /// Leaves a transaction half done: its owner is cut off at the first write that `act_at` names.
+    pub fn leave_behind(
+        &self,
+        write: impl Fn(&Opened, &mut Txn),
+        act_at: impl Fn(&[percolite::engine::Group], &Keyspace) -> Option<Act> + Send + Sync + 'static,
+    ) -> percolite::Error {
+        let owner = self.open_unswept();
+        let mut txn = owner.begin().unwrap();
+        write(&owner, &mut txn);
+        let (control, rows) = (Arc::downgrade(&owner.tap), owner.rows.clone());
+        owner.tap.on_write(move |groups| {
+            let Some(act) = act_at(groups, &rows) else { return Act::Pass };
+            control.upgrade().unwrap().cut_at(0, act);
+            act
+        });
+        let died = txn.commit().unwrap_err();
+        assert!(owner.tap.is_dead(), "the owner was not cut off: {died}");
+        drop(owner);
+        self.let_locks_expire();
+        died
+    }
+}
+
+/// An open store with one keyspace.
+pub struct Opened {
+    pub store: Store,
+    pub rows: Keyspace,
+    pub tap: Arc<Control>,
+    /// The engine below, to look at.
+    pub engine: Arc<dyn Engine>,
+}
+
+impl Deref for Opened {
+    type Target = Store;
+    fn deref(&self) -> &Store {
+        &self.store
+    }
+}
+
+impl Opened {
+    pub fn row(&self, key: &str) -> RowKey {
+        self.rows.row_of(key)
+    }
+
+    /// Writes one row in a transaction of its own.
+    pub fn put(&self, key: &str, value: impl AsRef<[u8]>) -> Commit {
+        self.put_all(&[key], value)
+    }
+
+    pub fn put_all(&self, keys: &[&str], value: impl AsRef<[u8]>) -> Commit {
+        let mut txn = self.begin().unwrap();
+        for key in keys {
+            txn.put(&self.rows, key, value.as_ref()).unwrap();
+        }
+        txn.commit().unwrap()
+    }
+
+    pub fn delete(&self, key: &str) -> Commit {
+        let mut txn = self.begin().unwrap();
+        txn.delete(&self.rows, key).unwrap();
+        txn.commit().unwrap()
+    }
+
+    /// Reads one row in a transaction of its own.
+    pub fn get(&self, key: &str) -> Option<String> {
+        text(self.begin().unwrap().get(&self.rows, key).unwrap())
+    }
+
+    /// How many locks there are, resolving none.
+    pub fn locks_left(&self) -> usize {
+        self.store.locks().unwrap().map(Result::unwrap).count()
+    }
+}
+
+pub fn text(value: Option<Vec<u8>>) -> Option<String> {
+    value.map(|bytes| String::from_utf8(bytes).unwrap())
+}
+
+/// `Some(value)`, to compare with.
+pub fn some(value: &str) -> Option<String> {
+    Some(value.to_owned())
+}
+
+/// A value too long to ride in a lock.
+pub fn long(letter: &str) -> String {
+    letter.repeat(1000)
+}
+
+#[track_caller]
+pub fn assert_conflict<T>(result: Result<T>) {
+    let Err(why) = result else { panic!("no conflict") };
+    assert!(matches!(why.kind(), ErrorKind::Conflict(_)), "not a conflict: {why}");
+}
+
+#[track_caller]
+pub fn assert_undetermined<T>(result: Result<T>) {
+    let Err(why) = result else { panic!("it succeeded") };
+    assert!(matches!(why.kind(), ErrorKind::Undetermined(_)), "not undetermined: {why}");
+}
+
+/// Waits for something that background work brings about.
+#[track_caller]
+pub fn eventually(what: &str, holds: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !holds() {
+        assert!(Instant::now() < end, "it never happens: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A thread that may be stopped at a gate. If the test fails first, nobody waits for it.
+pub fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Thread<T> {
+    let name = std::thread::current().name().unwrap_or("?").to_owned();
+    Thread(std::thread::Builder::new().name(name).spawn(work).unwrap())
+}
+
+pub struct Thread<T>(JoinHandle<T>);
+
+impl<T> Thread<T> {
+    pub fn join(self) -> T {
+        self.0.join().unwrap_or_else(|payload| std::panic::resume_unwind(payload))
+    }
+
+    pub fn is_finished(&self) -> bool {
+        self.0.is_finished()
+    }
+}
+
+/// Splitmix64.
+#[derive(Clone)]
+pub struct Dice(pub u64);
+
+impl Dice {
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % end
+    }
+}
