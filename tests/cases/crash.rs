@@ -181,12 +181,12 @@ fn resolvers_race_with_each_other(world: &World) {
         let store = world.open();
         let expected = if forward { some("new") } else { None };
         let readers = [false, true].map(|backwards| {
-            let (store, rows, expected, mut keys) = (store.store.clone(), store.rows.clone(), expected.clone(), keys.clone());
+            let (snapshot, rows, expected, mut keys) =
+                (store.snapshot().unwrap(), store.rows.clone(), expected.clone(), keys.clone());
             if backwards {
                 keys.reverse();
             }
             spawn(move || {
-                let snapshot = store.snapshot().unwrap();
                 keys.iter().for_each(|key| assert_eq!(text(snapshot.get(&rows, key).unwrap()), expected));
             })
         });

@@ -1,5 +1,7 @@
 //! The commit pipeline: visible, durable, acknowledged.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use percolite::engine::{Page, RowRange};
@@ -31,6 +33,7 @@ pub fn cases() -> Vec<Case> {
             .on(STORES, a_transaction_begun_during_a_commit_conflicts_with_it),
         Case::new(53, "a snapshot sees what was acknowledged, and never goes back")
             .on(STORES, a_snapshot_sees_what_was_acknowledged)
+            .on(EMBEDDED, a_sync_acknowledges_nothing_that_came_while_it_ran)
             .not_on(STEPS, WHOLE_STORE),
         Case::new(54, "a closure's own error waits for what it has read")
             .on(STORES, a_closures_own_error_waits_until_its_reads_are_durable)
@@ -147,6 +150,45 @@ fn a_snapshot_sees_what_was_acknowledged(world: &World) {
         })
         .collect();
     threads.into_iter().for_each(|thread| thread.join());
+}
+
+fn a_sync_acknowledges_nothing_that_came_while_it_ran(world: &World) {
+    let store = world.open();
+    // The first sync has done its work, and its caller has not heard so yet.
+    let (gate, barrier) = Gate::closed();
+    let (engine, syncs) = (Arc::downgrade(&store.engine), Arc::new(AtomicU64::new(0)));
+    let count = Arc::clone(&syncs);
+    store.tap.on_sync(move || {
+        if count.fetch_add(1, Ordering::SeqCst) > 0 {
+            return Act::Pass;
+        }
+        // This comes back here, as a call of its own.
+        engine.upgrade().unwrap().sync().unwrap();
+        barrier.pass();
+        Act::Done
+    });
+    let commit = |key: &'static str| {
+        let (store, rows) = (store.store.clone(), store.rows.clone());
+        spawn(move || {
+            let mut txn = store.begin().unwrap();
+            txn.put(&rows, key, "acknowledged").unwrap();
+            txn.commit().unwrap();
+        })
+    };
+    let first = commit("first");
+    gate.wait_for_arrival();
+    let second = commit("second");
+    eventually("the second one is visible", || store.get("second").is_some());
+    gate.open();
+    first.join();
+    second.join();
+    assert!(syncs.load(Ordering::SeqCst) >= 3, "acknowledged by a sync that had begun before");
+    if let Some(memory) = world.sim() {
+        memory.crash(0);
+        drop((gate, store));
+        let store = world.open();
+        assert_eq!([store.get("first"), store.get("second")], [some("acknowledged"), some("acknowledged")]);
+    }
 }
 
 fn buffered() -> TxnOptions {

@@ -16,6 +16,8 @@ pub enum Act {
     Refuse,
     /// It takes effect and fails.
     Lose,
+    /// A sync only: the hook has done what is to be done.
+    Done,
 }
 
 type OnWrite = Arc<dyn Fn(&[Group]) -> Act + Send + Sync>;
@@ -92,7 +94,7 @@ impl Control {
 fn suffer<T>(act: Act, call: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
     match act {
         Act::Pass => return call(),
-        Act::Refuse => {}
+        Act::Refuse | Act::Done => {}
         Act::Lose => drop(call()?),
     }
     Err(EngineError::Unknown("made to fail".into()))
@@ -125,6 +127,9 @@ impl Engine for Tap {
         self.control.alive()?;
         let hook = self.control.on_sync.lock().unwrap().clone();
         let act = hook.map_or(Act::Pass, |hook| hook());
+        if act == Act::Done {
+            return Ok(());
+        }
         suffer(act, || self.engine.sync())
     }
     fn meta(&self, name: &str) -> Result<Option<Vec<u8>>, EngineError> {

@@ -1,0 +1,218 @@
+//! Every anomaly that has a name, as a script: what snapshot isolation prevents is shown to be prevented, and what it
+//! permits is shown to happen, so that the suite is known to have eyes.
+//!
+//! ```text
+//!   tests/anomalies/prevented/   the anomaly must not be seen
+//!   tests/anomalies/permitted/   it must be seen
+//!   tests/anomalies/rules/       what a transaction may rely on besides
+//! ```
+//!
+//! Each script runs over every engine and protocol and must give the same output, which is written in it. To add one, write
+//! it without output and run `UPDATE_GOLDENFILES=1 cargo test --release --workspace --test anomalies`: the first engine's
+//! output is written into it, and the others are compared with that. The commands are in `anomalies/runner.rs`.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+#[path = "anomalies/runner.rs"]
+mod runner;
+mod support;
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::{LazyLock, Mutex};
+
+use percolite::CommitProtocol;
+
+use crate::runner::Runner;
+use crate::support::Home;
+
+/// The engines that every script runs over; the first one's output is what is written down.
+const SUBJECTS: &[Subject] = &[
+    Subject { name: "sim, one phase", home: Home::embedded, protocol: CommitProtocol::Auto },
+    Subject { name: "sim, two phases", home: Home::embedded, protocol: CommitProtocol::TwoPhase },
+    Subject { name: "sim shared by clients", home: Home::shared, protocol: CommitProtocol::Auto },
+    #[cfg(feature = "rocks")]
+    Subject { name: "rocks, one phase", home: Home::rocks, protocol: CommitProtocol::Auto },
+    #[cfg(feature = "rocks")]
+    Subject { name: "rocks, two phases", home: Home::rocks, protocol: CommitProtocol::TwoPhase },
+];
+
+struct Subject {
+    name: &'static str,
+    home: fn() -> Home,
+    protocol: CommitProtocol,
+}
+
+/// The anomalies that a script must be there for, by Hermitage's names.
+const PREVENTED: &[&str] = &[
+    "g0_dirty_write",
+    "g1a_aborted_read",
+    "g1b_intermediate_read",
+    "g1c_circular_information_flow",
+    "g_single_read_skew",
+    "g_single_read_skew_predicate",
+    "g_single_read_skew_write_predicate",
+    "long_fork",
+    "otv_observed_transaction_vanishes",
+    "p4_lost_update",
+    "p4_lost_update_by_a_blind_write",
+    "pmp_predicate_many_preceders",
+    "pmp_predicate_many_preceders_write",
+    "write_skew_closed_by_get_for_update",
+    "write_skew_closed_by_one_side",
+];
+const PERMITTED: &[&str] = &["g2_item_write_skew", "g2_predicate_write_skew", "read_only_transaction"];
+
+/// What one script showed over one engine: how often it looked for the anomaly, and how often it was there.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    looked: usize,
+    seen: usize,
+}
+
+/// That, and whether the script gave the output that is written in it.
+type Outcome = (Seen, Result<(), String>);
+type Outcomes = BTreeMap<PathBuf, Outcome>;
+
+static WRITTEN: LazyLock<Outcomes> = LazyLock::new(|| run_all(&SUBJECTS[0], true));
+static TOTAL: Mutex<Vec<(usize, usize, usize)>> = Mutex::new(Vec::new());
+
+#[test]
+fn sim_in_one_phase() {
+    check(0);
+}
+
+#[test]
+fn sim_in_two_phases() {
+    check(1);
+}
+
+#[test]
+fn sim_shared_by_clients() {
+    check(2);
+}
+
+#[cfg(feature = "rocks")]
+#[test]
+fn rocks_in_one_phase() {
+    check(3);
+}
+
+#[cfg(feature = "rocks")]
+#[test]
+fn rocks_in_two_phases() {
+    check(4);
+}
+
+#[test]
+fn every_named_anomaly_has_a_script() {
+    for (folder, names) in [("prevented", PREVENTED), ("permitted", PERMITTED)] {
+        let found: Vec<String> = scripts(folder).iter().map(|path| name_of(path)).collect();
+        assert_eq!(found, names, "the scripts in {folder}");
+    }
+    for path in ["prevented", "permitted", "rules"].into_iter().flat_map(scripts) {
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.starts_with("# "), "{} does not begin by saying what it is about", path.display());
+    }
+}
+
+/// Runs every script over a subject, and says what was seen; after the last subject, what was seen of all.
+fn check(subject: usize) {
+    // Always first, so that everybody compares with what it has just written.
+    let written = &*WRITTEN;
+    let subject = &SUBJECTS[subject];
+    let others;
+    let outcomes = if subject.name == SUBJECTS[0].name {
+        written
+    } else {
+        others = run_all(subject, false);
+        &others
+    };
+
+    let mut failures = Vec::new();
+    let (mut prevented, mut broken, mut observed) = (0, 0, 0);
+    for (path, (seen, matched)) in outcomes {
+        let (prevents, permits) = (path.starts_with(folder("prevented")), path.starts_with(folder("permitted")));
+        if let Err(why) = matched {
+            failures.push(format!("{}: {why}", path.display()));
+        }
+        prevented += usize::from(prevents);
+        broken += usize::from(prevents && seen.seen > 0);
+        observed += usize::from(permits && seen.seen > 0 && seen.seen == seen.looked);
+        if prevents && (seen.seen > 0 || seen.looked == 0) {
+            failures.push(format!("{}: must be prevented, and was {seen:?}", path.display()));
+        }
+        if permits && (seen.looked == 0 || seen.seen < seen.looked) {
+            failures.push(format!("{}: must be observed, and was {seen:?}", path.display()));
+        }
+    }
+    say(&format!(
+        "{:22} anomalies prevented: {broken} seen of {prevented} / permitted and observed: {observed}",
+        subject.name
+    ));
+    let mut total = TOTAL.lock().unwrap();
+    total.push((broken, prevented, observed));
+    if total.len() == SUBJECTS.len() {
+        let sum = |number: fn(&(usize, usize, usize)) -> usize| total.iter().map(number).sum::<usize>();
+        let (broken, prevented, observed) = (sum(|t| t.0), sum(|t| t.1), sum(|t| t.2));
+        say(&format!("anomalies prevented: {broken} seen of {prevented} / permitted and observed: {observed}"));
+    }
+    drop(total);
+    assert!(failures.is_empty(), "{}:\n{}", subject.name, failures.join("\n"));
+}
+
+fn run_all(subject: &Subject, write: bool) -> Outcomes {
+    let all = ["prevented", "permitted", "rules"].into_iter().flat_map(scripts);
+    all.map(|path| {
+        let outcome = run(subject, &path, write);
+        (path, outcome)
+    })
+    .collect()
+}
+
+fn run(subject: &Subject, path: &Path, write: bool) -> Outcome {
+    let mut runner = Runner::new((subject.home)(), subject.protocol);
+    let ran = catch_unwind(AssertUnwindSafe(|| {
+        if write {
+            return goldenscript::run(&mut runner, path).map_err(|why| why.to_string());
+        }
+        let expected = std::fs::read_to_string(path).map_err(|why| why.to_string())?;
+        let output = goldenscript::generate(&mut runner, &expected).map_err(|why| why.to_string())?;
+        compare(&expected, &output)
+    }));
+    let matched = ran.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        Err(text.unwrap_or_else(|| "the output differs from what is written".into()))
+    });
+    (Seen { looked: runner.looked, seen: runner.seen }, matched)
+}
+
+fn compare(expected: &str, output: &str) -> Result<(), String> {
+    let mut lines = expected.lines().zip(output.lines()).zip(1..);
+    match lines.find(|((expected, output), _)| expected != output) {
+        Some(((expected, output), line)) => Err(format!("line {line} is\n  {output}\ninstead of\n  {expected}")),
+        None if expected.lines().count() != output.lines().count() => Err("the output ends elsewhere".into()),
+        None => Ok(()),
+    }
+}
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/anomalies").join(name)
+}
+
+fn scripts(name: &str) -> Vec<PathBuf> {
+    let mut paths: Vec<PathBuf> = std::fs::read_dir(folder(name)).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    paths
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().unwrap().to_string_lossy().into_owned()
+}
+
+/// Says something that the test harness does not hold back.
+fn say(line: &str) {
+    writeln!(std::io::stdout(), "{line}").unwrap();
+}

@@ -1,0 +1,67 @@
+//! Random operations on a store and on a model of snapshot isolation: both must say the same, conflicts included.
+//!
+//! A failure prints the smallest list of operations that shows it and is written to `model.proptest-regressions`, to be
+//! tried first from then on. `PROPTEST_CASES` sets how many lists are tried over each engine (default 256).
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+#[path = "model/drive.rs"]
+mod drive;
+#[path = "model/handle.rs"]
+mod handle;
+#[path = "model/operations.rs"]
+mod operations;
+#[path = "model/reference.rs"]
+mod reference;
+mod support;
+
+use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
+
+use crate::operations::{Profile, cases};
+use crate::support::Home;
+
+/// Tries `share` percent of the cases asked for.
+fn check(profile: Profile, share: u32, home: fn() -> Home) {
+    let asked = Config::default();
+    let config = Config {
+        cases: (asked.cases * share).div_ceil(100),
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct("tests/model.proptest-regressions"))),
+        ..asked
+    };
+    let tried = TestRunner::new(config).run(&cases(profile), |case| drive::run(home(), &case));
+    if let Err(why) = tried {
+        panic!("{why}");
+    }
+}
+
+#[test]
+fn few_rows_in_sim() {
+    check(Profile::FewRows, 800, Home::embedded);
+}
+
+#[test]
+fn few_rows_in_sim_shared_by_two_clients() {
+    check(Profile::FewRows, 3000, Home::shared);
+}
+
+#[cfg(feature = "rocks")]
+#[test]
+fn few_rows_in_rocks() {
+    check(Profile::FewRows, 60, Home::rocks);
+}
+
+#[test]
+fn many_rows_in_sim() {
+    check(Profile::ManyRows, 100, Home::embedded);
+}
+
+#[test]
+fn many_rows_in_sim_shared_by_two_clients() {
+    check(Profile::ManyRows, 100, Home::shared);
+}
+
+#[cfg(feature = "rocks")]
+#[test]
+fn many_rows_in_rocks() {
+    check(Profile::ManyRows, 30, Home::rocks);
+}

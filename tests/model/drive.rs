@@ -1,0 +1,369 @@
+//! Does each operation to a store and to the model, and compares what they say.
+
+use std::array::from_fn;
+use std::collections::VecDeque;
+use std::ops::Bound;
+use std::rc::Rc;
+
+use percolite::{CommitProtocol, Durability, ErrorKind, Keyspace, Savepoint, Scan, Snapshot, Store, Txn, TxnOptions};
+use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
+
+use crate::handle::Handle;
+use crate::operations::{
+    Case, Extent, KEYSPACES, MANY_ROWS, Operation, Place, Profile, Reader, SCANS, SNAPSHOTS, TXNS, numbered,
+};
+use crate::reference::{Model, ModelTxn, Rows, Write, scan};
+use crate::support::Home;
+
+type Checked<T = ()> = Result<T, TestCaseError>;
+
+struct Driver {
+    case: Case,
+    model: Model,
+    clients: Vec<Client>,
+    txns: [Option<Open>; TXNS],
+    snapshots: [Option<Kept>; SNAPSHOTS],
+    scans: [Option<(Scan, VecDeque<(Vec<u8>, Vec<u8>)>)>; SCANS],
+    values: usize,
+    home: Home,
+}
+
+/// A store with its keyspaces.
+struct Client {
+    store: Store,
+    keyspaces: [Keyspace; KEYSPACES],
+}
+
+struct Open {
+    txn: Txn,
+    model: ModelTxn,
+    client: usize,
+    savepoints: Vec<Savepoint>,
+}
+
+struct Kept {
+    snapshot: Snapshot,
+    rows: Rc<Rows>,
+    client: usize,
+}
+
+/// Lives through a case.
+pub fn run(home: Home, case: &Case) -> Checked {
+    let mut driver = Driver {
+        case: case.clone(),
+        model: Model::default(),
+        clients: Vec::new(),
+        txns: from_fn(|_| None),
+        snapshots: from_fn(|_| None),
+        scans: from_fn(|_| None),
+        values: 0,
+        home,
+    };
+    driver.open()?;
+    if let Profile::ManyRows = case.profile {
+        driver.preload()?;
+    }
+    for operation in &case.operations {
+        driver.operate(operation)?;
+    }
+    driver.reopen()?;
+    driver.check_everything()
+}
+
+impl Driver {
+    fn open(&mut self) -> Checked {
+        let clients = if self.home.is_shared() { 2 } else { 1 };
+        for _ in 0..clients {
+            let store = self.home.open(Store::builder().conflict_slots(self.case.conflict_slots));
+            let names: [_; KEYSPACES] = from_fn(|number| store.keyspace(&format!("keyspace {number}")));
+            let mut keyspaces = Vec::new();
+            for keyspace in names {
+                keyspaces.push(ok(keyspace)?);
+            }
+            let Ok(keyspaces) = keyspaces.try_into() else { panic!("as many as there were") };
+            self.clients.push(Client { store, keyspaces });
+        }
+        Ok(())
+    }
+
+    fn reopen(&mut self) -> Checked {
+        self.scans = from_fn(|_| None);
+        self.txns = from_fn(|_| None);
+        self.snapshots = from_fn(|_| None);
+        self.clients.clear();
+        self.model.reopen();
+        self.open()
+    }
+
+    fn preload(&mut self) -> Checked {
+        let rows = (0..MANY_ROWS).step_by(2);
+        self.operate(&Operation::Begin { slot: 0, two_phases: false, buffered: true })?;
+        for row in rows.clone() {
+            let length = if row % 14 == 0 { 256 } else { 7 };
+            self.operate(&Operation::Put(0, (0, numbered(row)), length))?;
+        }
+        self.operate(&Operation::Commit(0))?;
+        self.operate(&Operation::Begin { slot: 1, two_phases: true, buffered: true })?;
+        for row in rows.map(|row| row + 1) {
+            self.operate(&Operation::Put(1, (0, numbered(row)), 3))?;
+        }
+        self.operate(&Operation::Commit(1))
+    }
+
+    /// Reads everything there is, from both ends, and looks for what should not be left.
+    fn check_everything(&mut self) -> Checked {
+        for keyspace in 0..KEYSPACES {
+            let all = Extent::Range(Bound::Unbounded, Bound::Unbounded);
+            for directions in [vec![false], vec![true], vec![false, true, true]] {
+                self.operate(&Operation::Scan(Reader::Txn(0), keyspace, all.clone(), directions))?;
+            }
+            let places: Vec<Place> = self.model.rows.keys().filter(|(of, _)| *of == keyspace).cloned().collect();
+            for place in places.into_iter().step_by(11) {
+                self.operate(&Operation::Get(Reader::Txn(0), place))?;
+            }
+        }
+        let locks = ok(self.clients[0].store.locks())?.count();
+        prop_assert_eq!(locks, 0, "locks are left");
+        Ok(())
+    }
+
+    fn operate(&mut self, operation: &Operation) -> Checked {
+        match operation {
+            Operation::Begin { slot, two_phases, buffered } => {
+                self.txns[*slot] = None;
+                self.begin(*slot, *two_phases, *buffered)?;
+            }
+            Operation::Get(reader, place) => {
+                let expected = self.expect(*reader, place)?;
+                let (handle, keyspace) = self.handle(*reader, place.0);
+                let found = ok(handle.get(keyspace, &place.1))?;
+                prop_assert_eq!(short(found.as_ref()), short(expected.as_ref()));
+            }
+            Operation::Contains(reader, place) => {
+                let expected = self.expect(*reader, place)?.is_some();
+                let (handle, keyspace) = self.handle(*reader, place.0);
+                prop_assert_eq!(ok(handle.contains(keyspace, &place.1))?, expected);
+            }
+            Operation::MultiGet(reader, keyspace, keys) => {
+                self.ensure(*reader)?;
+                let expected: Checked<Vec<_>> =
+                    keys.iter().map(|key| self.expect(*reader, &(*keyspace, key.clone()))).collect();
+                let (handle, keyspace) = self.handle(*reader, *keyspace);
+                prop_assert_eq!(ok(handle.multi_get(keyspace, keys))?, expected?);
+            }
+            Operation::GetForUpdate(slot, place) => {
+                let expected = self.expect(Reader::Txn(*slot), place)?;
+                let (keyspace, open) = self.writer(*slot, place.0)?;
+                let found = ok(open.txn.get_for_update(&keyspace, &place.1.0))?;
+                open.model.hold(place.clone());
+                prop_assert_eq!(short(found.as_ref()), short(expected.as_ref()));
+            }
+            Operation::Put(slot, place, length) => {
+                let value = self.value(*length);
+                let (keyspace, open) = self.writer(*slot, place.0)?;
+                ok(open.txn.put(&keyspace, &place.1.0, &value))?;
+                open.model.write(place.clone(), Write::Put(value));
+            }
+            Operation::Insert(slot, place, length) => {
+                let value = self.value(*length);
+                let (keyspace, open) = self.writer(*slot, place.0)?;
+                let inserted = open.txn.insert(&keyspace, &place.1.0, &value);
+                if open.model.get(place).is_some() {
+                    let row = ErrorKind::AlreadyExists(keyspace.row_of(&place.1.0));
+                    prop_assert_eq!(inserted.map_err(|why| why.kind().clone()), Err(row));
+                } else {
+                    ok(inserted)?;
+                    open.model.write(place.clone(), Write::Put(value));
+                }
+            }
+            Operation::Delete(slot, place) => {
+                let (keyspace, open) = self.writer(*slot, place.0)?;
+                ok(open.txn.delete(&keyspace, &place.1.0))?;
+                open.model.write(place.clone(), Write::Delete);
+            }
+            Operation::Band { slot, keyspace, first, rows, put } => {
+                for row in *first..(first + rows).min(MANY_ROWS) {
+                    let place = (*keyspace, numbered(row));
+                    self.operate(&match put {
+                        Some(length) => Operation::Put(*slot, place, *length),
+                        None => Operation::Delete(*slot, place),
+                    })?;
+                }
+            }
+            Operation::Scan(reader, keyspace, extent, directions) => {
+                let (mut scan, mut expected) = self.scan(*reader, *keyspace, extent)?;
+                for backwards in directions.iter().cycle() {
+                    if !step(&mut scan, &mut expected, *backwards)? {
+                        break;
+                    }
+                }
+                // What has ended stays ended, at both ends.
+                prop_assert!(scan.next_back().is_none() && scan.next().is_none());
+            }
+            Operation::OpenScan(slot, reader, keyspace, extent) => {
+                self.scans[*slot] = Some(self.scan(*reader, *keyspace, extent)?);
+            }
+            Operation::StepScan { slot, backwards, rows } => {
+                if let Some((scan, expected)) = &mut self.scans[*slot] {
+                    for _ in 0..*rows {
+                        step(scan, expected, *backwards)?;
+                    }
+                }
+            }
+            Operation::Savepoint(slot) => {
+                let (_, open) = self.writer(*slot, 0)?;
+                open.savepoints.push(open.txn.savepoint());
+                open.model.savepoint();
+            }
+            Operation::RollbackTo(slot, which) => {
+                let (_, open) = self.writer(*slot, 0)?;
+                if !open.savepoints.is_empty() {
+                    let which = which.index(open.savepoints.len());
+                    let done = open.txn.rollback_to(open.savepoints[which]);
+                    prop_assert_eq!(done.is_ok(), open.model.rollback_to(which), "{:?}", done);
+                }
+            }
+            Operation::Commit(slot) => {
+                if let Some(open) = self.txns[*slot].take() {
+                    self.commit(open)?;
+                }
+            }
+            Operation::RollBack(slot) => {
+                if let Some(open) = self.txns[*slot].take() {
+                    ok(open.txn.roll_back())?;
+                }
+            }
+            Operation::Drop(slot) => self.txns[*slot] = None,
+            Operation::Snapshot(slot) => {
+                self.snapshots[*slot] = None;
+                self.ensure(Reader::Snapshot(*slot))?;
+            }
+            Operation::Reopen => self.reopen()?,
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, slot: usize, two_phases: bool, buffered: bool) -> Checked {
+        let client = slot % self.clients.len();
+        let options = TxnOptions {
+            protocol: Some(if two_phases { CommitProtocol::TwoPhase } else { CommitProtocol::Auto }),
+            durability: Some(if buffered { Durability::Buffered } else { Durability::Sync }),
+            ..TxnOptions::default()
+        };
+        let txn = ok(self.clients[client].store.begin_with(options))?;
+        self.txns[slot] = Some(Open { txn, model: self.model.begin(), client, savepoints: Vec::new() });
+        Ok(())
+    }
+
+    /// Begins the reader's transaction or snapshot if there is none.
+    fn ensure(&mut self, reader: Reader) -> Checked {
+        match reader {
+            Reader::Txn(slot) if self.txns[slot].is_none() => self.begin(slot, slot == 1, slot == 2),
+            Reader::Snapshot(slot) if self.snapshots[slot].is_none() => {
+                let client = slot % self.clients.len();
+                let snapshot = ok(self.clients[client].store.snapshot())?;
+                self.snapshots[slot] = Some(Kept { snapshot, rows: Rc::clone(&self.model.rows), client });
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A reader that there is, and its client's handle of a keyspace.
+    fn handle(&self, reader: Reader, keyspace: usize) -> (Handle<'_>, &Keyspace) {
+        let (handle, client) = match reader {
+            Reader::Txn(slot) => {
+                let open = self.txns[slot].as_ref().unwrap();
+                (Handle::Txn(&open.txn), open.client)
+            }
+            Reader::Snapshot(slot) => {
+                let kept = self.snapshots[slot].as_ref().unwrap();
+                (Handle::Snapshot(&kept.snapshot), kept.client)
+            }
+        };
+        (handle, &self.clients[client].keyspaces[keyspace])
+    }
+
+    fn writer(&mut self, slot: usize, keyspace: usize) -> Checked<(Keyspace, &mut Open)> {
+        self.ensure(Reader::Txn(slot))?;
+        let open = self.txns[slot].as_mut().unwrap();
+        Ok((self.clients[open.client].keyspaces[keyspace].clone(), open))
+    }
+
+    fn expect(&mut self, reader: Reader, place: &Place) -> Checked<Option<Vec<u8>>> {
+        self.ensure(reader)?;
+        Ok(match reader {
+            Reader::Txn(slot) => self.txns[slot].as_ref().unwrap().model.get(place).cloned(),
+            Reader::Snapshot(slot) => self.snapshots[slot].as_ref().unwrap().rows.get(place).cloned(),
+        })
+    }
+
+    /// A scan, and the rows that it must give.
+    fn scan(
+        &mut self,
+        reader: Reader,
+        keyspace: usize,
+        extent: &Extent,
+    ) -> Checked<(Scan, VecDeque<(Vec<u8>, Vec<u8>)>)> {
+        self.ensure(reader)?;
+        let expected = match reader {
+            Reader::Txn(slot) => scan(&self.txns[slot].as_ref().unwrap().model.seen(), keyspace, extent),
+            Reader::Snapshot(slot) => scan(&self.snapshots[slot].as_ref().unwrap().rows, keyspace, extent),
+        };
+        let (handle, keyspace) = self.handle(reader, keyspace);
+        Ok((handle.scan(keyspace, extent), expected))
+    }
+
+    fn commit(&mut self, open: Open) -> Checked {
+        let Open { txn, model, client, .. } = open;
+        let conflicts = self.model.conflicts(&model);
+        match txn.commit() {
+            Ok(_) => {
+                prop_assert!(conflicts.is_empty(), "committed over commits of {conflicts:?}");
+                self.model.commit(model);
+            }
+            Err(why) if why.is_retryable() => {
+                let row = &why.conflict().unwrap().row;
+                let keyspaces = &self.clients[client].keyspaces;
+                let named = conflicts.iter().any(|(keyspace, key)| keyspaces[*keyspace].row_of(&key.0) == *row);
+                let cannot_know = self.case.conflict_slots == 1 && self.model.held_since(&model);
+                prop_assert!(named || cannot_know, "{why}, but the conflicts are {conflicts:?}");
+            }
+            Err(why) => prop_assert!(false, "{why}"),
+        }
+        Ok(())
+    }
+
+    /// A value unlike every other of its length.
+    fn value(&mut self, length: usize) -> Vec<u8> {
+        self.values += 1;
+        self.values.to_be_bytes().iter().rev().copied().cycle().take(length).collect()
+    }
+}
+
+/// One step of a scan; whether there was a row.
+fn step(scan: &mut Scan, expected: &mut VecDeque<(Vec<u8>, Vec<u8>)>, backwards: bool) -> Checked<bool> {
+    let (found, expected) =
+        if backwards { (scan.next_back(), expected.pop_back()) } else { (scan.next(), expected.pop_front()) };
+    let found = found.map(ok).transpose()?;
+    prop_assert!(found == expected, "the scan gives {}, and should give {}", line(&found), line(&expected));
+    Ok(found.is_some())
+}
+
+fn ok<T>(result: percolite::Result<T>) -> Checked<T> {
+    result.map_err(|why| TestCaseError::fail(format!("{why:?}")))
+}
+
+/// A row for people.
+fn line(row: &Option<(Vec<u8>, Vec<u8>)>) -> String {
+    match row {
+        Some((key, value)) => format!("{} = {:?}", key.escape_ascii(), short(Some(value))),
+        None => "no row".into(),
+    }
+}
+
+/// A value for people.
+fn short(value: Option<&Vec<u8>>) -> Option<(usize, &[u8])> {
+    value.map(|value| (value.len(), &value[..value.len().min(8)]))
+}

@@ -1,0 +1,21 @@
+//! Many threads at once, with the books checked all the while; power cuts in the middle; and races made to happen.
+//!
+//! Every test prints its seed; `PERCOLITE_SEED=number` makes all of them use that one. Threads are scheduled by the
+//! machine, so a seed repeats the choices and not the interleaving. No test measures time. One that hangs is ended, with
+//! the names of those that still run.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+
+#[path = "stress/bank.rs"]
+mod bank;
+#[path = "stress/common.rs"]
+mod common;
+#[path = "stress/counters.rs"]
+mod counters;
+#[path = "stress/crashes.rs"]
+mod crashes;
+#[path = "stress/keyspaces.rs"]
+mod keyspaces;
+#[path = "stress/races.rs"]
+mod races;
+mod support;

@@ -1,0 +1,203 @@
+//! A bank: transfers between accounts from eight sessions, while two auditors add up all accounts in every snapshot that they
+//! can get. Money that is lost or made shows at once.
+//!
+//! Every transfer also counts in a row of its session. By that a session knows that a snapshot shows what it was told is
+//! committed, and that its snapshots never go backwards.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use percolite::{ErrorKind, Keyspace, Store, TxnOptions};
+
+use crate::common::{Reads, Run, any_options, every_way, insist, number, read_number};
+use crate::support::{Dice, Home};
+
+const ACCOUNTS: usize = 20;
+const OPENING_BALANCE: u64 = 100;
+const SESSIONS: usize = 8;
+const AUDITORS: usize = 2;
+
+#[test]
+fn in_sim() {
+    bank(&Run::begin("bank::in_sim"), &Home::embedded(), 4000);
+}
+
+#[cfg(feature = "rocks")]
+#[test]
+fn in_rocks() {
+    bank(&Run::begin("bank::in_rocks"), &Home::rocks(), 1500);
+}
+
+#[test]
+fn in_sim_shared_by_clients() {
+    bank(&Run::begin("bank::in_sim_shared_by_clients"), &Home::shared(), 400);
+}
+
+#[test]
+fn in_sim_shared_by_clients_on_bad_networks() {
+    let run = Run::begin("bank::in_sim_shared_by_clients_on_bad_networks");
+    bank(&run, &Home::unreliable(run.seed, 3000), 30);
+}
+
+/// A live client may be taken for dead at any moment; then it must hear a conflict, and nothing of it may remain.
+#[test]
+fn in_sim_shared_by_clients_that_are_soon_given_up() {
+    let run = Run::begin("bank::in_sim_shared_by_clients_that_are_soon_given_up");
+    bank(&run, &Home::unreliable(run.seed, 10), 30);
+}
+
+/// The books, as one session has them open.
+struct Books {
+    store: Store,
+    accounts: Keyspace,
+    sessions: Keyspace,
+}
+
+impl Books {
+    fn open(store: Store) -> Self {
+        let accounts = insist(|| store.keyspace("accounts"));
+        let sessions = insist(|| store.keyspace("sessions"));
+        Self { store, accounts, sessions }
+    }
+}
+
+fn bank(run: &Run, home: &Home, transfers: u64) {
+    let books: Vec<Books> = home.open_sessions(SESSIONS + AUDITORS).into_iter().map(Books::open).collect();
+    insist(|| {
+        books[0].store.transact(|txn| {
+            (0..ACCOUNTS).try_for_each(|at| txn.put(&books[0].accounts, account(at), OPENING_BALANCE.to_be_bytes()))
+        })
+    });
+
+    let (done, audits) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let auditors: Vec<_> = books[SESSIONS..]
+            .iter()
+            .map(|books| {
+                scope.spawn(|| {
+                    while !done.load(Ordering::Relaxed) {
+                        audit(&insist(|| books.store.snapshot()), &books.accounts);
+                        audit(&insist(|| books.store.begin()), &books.accounts);
+                        audits.fetch_add(2, Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        let sessions: Vec<_> = (0..SESSIONS)
+            .map(|own| {
+                let (books, dice) = (&books, run.dice(own));
+                scope.spawn(move || Session::new(own, dice).work(books, transfers))
+            })
+            .collect();
+        // The auditors must hear of the end even if a session has failed.
+        let worked: Vec<_> = sessions.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
+        done.store(true, Ordering::Relaxed);
+        auditors.into_iter().for_each(|auditor| auditor.join().unwrap());
+        worked.into_iter().for_each(|session| session.unwrap());
+    });
+    assert!(audits.load(Ordering::Relaxed) > 0);
+    let snapshot = insist(|| books[0].store.snapshot());
+    audit(&snapshot, &books[0].accounts);
+    assert_eq!(
+        counts(&snapshot, &books[0].sessions),
+        [transfers; SESSIONS],
+        "transfers that were told to be committed"
+    );
+}
+
+fn account(number: usize) -> String {
+    format!("account {number:02}")
+}
+
+fn audit(reader: &impl Reads, accounts: &Keyspace) {
+    let rows = every_way(reader, accounts);
+    let sum: u64 = rows.iter().map(|(_, value)| read_number(value)).sum();
+    assert_eq!((rows.len(), sum), (ACCOUNTS, ACCOUNTS as u64 * OPENING_BALANCE), "rows and their sum");
+}
+
+/// How many transfers each session has made.
+fn counts(reader: &impl Reads, sessions: &Keyspace) -> Vec<u64> {
+    let count =
+        |session: usize| insist(|| reader.one(sessions, &[session as u8])).map_or(0, |value| read_number(&value));
+    (0..SESSIONS).map(count).collect()
+}
+
+struct Session {
+    own: usize,
+    dice: Dice,
+    /// What it has seen last, in a snapshot and in any transaction.
+    in_snapshot: Vec<u64>,
+    in_any: Vec<u64>,
+}
+
+impl Session {
+    fn new(own: usize, dice: Dice) -> Self {
+        Self { own, dice, in_snapshot: vec![0; SESSIONS], in_any: vec![0; SESSIONS] }
+    }
+
+    fn work(mut self, books: &[Books], transfers: u64) {
+        for transfer in 1..=transfers {
+            let options = any_options(&mut self.dice);
+            self.transfer(&books[self.own], transfer, options);
+            if self.dice.one_in(4) {
+                // Anybody's snapshot must show it, not only that of the client who committed.
+                let other = self.dice.below(books.len());
+                self.look(&books[other], transfer);
+            }
+        }
+    }
+
+    fn transfer(&mut self, books: &Books, transfer: u64, options: TxnOptions) {
+        let from = self.dice.below(ACCOUNTS);
+        let to = (from + 1 + self.dice.below(ACCOUNTS - 1)) % ACCOUNTS;
+        let (from, to) = (account(from), account(to));
+        let dice = &mut self.dice;
+        loop {
+            let done = books.store.transact_with(options, |txn| {
+                let mut balance = |key: &str| -> percolite::Result<u64> {
+                    let read = if dice.one_in(2) {
+                        txn.get(&books.accounts, key)?
+                    } else {
+                        txn.get_for_update(&books.accounts, key)?
+                    };
+                    Ok(read_number(&read.expect("an account has vanished")))
+                };
+                let (source, target) = (balance(&from)?, balance(&to)?);
+                let amount = dice.below(30) as u64;
+                if amount <= source {
+                    txn.put(&books.accounts, &from, number(source - amount, dice))?;
+                    txn.put(&books.accounts, &to, number(target + amount, dice))?;
+                }
+                txn.put(&books.sessions, [self.own as u8], number(transfer, dice))
+            });
+            match done {
+                Ok(()) => return,
+                // Nothing was committed.
+                Err(why) if matches!(why.kind(), ErrorKind::Io(_)) => {}
+                Err(why) if matches!(why.kind(), ErrorKind::Undetermined(_)) => {
+                    let snapshot = insist(|| books.store.snapshot());
+                    if counts(&snapshot, &books.sessions)[self.own] == transfer {
+                        return;
+                    }
+                }
+                Err(why) => panic!("{why}"),
+            }
+        }
+    }
+
+    /// Looks at all sessions' counts after its own `transfer` was acknowledged.
+    fn look(&mut self, books: &Books, transfer: u64) {
+        let snapshot = counts(&insist(|| books.store.snapshot()), &books.sessions);
+        not_before(&snapshot, &self.in_snapshot, "a snapshot and the one before");
+        let txn = counts(&insist(|| books.store.begin()), &books.sessions);
+        not_before(&txn, &self.in_any, "a transaction and what was seen before");
+        not_before(&txn, &snapshot, "a transaction and the snapshot before");
+        for seen in [&snapshot, &txn] {
+            assert_eq!(seen[self.own], transfer, "a commit that was acknowledged is not seen");
+        }
+        (self.in_snapshot, self.in_any) = (snapshot, txn);
+    }
+}
+
+fn not_before(later: &[u64], earlier: &[u64], what: &str) {
+    assert!(later.iter().zip(earlier).all(|(later, earlier)| later >= earlier), "{what}: {later:?}, {earlier:?}");
+}

@@ -1,0 +1,145 @@
+//! Seeds, a watchdog, and reading.
+
+use std::io::Write as _;
+use std::sync::{Mutex, Once};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use percolite::{CommitProtocol, Durability, ErrorKind, Keyspace, Result, Scan, Snapshot, Txn, TxnOptions};
+
+use crate::support::Dice;
+
+/// Far more than everything here takes.
+const HANG: Duration = Duration::from_secs(120);
+
+static RUNNING: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
+
+/// A test that is running, and its seed.
+pub struct Run {
+    name: &'static str,
+    pub seed: u64,
+}
+
+impl Run {
+    pub fn begin(name: &'static str) -> Self {
+        static WATCHDOG: Once = Once::new();
+        WATCHDOG.call_once(|| {
+            std::thread::spawn(|| {
+                std::thread::sleep(HANG);
+                say(&format!("HANG: still running after {HANG:?}: {:?}", RUNNING.lock().unwrap()));
+                std::process::abort();
+            });
+        });
+        let seed = std::env::var("PERCOLITE_SEED").ok().map(|seed| seed.parse().unwrap());
+        let seed = seed.unwrap_or_else(|| SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos().into());
+        say(&format!("{name}: PERCOLITE_SEED={seed}"));
+        RUNNING.lock().unwrap().push(name);
+        Self { name, seed }
+    }
+
+    /// Dice for one of the run's threads.
+    pub fn dice(&self, thread: usize) -> Dice {
+        let mut dice = Dice(self.seed);
+        Dice(dice.next() ^ (thread as u64).wrapping_mul(0xa076_1d64_78bd_642f))
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        RUNNING.lock().unwrap().retain(|name| *name != self.name);
+    }
+}
+
+/// Says something that the test harness does not hold back.
+pub fn say(line: &str) {
+    writeln!(std::io::stdout(), "{line}").unwrap();
+}
+
+/// Both protocols and both durabilities, at random.
+pub fn any_options(dice: &mut Dice) -> TxnOptions {
+    TxnOptions {
+        protocol: Some(if dice.one_in(2) { CommitProtocol::TwoPhase } else { CommitProtocol::Auto }),
+        durability: Some(if dice.one_in(2) { Durability::Buffered } else { Durability::Sync }),
+        ..TxnOptions::default()
+    }
+}
+
+/// Repeats what a bad network has lost. Such an error says that nothing was committed.
+pub fn insist<T>(mut work: impl FnMut() -> Result<T>) -> T {
+    for _ in 0..10_000 {
+        match work() {
+            Ok(answer) => return answer,
+            Err(why) if matches!(why.kind(), ErrorKind::Io(_)) => {}
+            Err(why) => panic!("{why}"),
+        }
+    }
+    panic!("ten thousand times no answer")
+}
+
+/// A number as a value, padded so that some are too long to ride in their record.
+pub fn number(number: u64, dice: &mut Dice) -> Vec<u8> {
+    let mut value = number.to_be_bytes().to_vec();
+    if dice.one_in(3) {
+        value.resize(300, number as u8);
+    }
+    value
+}
+
+/// The number in a value, whose padding must be its own.
+pub fn read_number(value: &[u8]) -> u64 {
+    let number = u64::from_be_bytes(value[..8].try_into().unwrap());
+    assert!(value.len() == 8 || value.len() == 300, "a value of {} bytes", value.len());
+    assert!(value[8..].iter().all(|byte| *byte == number as u8), "a value that is two values");
+    number
+}
+
+/// What transactions and snapshots have in common.
+pub trait Reads {
+    fn one(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Vec<u8>>>;
+    fn all(&self, keyspace: &Keyspace) -> Scan;
+}
+
+impl Reads for Txn {
+    fn one(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.get(keyspace, key)
+    }
+    fn all(&self, keyspace: &Keyspace) -> Scan {
+        self.range::<&[u8]>(keyspace, ..)
+    }
+}
+
+impl Reads for Snapshot {
+    fn one(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.get(keyspace, key)
+    }
+    fn all(&self, keyspace: &Keyspace) -> Scan {
+        self.range::<&[u8]>(keyspace, ..)
+    }
+}
+
+pub type Rows = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// All rows of a keyspace, read forwards, backwards, from both ends in turn and one by one, which must give the same.
+pub fn every_way(reader: &impl Reads, keyspace: &Keyspace) -> Rows {
+    let rows: Rows = insist(|| reader.all(keyspace).collect());
+    let mut back: Rows = insist(|| reader.all(keyspace).rev().collect());
+    back.reverse();
+    assert!(back == rows, "backwards there are other rows");
+    let both = insist(|| {
+        let (mut scan, mut front, mut back) = (reader.all(keyspace), Vec::new(), Vec::new());
+        loop {
+            match scan.next().transpose()? {
+                Some(row) => front.push(row),
+                None => break,
+            }
+            back.extend(scan.next_back().transpose()?);
+        }
+        front.extend(back.into_iter().rev());
+        Ok(front)
+    });
+    assert!(both == rows, "from both ends there are other rows");
+    for (key, value) in &rows {
+        let found = insist(|| reader.one(keyspace, key));
+        assert!(found.as_ref() == Some(value), "row \"{}\" read alone is another", key.escape_ascii());
+    }
+    rows
+}

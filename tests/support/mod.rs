@@ -1,0 +1,131 @@
+//! What the test targets share: places that a store can live in, and dice.
+
+#![allow(dead_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use percolite::engine::Engine;
+use percolite::engine::sim::SimStorage;
+use percolite::engine::unreliable::{Faults, Unreliable};
+use percolite::oracle::{MemoryOracle, Oracle};
+use percolite::runtime::{Runtime, System};
+use percolite::{Builder, Commons, Pause, Store};
+
+/// Milliseconds that a silent client of a shared engine is waited for.
+pub const TTL_MS: u64 = 3000;
+
+/// Where a store lives while nobody has it open.
+pub enum Home {
+    /// Memory that one store has for itself.
+    Embedded(SimStorage),
+    /// Memory that several clients share; each store that is opened is one more client.
+    Shared(Server),
+    /// A folder.
+    #[cfg(feature = "rocks")]
+    Rocks(tempfile::TempDir),
+}
+
+/// An engine that several clients share, and the way to it.
+pub struct Server {
+    pub memory: SimStorage,
+    oracle: Arc<dyn Oracle>,
+    runtime: Arc<dyn Runtime>,
+    /// What goes wrong on the way, and from which seed.
+    faults: Option<(Faults, u64)>,
+    ttl_ms: u64,
+    clients: AtomicU64,
+}
+
+impl Home {
+    pub fn embedded() -> Self {
+        Self::Embedded(SimStorage::new())
+    }
+
+    pub fn shared() -> Self {
+        Self::Shared(Server::new(None, TTL_MS))
+    }
+
+    /// Shared, and every client has a bad network of its own in front.
+    pub fn unreliable(seed: u64, ttl_ms: u64) -> Self {
+        Self::Shared(Server::new(Some((Faults::of_a_bad_network(), seed)), ttl_ms))
+    }
+
+    #[cfg(feature = "rocks")]
+    pub fn rocks() -> Self {
+        Self::Rocks(tempfile::tempdir().unwrap())
+    }
+
+    /// Opens the store that lives here, or one more client of it.
+    pub fn open(&self, builder: Builder) -> Store {
+        match self {
+            Self::Embedded(memory) => builder.open_sim(memory).unwrap(),
+            Self::Shared(server) => server.open(builder),
+            #[cfg(feature = "rocks")]
+            Self::Rocks(folder) => {
+                builder.cache_bytes(4 << 20).write_buffer_bytes(4 << 20).open(folder.path()).unwrap()
+            }
+        }
+    }
+
+    /// `count` handles for as many sessions: clients of their own where several are possible.
+    pub fn open_sessions(&self, count: usize) -> Vec<Store> {
+        match self {
+            Self::Shared(_) => (0..count).map(|_| self.open(Store::builder())).collect(),
+            _ => vec![self.open(Store::builder()); count],
+        }
+    }
+
+    pub fn is_shared(&self) -> bool {
+        matches!(self, Self::Shared(_))
+    }
+}
+
+impl Server {
+    fn new(faults: Option<(Faults, u64)>, ttl_ms: u64) -> Self {
+        let runtime: Arc<dyn Runtime> = Arc::new(System::default());
+        Self {
+            memory: SimStorage::new(),
+            oracle: Arc::new(MemoryOracle::new(Arc::clone(&runtime))),
+            runtime,
+            faults,
+            ttl_ms,
+            clients: AtomicU64::new(0),
+        }
+    }
+
+    fn open(&self, builder: Builder) -> Store {
+        let client = self.clients.fetch_add(1, Ordering::Relaxed);
+        let engine: Arc<dyn Engine> = match self.faults {
+            Some((faults, seed)) => Arc::new(Unreliable::new(self.memory.shared(), faults, seed ^ client)),
+            None => Arc::new(self.memory.shared()),
+        };
+        builder.open_shared(Commons {
+            engine,
+            oracle: Arc::clone(&self.oracle),
+            waiter: Arc::new(Pause(Arc::clone(&self.runtime))),
+            ttl_ms: self.ttl_ms,
+        })
+    }
+}
+
+/// Splitmix64, with a seed of its own for every thread that throws.
+pub struct Dice(pub u64);
+
+impl Dice {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit as u64) as usize
+    }
+
+    /// True once in so many throws.
+    pub fn one_in(&mut self, times: usize) -> bool {
+        self.below(times) == 0
+    }
+}
