@@ -68,6 +68,7 @@ macro_rules! suite {
                 ],
                 steps: [
                     every_step_made_twice_answers_the_same,
+                    requests_that_arrive_after_the_end_change_nothing,
                     a_held_row_committed_twice_answers_the_same,
                     a_repeated_commit_is_told_so_though_the_row_has_moved_on,
                     a_resolver_that_comes_late_has_nothing_to_do,

@@ -254,6 +254,11 @@ fn transfers(seed: u64) -> (usize, usize, Injected) {
         injected.late_deliveries += seen.late_deliveries;
         injected.late_applied += seen.late_applied;
     }
+    let page = Page { range: &RowRange::all(), backwards: false, limit: 1000 };
+    for (key, lock) in direct.view().unwrap().locks(&page).unwrap() {
+        let ended = direct.row(&key, lock.txn.start_ts).unwrap().status;
+        assert_eq!(ended, None, "a late message locked {key:?} for a transaction that had ended there");
+    }
     settle_all(&direct);
     assert_eq!(balances(&direct), settled, "a late message moved money");
     // Every promise holds, and nobody was told both.

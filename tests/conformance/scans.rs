@@ -128,6 +128,7 @@ pub fn no_row_is_missed_or_repeated_at_page_borders(engine: &Subject) {
                     range.start = next;
                 }
                 found.extend(page);
+                assert!(found.len() <= rows.len(), "rows are repeated without end: {found:?}");
             }
             assert_eq!(found, expected(&rows, &RowRange::all(), backwards, usize::MAX), "{limit} rows a page");
         }

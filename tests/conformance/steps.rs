@@ -178,6 +178,72 @@ pub fn every_step_made_twice_answers_the_same(engine: &Subject) {
     assert_eq!(engine.row(&row("primary"), ts(10)).unwrap().status, None);
 }
 
+/// The change that a step asks for, on its way to the engine.
+fn sent<T>(step: Result<Step<T>, Refusal>) -> RowChange {
+    match step {
+        Ok(Step::Apply(change, _)) => *change,
+        _ => panic!("the step has nothing to send"),
+    }
+}
+
+/// Each request was right when it was sent. It arrives when the transaction is over.
+pub fn requests_that_arrive_after_the_end_change_nothing(engine: &Subject) {
+    let ten = txn(10);
+    let end: [(&str, &dyn Fn(&RowKey)); 4] = [
+        ("rolled back unseen", &|_| {}),
+        ("rolled back", &|key| {
+            let request = RollBack { row: key.clone(), txn: ten };
+            run(&**engine, key, ts(10), &|row| roll_back(row, &request)).unwrap();
+        }),
+        ("committed", &|key| {
+            let request = Commit { row: key.clone(), ..commit_at("", ten, 17, false) };
+            run(&**engine, key, ts(10), &|row| commit(row, &request)).unwrap();
+        }),
+        ("committed and overwritten", &|key| {
+            let request = Commit { row: key.clone(), ..commit_at("", ten, 17, false) };
+            run(&**engine, key, ts(10), &|row| commit(row, &request)).unwrap();
+            make(&**engine, [RowChange { row: key.clone(), ..put_write("", put(25)) }]);
+        }),
+    ];
+    for (number, (name, end)) in end.iter().enumerate() {
+        for hold in [false, true] {
+            let key = format!("row {number} {hold}");
+            let mutation = if hold { Mutation::Hold } else { Mutation::Put(vec![1; 1000]) };
+            let locking = Prewrite { mutation, primary: row(&key), ..request(&key, ten, b"") };
+            let mut late = vec![sent(prewrite(&Row::default(), &locking))];
+            if *name == "rolled back unseen" {
+                let request = RollBack { row: row(&key), txn: ten };
+                run(&**engine, &row(&key), ts(10), &|row| roll_back(row, &request)).unwrap();
+            } else {
+                run(&**engine, &row(&key), ts(10), &|row| prewrite(row, &locking)).unwrap();
+                let locked = engine.row(&row(&key), ts(10)).unwrap();
+                let asker = Asker::Shared { current_ts: ts(16), push_above: Some(ts(15)) };
+                let again = Prewrite { sequence: 2, mutation: Mutation::Delete, ..locking.clone() };
+                let back = RollBack { row: row(&key), txn: ten };
+                late.extend([
+                    sent(commit(&locked, &commit_at(&key, ten, 19, true))),
+                    sent(heartbeat(&locked, &Heartbeat { row: row(&key), txn: ten, ttl_ms: 9999 })),
+                    sent(check_status(&locked, &CheckStatus { row: row(&key), txn: ten, asker })),
+                    sent(prewrite(&locked, &again)),
+                    sent(roll_back(&locked, &back)),
+                ]);
+            }
+            end(&row(&key));
+            let after = state(engine, &row(&key));
+            for change in late {
+                engine.apply(&[group([change.clone()])]).unwrap();
+                assert_eq!(state(engine, &row(&key)), after, "{name}, then arrives {change:?}");
+            }
+        }
+    }
+    // The record of the roll-back is collected, below a safe point that has passed.
+    let late = sent(prewrite(&Row::default(), &request("row 0 false", ten, b"late")));
+    make(&**engine, [forget(row("row 0 false"), ts(10))]);
+    engine.advance_safe_point(ts(11)).unwrap();
+    assert!(matches!(engine.apply(&[group([late])]).unwrap()[..], [Outcome::Refused { .. }]));
+    assert_eq!(engine.row(&row("row 0 false"), ts(10)).unwrap().lock, None);
+}
+
 /// The reply to the first commit was lost; the owner asks again.
 pub fn a_held_row_committed_twice_answers_the_same(engine: &Subject) {
     let ten = txn(10);

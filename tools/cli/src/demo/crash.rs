@@ -1,0 +1,217 @@
+//! A writer that is killed in the middle of a commit.
+//!
+//! A commit in two phases goes: lock every row and leave there what is to be written; then turn the lock of one row, the
+//! primary, into a version, which is the *commit point*; then do the same to the other rows. To die at a chosen moment the
+//! child puts an [`Engine`] of its own between store and RocksDB. It looks at the changes that pass. Just before the one with
+//! the commit point, or just after it, it says so on standard output and never returns. The parent reads that and sends
+//! SIGKILL, which no program can catch: what the child leaves on disk is what a crash would leave.
+//!
+//! The order comes to the child on standard input as one line of JSON. That pipe stays open while the parent lives; when it
+//! ends, so does the child.
+
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use percolite::engine::{Capabilities, Engine, EngineError, Group, Outcome, View};
+use percolite::row::{Edit, Row, Status};
+use percolite::{CommitProtocol, KeyspaceId, RowKey, Store, Timestamp, TxnOptions};
+use serde_json::{Value, json};
+
+use super::jobs::Job;
+use super::place::Spaces;
+use crate::output::say;
+
+const SIGKILL: i32 = 9;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// When the child stops and is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// All rows are locked.
+    BeforeCommitPoint,
+    /// The primary is committed, the other rows are still locked.
+    AfterCommitPoint,
+}
+
+impl Moment {
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::BeforeCommitPoint => "before the commit point",
+            Self::AfterCommitPoint => "after the commit point",
+        }
+    }
+
+    fn last_words(self) -> &'static str {
+        match self {
+            Self::BeforeCommitPoint => "locked, not committed",
+            Self::AfterCommitPoint => "committed, secondaries still locked",
+        }
+    }
+}
+
+/// What the parent has seen of a child.
+pub struct Death {
+    /// The line that it said last.
+    pub last_words: String,
+    /// Whether it said what it should and then died of SIGKILL.
+    pub as_planned: bool,
+}
+
+/// Has a child do the job on the store in `path` and kills it at the moment.
+pub fn kill_in_commit(path: &Path, moment: Moment, job: &Job) -> Result<Death> {
+    let program = std::env::current_exe().context("cannot find this program's own file")?;
+    let mut command = Command::new(program);
+    command.arg("demo-child").arg(path).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = Reaped(command.spawn().context("cannot start the child process")?);
+    let mut orders = child.0.stdin.take().ok_or_else(|| anyhow!("the child has no standard input"))?;
+    let answers = child.0.stdout.take().ok_or_else(|| anyhow!("the child has no standard output"))?;
+    let order = json!({ "after": moment == Moment::AfterCommitPoint, "job": job.to_json() });
+    // A child that died at once is told by what it left on standard output.
+    let _ = writeln!(orders, "{order}");
+
+    let (said, heard) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        let read = BufReader::new(answers).read_line(&mut line);
+        let _ = said.send(read.map(|_| line));
+    });
+    let line = heard.recv_timeout(PATIENCE).context("the child did not come to the moment to be killed at")?;
+    let last_words = line.context("cannot listen to the child")?.trim_end().to_owned();
+    if last_words.is_empty() {
+        let status = child.0.wait().context("cannot wait for the child")?;
+        bail!("the child ended by itself ({status})");
+    }
+    child.0.kill().context("cannot kill the child")?;
+    let status = child.0.wait().context("cannot wait for the child")?;
+    drop(orders);
+    let as_planned = status.signal() == Some(SIGKILL) && last_words == moment.last_words();
+    Ok(Death { last_words, as_planned })
+}
+
+/// A child that does not outlive an error of its parent.
+struct Reaped(Child);
+
+impl Drop for Reaped {
+    fn drop(&mut self) {
+        // Both do nothing to a child that was waited for.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The child's command line.
+#[derive(clap::Args)]
+pub struct ChildArgs {
+    /// The store's folder.
+    path: PathBuf,
+}
+
+/// What the child does.
+pub fn run_child(args: &ChildArgs) -> Result<()> {
+    let mut order = String::new();
+    io::stdin().lock().read_line(&mut order).context("cannot read the order")?;
+    std::thread::spawn(|| {
+        // The end of the pipe, or an error: either way the parent is gone.
+        let _ = io::stdin().lock().read_to_end(&mut Vec::new());
+        std::process::exit(1);
+    });
+    let order: Value = serde_json::from_str(&order).context("the order is not JSON")?;
+    let job = order.get("job").and_then(Job::from_json).ok_or_else(|| anyhow!("the order names no job"))?;
+    let after = order.get("after").and_then(Value::as_bool).unwrap_or_default();
+    let moment = if after { Moment::AfterCommitPoint } else { Moment::BeforeCommitPoint };
+
+    let builder = Store::builder().sweep(false);
+    let engine = StopsInCommit { inner: builder.rocks(&args.path)?, moment };
+    let store = builder.open_engine(Arc::new(engine))?;
+    let spaces = Spaces::open(&store)?;
+    let mut txn = store.begin_with(TxnOptions { protocol: Some(CommitProtocol::TwoPhase), ..TxnOptions::default() })?;
+    job.run(&mut txn, &spaces)?;
+    txn.commit()?;
+    bail!("the commit went through without coming to the moment to stop at")
+}
+
+/// An engine that stops for good at a moment of a commit, and hands everything on until then.
+struct StopsInCommit {
+    inner: Arc<dyn Engine>,
+    moment: Moment,
+}
+
+impl StopsInCommit {
+    fn stop(&self) -> ! {
+        if say(self.moment.last_words()).is_err() {
+            std::process::exit(1);
+        }
+        loop {
+            std::thread::park();
+        }
+    }
+}
+
+impl Engine for StopsInCommit {
+    fn apply(&self, groups: &[Group]) -> Result<Vec<Outcome>, EngineError> {
+        let changes = || groups.iter().flat_map(|group| &group.changes);
+        let is_commit_point = changes().any(|change| matches!(change.status, Edit::Put(Status::Committed(_))));
+        if is_commit_point && self.moment == Moment::BeforeCommitPoint {
+            self.stop();
+        }
+        let outcomes = self.inner.apply(groups)?;
+        if is_commit_point {
+            self.stop();
+        }
+        Ok(outcomes)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn view(&self) -> Result<Arc<dyn View>, EngineError> {
+        self.inner.view()
+    }
+
+    fn row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
+        self.inner.row(row, start_ts)
+    }
+
+    fn sync(&self) -> Result<(), EngineError> {
+        self.inner.sync()
+    }
+
+    fn meta(&self, name: &str) -> Result<Option<Vec<u8>>, EngineError> {
+        self.inner.meta(name)
+    }
+
+    fn metas(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, EngineError> {
+        self.inner.metas(prefix)
+    }
+
+    fn set_meta(&self, entries: &[(String, Option<Vec<u8>>)]) -> Result<(), EngineError> {
+        self.inner.set_meta(entries)
+    }
+
+    fn safe_point(&self) -> Result<Timestamp, EngineError> {
+        self.inner.safe_point()
+    }
+
+    fn advance_safe_point(&self, to: Timestamp) -> Result<(), EngineError> {
+        self.inner.advance_safe_point(to)
+    }
+
+    fn deletions(&self, upto: Timestamp, limit: usize) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
+        self.inner.deletions(upto, limit)
+    }
+
+    fn statuses(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {
+        self.inner.statuses(before, limit)
+    }
+
+    fn erase(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {
+        self.inner.erase(keyspace)
+    }
+}

@@ -1,0 +1,211 @@
+//! Where the data comes from, and which of its fields are the key and the index.
+//!
+//! The demo wants data that nobody made for it. What the user names comes first; without that, the index of all packages that
+//! this Debian knows of, else the list of those that are installed, else, so that the demo runs everywhere, a small table
+//! that comes with it: the chemical elements. Whichever it is, the demo says so.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{self, BufReader, Cursor};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use percolite::KEY_MAX_BYTES;
+use serde_json::{Map, Value};
+
+use super::parse::{Bad, Record, Records};
+
+const ELEMENTS: &str = include_str!("../../data/elements.tsv");
+const DPKG_STATUS: &str = "/var/lib/dpkg/status";
+
+/// The longest indexed value, in bytes; what is beyond does not count.
+const INDEXED_MAX_BYTES: usize = 256;
+const KEYS: [&str; 4] = ["id", "key", "name", "Package"];
+/// Fields that sort records into groups, as far as their names tell.
+const GROUPS: [&str; 12] = [
+    "section", "category", "type", "kind", "class", "group", "status", "state", "country", "language", "topic", "year",
+];
+/// What stands in the index for records without the field.
+const ABSENT: &str = "(none)";
+
+/// A source that needs no file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Source {
+    /// All packages that this Debian knows of: apt-cache dumpavail
+    Apt,
+    /// The packages installed here: /var/lib/dpkg/status
+    Dpkg,
+    /// A small table that comes with the demo: the chemical elements
+    Sample,
+}
+
+/// Records, and where they come from.
+pub struct Dataset {
+    /// What to call it.
+    pub name: String,
+    /// Why it is not another.
+    pub notes: Vec<String>,
+    /// How long it is, where that is known.
+    pub bytes: Option<u64>,
+    /// What it says.
+    pub records: Records,
+}
+
+/// Finds the data: `input` is a file or `-`, `source` one of the others; without both, the first that is there.
+pub fn find(input: Option<&Path>, source: Option<Source>) -> Result<Dataset> {
+    match (input, source) {
+        (Some(path), _) if path == Path::new("-") => {
+            open("standard input".into(), None, Box::new(BufReader::new(io::stdin())), false)
+        }
+        (Some(path), _) => file(path),
+        (None, Some(Source::Apt)) => apt(),
+        (None, Some(Source::Dpkg)) => file(Path::new(DPKG_STATUS)),
+        (None, Some(Source::Sample)) => sample(),
+        (None, None) => {
+            let mut notes = Vec::new();
+            for find in [apt, || file(Path::new(DPKG_STATUS)), sample] {
+                match find() {
+                    Ok(found) => return Ok(Dataset { notes, ..found }),
+                    Err(why) => notes.push(format!("{why:#}")),
+                }
+            }
+            bail!("no data: {}", notes.join("; "))
+        }
+    }
+}
+
+fn apt() -> Result<Dataset> {
+    let dump = Command::new("apt-cache").arg("dumpavail").env("LC_ALL", "C").stdin(Stdio::null()).output();
+    let dump = dump.context("cannot run apt-cache")?;
+    if !dump.status.success() {
+        bail!("apt-cache dumpavail failed: {}", String::from_utf8_lossy(&dump.stderr).trim());
+    }
+    if dump.stdout.is_empty() {
+        bail!("apt-cache dumpavail knows of no packages");
+    }
+    let name = "the Debian package index (apt-cache dumpavail)".into();
+    open(name, Some(dump.stdout.len() as u64), Box::new(Cursor::new(dump.stdout)), false)
+}
+
+fn file(path: &Path) -> Result<Dataset> {
+    let cannot = || format!("cannot read {}", path.display());
+    let opened = File::open(path).with_context(cannot)?;
+    let about = opened.metadata().with_context(cannot)?;
+    if about.is_dir() {
+        bail!("cannot read {}: it is a folder", path.display());
+    }
+    let bytes = about.is_file().then_some(about.len());
+    let json = path.extension().is_some_and(|extension| extension.to_string_lossy().contains("json"));
+    open(path.display().to_string(), bytes, Box::new(BufReader::new(opened)), json)
+}
+
+fn sample() -> Result<Dataset> {
+    let name = "the chemical elements, a table that comes with the demo".into();
+    open(name, Some(ELEMENTS.len() as u64), Box::new(ELEMENTS.as_bytes()), false)
+}
+
+fn open(name: String, bytes: Option<u64>, text: Box<dyn io::BufRead>, json: bool) -> Result<Dataset> {
+    match Records::new(text, json).with_context(|| format!("cannot read {name}"))? {
+        Ok(records) => Ok(Dataset { name, notes: Vec::new(), bytes, records }),
+        Err(bad) => Err(told(&bad, &name)),
+    }
+}
+
+/// The error for a bad record.
+pub fn told(bad: &Bad, source: &str) -> anyhow::Error {
+    anyhow!("line {} of {source} {}", bad.line, bad.why)
+}
+
+/// Which fields are the key and the index.
+#[derive(Clone, Debug)]
+pub struct Fields {
+    /// The key's; `None` where the number of the line is the key.
+    pub key: Option<String>,
+    /// The index's.
+    pub index: String,
+}
+
+impl Fields {
+    /// As the user says; what the user leaves open is chosen by looking at the first records.
+    pub fn choose(key: Option<&str>, index: Option<&str>, first: &[Record]) -> Result<Self> {
+        let sample = first.first().map(|record| &record.fields).ok_or_else(|| anyhow!("there are no records"))?;
+        let has = |name: &str| first.iter().any(|record| record.fields.contains_key(name));
+        let names = || sample.keys().cloned().collect::<Vec<_>>().join(", ");
+        for (option, name) in [("--key", key), ("--index-by", index)] {
+            if let Some(name) = name.filter(|name| !has(name)) {
+                bail!("{option} {name}: the records have no such field; the first one has {}", names());
+            }
+        }
+        let key = match key {
+            Some(name) => Some(name.to_owned()),
+            None => KEYS.iter().find_map(|name| sample.contains_key(*name).then(|| (*name).to_owned())),
+        };
+        let index = match index {
+            Some(name) => Some(name.to_owned()),
+            None => by_name(sample, key.as_deref()).or_else(|| by_looking(first, key.as_deref())),
+        };
+        let index = index.or_else(|| sample.keys().next().cloned());
+        Ok(Self { key, index: index.ok_or_else(|| anyhow!("the first record has no fields"))? })
+    }
+
+    /// The record's key.
+    pub fn key_of(&self, record: &Record) -> Result<String, Bad> {
+        let Some(name) = &self.key else { return Ok(format!("{:012}", record.line)) };
+        let bad = |why| Bad { line: record.line, why };
+        let key = match record.fields.get(name) {
+            None | Some(Value::Null) => return Err(bad(format!("has no field {name:?}, which is the key"))),
+            Some(Value::Array(_) | Value::Object(_)) => {
+                return Err(bad(format!("has a field {name:?} that is neither text nor number and cannot be the key")));
+            }
+            Some(scalar) => text_of(scalar),
+        };
+        // In the index the key stands behind an indexed value and a zero byte.
+        let limit = KEY_MAX_BYTES - INDEXED_MAX_BYTES - 1;
+        match key.len() {
+            0 => Err(bad(format!("has an empty field {name:?}, which is the key"))),
+            length if length > limit => Err(bad(format!("has a key of {length} bytes, more than {limit}"))),
+            _ => Ok(key),
+        }
+    }
+
+    /// Where the record belongs in the index. The zero byte ends the value, in which there is none.
+    pub fn entry_of(&self, fields: &Map<String, Value>, key: &[u8]) -> Vec<u8> {
+        let value = match fields.get(&self.index) {
+            None | Some(Value::Null) => String::new(),
+            Some(value) => text_of(value).replace('\0', " "),
+        };
+        let end = (0..=INDEXED_MAX_BYTES.min(value.len())).rev().find(|end| value.is_char_boundary(*end));
+        let value = value.get(..end.unwrap_or_default()).filter(|value| !value.is_empty()).unwrap_or(ABSENT);
+        [value.as_bytes(), b"\0", key].concat()
+    }
+}
+
+/// A field whose name says that it sorts records into groups.
+fn by_name(sample: &Map<String, Value>, key: Option<&str>) -> Option<String> {
+    GROUPS.iter().find_map(|group| {
+        sample.keys().find(|name| name.eq_ignore_ascii_case(group) && Some(name.as_str()) != key).cloned()
+    })
+}
+
+/// The field with the fewest different values, but more than one.
+fn by_looking(first: &[Record], key: Option<&str>) -> Option<String> {
+    let sample = &first.first()?.fields;
+    let different = |name: &String| {
+        let values: HashSet<String> = first.iter().filter_map(|record| record.fields.get(name)).map(text_of).collect();
+        values.len()
+    };
+    let others = sample.keys().filter(|name| Some(name.as_str()) != key);
+    others
+        .map(|name| (different(name), name))
+        .filter(|(different, _)| *different > 1)
+        .min_by_key(|(different, _)| *different)
+        .map(|(_, name)| name.clone())
+}
+
+fn text_of(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,238 @@
+//! `percolite demo`: the store at work, as a story in five acts.
+//!
+//! Real data is loaded with an index kept in step; many threads move money; a writer is killed by SIGKILL in the middle
+//! of commits; its locks are shown; and reading alone puts everything right. Each act is a function here and notes what it
+//! has seen. The exit code says whether all of it was.
+//!
+//! [`place`] is where the store lives, [`dataset`] and [`parse`] find and read the data, [`load`] loads it and compares
+//! index and records, [`transfers`] moves money, [`jobs`] are the transactions that [`crash`] kills, [`orphans`] is what
+//! comes after.
+
+pub mod crash;
+mod dataset;
+mod jobs;
+mod load;
+mod orphans;
+mod parse;
+mod place;
+mod transfers;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use percolite::Store;
+use rand::SeedableRng as _;
+use rand::rngs::StdRng;
+
+use self::dataset::{Fields, Source};
+use self::jobs::Plan;
+use self::load::Wish;
+use self::place::{Place, Spaces};
+use crate::output::{count, say};
+use crate::table;
+
+const THREADS: u32 = 16;
+const ACCOUNTS: u32 = 1000;
+const HOT_ACCOUNTS: u32 = 10;
+
+/// The demo's options.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Load this file, or - for standard input: JSON lines, tab-separated values with a header, or a Debian package list
+    #[arg(long, value_name = "FILE")]
+    input: Option<PathBuf>,
+    /// Load this; default: the first of these that there is
+    #[arg(long, conflicts_with = "input")]
+    source: Option<Source>,
+    /// The field that is the record's key; default: id, key, name or Package, else the number of the line
+    #[arg(long, value_name = "FIELD")]
+    key: Option<String>,
+    /// The field that the secondary index goes by; default: one that sorts the records into groups
+    #[arg(long, value_name = "FIELD")]
+    index_by: Option<String>,
+    /// Load at most so many records
+    #[arg(long, value_name = "N", default_value_t = u64::MAX, hide_default_value = true,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    rows: u64,
+    /// Leave out records that cannot be read, instead of ending
+    #[arg(long)]
+    skip_bad: bool,
+    /// Keep the store in this folder, which must be missing, empty, or of an earlier demo; default: a temporary one
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Keep the temporary folder
+    #[arg(long)]
+    keep: bool,
+    /// How long each of the two rounds of transfers lasts
+    #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = seconds)]
+    seconds: Duration,
+    /// Repeats the random choices of an earlier run
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let number: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if !(0.05..=600.0).contains(&number) {
+        return Err("not between 0.05 and 600".into());
+    }
+    Ok(Duration::from_secs_f64(number))
+}
+
+/// What was seen, and what should have been.
+#[derive(Default)]
+pub struct Seen(Vec<(bool, String)>);
+
+impl Seen {
+    /// Notes whether `what` is so.
+    pub fn note(&mut self, is_so: bool, what: impl Into<String>) {
+        self.0.push((is_so, what.into()));
+    }
+}
+
+/// Runs the demo. An error if anything was not as it should be.
+pub fn run(args: &Args) -> Result<()> {
+    let began = Instant::now();
+    let seed = args.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
+    let place = Place::new(args.dir.as_deref(), args.keep)?;
+    let mut seen = Seen::default();
+    let store = Store::open(place.path())?;
+    let spaces = Spaces::create(&store)?;
+    say(format_args!("The store is in {}.", place.path().display()))?;
+    say(format_args!("To have the same random choices again: --seed {seed}"))?;
+
+    let fields = load_real_data(&store, &spaces, args, &mut seen)?;
+    move_money(&store, &spaces, args.seconds, seed, &mut seen)?;
+    let plans = jobs::plan(&store, &spaces, &fields, &mut StdRng::seed_from_u64(seed))?;
+    close(store)?;
+    kill_writers(&place, &plans, &mut seen)?;
+    recover(&place, &fields, &plans, &mut seen)?;
+
+    if place.is_temporary() {
+        drop(place);
+    } else {
+        say(format_args!("\nThe store stays in {}.", place.path().display()))?;
+    }
+    sum_up(&seen, began.elapsed())
+}
+
+fn close(store: Store) -> Result<()> {
+    // Not waited for elsewhere: a store that is only dropped closes too, but has nobody to tell of a failure.
+    Ok(store.close()?)
+}
+
+fn load_real_data(store: &Store, spaces: &Spaces, args: &Args, seen: &mut Seen) -> Result<Fields> {
+    say("\n1. Real data: records, and an index that is kept in step\n")?;
+    let mut data = dataset::find(args.input.as_deref(), args.source)?;
+    for note in &data.notes {
+        say(format_args!("not used: {note}"))?;
+    }
+    say(format_args!("source: {}", data.name))?;
+    let wish = Wish { key: args.key.clone(), index: args.index_by.clone(), rows: args.rows, skip_bad: args.skip_bad };
+    let (loaded, fields) = load::load(store, spaces, &mut data, &wish)?;
+    let read = loaded.new + loaded.replaced;
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "a rate")]
+    let rate = (read as f64 / loaded.took.as_secs_f64()) as u64;
+    say(format_args!(
+        "{} ({} new, {} replacing another), {} read",
+        count(read, "record"),
+        indicatif::HumanCount(loaded.new),
+        indicatif::HumanCount(loaded.replaced),
+        indicatif::HumanBytes(loaded.bytes),
+    ))?;
+    if loaded.skipped > 0 {
+        say(format_args!("{} left out because they cannot be read", count(loaded.skipped, "record")))?;
+    }
+    let commits = count(loaded.commits, "durable transaction");
+    say(format_args!("{commits} in {:.1} s, {} a second", loaded.took.as_secs_f64(), count(rate, "record")))?;
+    let compared = load::compare(&store.snapshot()?, spaces, &fields)?;
+    seen.note(
+        compared.is_whole() && compared.records == loaded.new,
+        format!("{} loaded, the index in step with them", count(compared.records, "record")),
+    );
+    Ok(fields)
+}
+
+fn move_money(store: &Store, spaces: &Spaces, time: Duration, seed: u64, seen: &mut Seen) -> Result<()> {
+    say(format_args!(
+        "\n2. Transfers between accounts: {THREADS} threads, every commit durable, {:.1} s each\n",
+        time.as_secs_f64()
+    ))?;
+    let mut rows = Vec::new();
+    let (mut audits, mut wrong, mut idle) = (0, 0, false);
+    for (keyspace, accounts) in [(&spaces.hot, HOT_ACCOUNTS), (&spaces.accounts, ACCOUNTS)] {
+        transfers::open_accounts(store, keyspace, accounts)?;
+        let round = transfers::Round { keyspace, accounts, threads: THREADS, time, seed };
+        let outcome = transfers::run(store, &round)?;
+        audits += outcome.audits;
+        wrong += outcome.wrong;
+        idle |= outcome.commits == 0;
+        #[expect(clippy::cast_precision_loss, reason = "rates")]
+        let (rate, shared) =
+            (outcome.commits as f64 / outcome.took.as_secs_f64(), outcome.commits as f64 / outcome.syncs.max(1) as f64);
+        rows.push([
+            accounts.to_string(),
+            indicatif::HumanFloatCount(rate.round()).to_string(),
+            indicatif::HumanCount(outcome.conflicts).to_string(),
+            indicatif::HumanCount(outcome.retries).to_string(),
+            format!("{shared:.1}"),
+            format!("{} of {}", outcome.audits - outcome.wrong, outcome.audits),
+        ]);
+    }
+    let header = ["accounts", "commits/s", "conflicts", "retries", "commits per sync", "sums whole"];
+    say(table::figures(header, rows))?;
+    say("A conflict: two transfers wanted the same account at the same time, and the\n\
+         later one had to begin again. A sync: the disk confirms the log. A sum: all\n\
+         accounts added up, in a snapshot.")?;
+    seen.note(
+        wrong == 0 && audits > 2 && !idle,
+        format!("the sum was whole in {} while {THREADS} threads moved money", count(audits, "snapshot")),
+    );
+    Ok(())
+}
+
+fn kill_writers(place: &Place, plans: &[Plan], seen: &mut Seen) -> Result<()> {
+    say("\n3. Writers killed in the middle of commits\n")?;
+    say("A commit in two phases locks all its rows, then commits them, one row (the\n\
+         primary) first. Whether that one is committed decides about all: it is the\n\
+         commit point. Each of these writers is a process of its own.\n")?;
+    let mut rows = Vec::new();
+    for moment in [crash::Moment::BeforeCommitPoint, crash::Moment::AfterCommitPoint] {
+        let (mut planned, mut as_planned) = (0, 0);
+        for plan in plans.iter().filter(|plan| plan.moment == moment) {
+            let death = crash::kill_in_commit(place.path(), moment, &plan.job)?;
+            planned += 1;
+            as_planned += u64::from(death.as_planned);
+            let how = if death.as_planned { "SIGKILL" } else { "not as planned" };
+            rows.push([plan.job.name(), death.last_words, how.to_owned()]);
+        }
+        let killed = count(as_planned, "writer");
+        seen.note(as_planned == planned && planned > 0, format!("{killed} killed by SIGKILL {}", moment.name()));
+    }
+    say(table::texts(["transaction", "last words", "died of"], rows))
+}
+
+fn recover(place: &Place, fields: &Fields, plans: &[Plan], seen: &mut Seen) -> Result<()> {
+    say("\n4. The store is opened again, without its background sweep: what is left\n")?;
+    let store = Store::builder().sweep(false).open(place.path())?;
+    let spaces = Spaces::open(&store)?;
+    let locks = orphans::show(&store, &spaces, plans, seen)?;
+
+    say("\n5. Everything is read, and nothing else is done\n")?;
+    orphans::read_away(&store, &spaces, fields, plans, [ACCOUNTS, HOT_ACCOUNTS], seen)?;
+    orphans::ask_again(&store, &locks, seen)?;
+    close(store)
+}
+
+fn sum_up(seen: &Seen, took: Duration) -> Result<()> {
+    say("\nSeen:\n")?;
+    for (is_so, what) in &seen.0 {
+        say(format_args!("{} {what}", if *is_so { '✓' } else { '✗' }))?;
+    }
+    let missing: Vec<&str> = seen.0.iter().filter(|(is_so, _)| !is_so).map(|(_, what)| what.as_str()).collect();
+    if !missing.is_empty() {
+        bail!("not so: {}", missing.join("; "));
+    }
+    say(format_args!("\nAll of it, in {:.1} s.", took.as_secs_f64()))
+}

@@ -1,0 +1,126 @@
+//! After the crash: the locks that are left, and reading them away.
+//!
+//! A lock whose owner is gone is an orphan. Nobody has to clean up: whoever reads a locked row asks the row that the lock
+//! names as its primary. Is that committed, the reader carries the commit out (*rolls it forward*); is it not, the
+//! reader first makes sure that it never will be, and takes the lock away (*rolls it back*). So reading everything
+//! is enough, and the values read are right from the first row on.
+
+use anyhow::{Context as _, Result};
+use indicatif::HumanCount;
+use percolite::{CommitPoint, LockInfo, Store};
+
+use super::Seen;
+use super::crash::Moment;
+use super::dataset::Fields;
+use super::jobs::{Plan, Touched};
+use super::load::compare;
+use super::place::Spaces;
+use super::transfers::{sum, total};
+use crate::output::{count, say};
+use crate::table;
+
+/// Shows the orphan locks; nothing is resolved by that.
+pub fn show(store: &Store, spaces: &Spaces, plans: &[Plan], seen: &mut Seen) -> Result<Vec<LockInfo>> {
+    let locks = store.locks()?.collect::<percolite::Result<Vec<_>>>().context("cannot list the locks")?;
+    say(table::locks(&locks, &table::Names::of(spaces.all())))?;
+    say("Pending: the primary is not committed, so these locks will be taken away.\n\
+         Committed: it is, so these rows will be committed too, at the same timestamp.")?;
+    // Whoever is past the commit point has nothing locked at the primary any more.
+    let locked = |moment| {
+        let rows = plans.iter().filter(|plan| plan.moment == moment).map(|plan| plan.rows.len());
+        rows.map(|rows| if moment == Moment::BeforeCommitPoint { rows } else { rows - 1 }).sum::<usize>()
+    };
+    let orphans = locks.iter().filter(|lock| lock.orphan).count();
+    let pending = locks.iter().filter(|lock| lock.commit_point == CommitPoint::Pending).count();
+    let committed = locks.iter().filter(|lock| matches!(lock.commit_point, CommitPoint::Committed(_))).count();
+    seen.note(
+        orphans == locks.len()
+            && pending == locked(Moment::BeforeCommitPoint)
+            && committed == locked(Moment::AfterCommitPoint),
+        format!(
+            "{}: {pending} of uncommitted, {committed} of committed transactions",
+            count(orphans as u64, "orphan lock")
+        ),
+    );
+    Ok(locks)
+}
+
+/// Reads every row that the children touched, and then all the others, and compares with what must be there.
+pub fn read_away(
+    store: &Store,
+    spaces: &Spaces,
+    fields: &Fields,
+    plans: &[Plan],
+    accounts: [u32; 2],
+    seen: &mut Seen,
+) -> Result<()> {
+    let before = store.stats();
+    let snapshot = store.snapshot()?;
+    let mut right = true;
+    let mut table = Vec::new();
+    for plan in plans {
+        let (mut done, mut undone) = (true, true);
+        for Touched { keyspace, key, before, after } in &plan.rows {
+            let [records, index, accounts, _] = spaces.all();
+            // The index is scanned, the other rows are read one by one: both must be right.
+            let found = if keyspace == index.name() {
+                snapshot.range::<Vec<u8>>(index, key..=key).next().transpose()?.map(|(_, value)| value)
+            } else {
+                snapshot.get(if keyspace == records.name() { records } else { accounts }, key)?
+            };
+            done &= found == *after;
+            undone &= found == *before;
+        }
+        let wanted = match plan.moment {
+            Moment::BeforeCommitPoint => undone && !done,
+            Moment::AfterCommitPoint => done && !undone,
+        };
+        let found = match (done, undone) {
+            (true, false) => "everything",
+            (false, true) => "nothing",
+            _ => "a part",
+        };
+        right &= wanted;
+        let rows = plan.rows.len().to_string();
+        table.push([plan.job.name(), plan.moment.name().to_owned(), rows, found.to_owned()]);
+    }
+    say(table::texts(["transaction", "writer killed", "rows", "of it is there"], table))?;
+    seen.note(right, "of commits killed before the commit point nothing is there, of others all");
+
+    let whole = compare(&snapshot, spaces, fields)?;
+    let (many, few) = (sum(&snapshot, &spaces.accounts)?, sum(&snapshot, &spaces.hot)?);
+    let after = store.stats();
+    let forward = after.rolled_forward - before.rolled_forward;
+    let back = after.rolled_back - before.rolled_back;
+    let left = store.locks()?.count();
+    say(format_args!("By reading alone: {forward} locks rolled forward, {back} rolled back, {left} left."))?;
+    seen.note(forward > 0, format!("{} rolled forward by reading", count(forward, "lock")));
+    seen.note(back > 0, format!("{} rolled back by reading", count(back, "lock")));
+    seen.note(left == 0 && after.swept == 0, "no lock left, and no background sweep had a hand in it");
+    seen.note(
+        whole.is_whole(),
+        format!("{} and {} of the index match exactly", count(whole.records, "record"), entries(whole.entries)),
+    );
+    let sums = [many, few] == accounts.map(|accounts| (total(accounts), accounts));
+    seen.note(sums, format!("the sums over all accounts are whole: {} and {}", HumanCount(many.0), HumanCount(few.0)));
+    Ok(())
+}
+
+/// Asks the store once more what became of the transactions that held locks.
+pub fn ask_again(store: &Store, locks: &[LockInfo], seen: &mut Seen) -> Result<()> {
+    let mut kept = true;
+    for lock in locks {
+        let expected = match lock.commit_point {
+            CommitPoint::Pending => CommitPoint::RolledBack,
+            decided => decided,
+        };
+        kept &= store.txn_status(&lock.primary, lock.start_ts, lock.owner)? == expected;
+    }
+    seen.note(kept, "asked again, every transaction has the fate that the table foretold");
+    Ok(())
+}
+
+/// A number of entries in words.
+pub fn entries(number: u64) -> String {
+    format!("{} {}", HumanCount(number), if number == 1 { "entry" } else { "entries" })
+}

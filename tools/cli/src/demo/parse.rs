@@ -1,0 +1,249 @@
+//! Reading records, one at a time, from three sorts of text.
+//!
+//! - JSON lines: one object a line.
+//! - TSV: a header line, then one record a line, cells separated by tabs.
+//! - Debian's package lists: stanzas of `Field: value`, an empty line between them, continued lines begin with a blank.
+//!
+//! Every record becomes a JSON object. A record that cannot be read is told with the number of its line and costs only itself,
+//! so a caller may go on behind it; trouble with the source ends everything.
+
+use std::io::{BufRead, Read as _};
+
+use anyhow::{Context as _, Result};
+use serde_json::{Map, Value};
+
+/// No line of real data is longer; a source without line ends must not fill the memory.
+const LINE_MAX_BYTES: u64 = 16 << 20;
+
+/// What of a Debian package is kept.
+const PACKAGE_FIELDS: [&str; 11] = [
+    "Package",
+    "Version",
+    "Architecture",
+    "Section",
+    "Priority",
+    "Installed-Size",
+    "Size",
+    "Maintainer",
+    "Depends",
+    "Homepage",
+    "Description",
+];
+
+/// One record.
+#[derive(Debug)]
+pub struct Record {
+    /// Where it begins.
+    pub line: u64,
+    /// What it says.
+    pub fields: Map<String, Value>,
+}
+
+/// A record that cannot be used.
+#[derive(Debug)]
+pub struct Bad {
+    /// Where it begins.
+    pub line: u64,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+/// How the text is laid out.
+pub enum Format {
+    /// One object a line.
+    JsonLines,
+    /// Cells under these names.
+    Tsv(Vec<String>),
+    /// Stanzas.
+    Debian,
+}
+
+impl Format {
+    /// What to call it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::JsonLines => "JSON lines",
+            Self::Tsv(_) => "tab-separated values",
+            Self::Debian => "Debian package list",
+        }
+    }
+}
+
+/// The records of a source, in order.
+pub struct Records {
+    lines: Lines,
+    format: Format,
+}
+
+impl Records {
+    /// Finds out the format from the first line; `json` says that the source's name promises JSON.
+    pub fn new(source: Box<dyn BufRead>, json: bool) -> Result<Result<Self, Bad>> {
+        let mut lines = Lines { source, line: 0, bytes: 0, pushed_back: None };
+        let first = match lines.next_filled()? {
+            Some(Ok(first)) => first,
+            Some(Err(bad)) => return Ok(Err(bad)),
+            None => String::new(),
+        };
+        let bad = |why: &str| Ok(Err(Bad { line: lines.line, why: why.into() }));
+        let start = first.trim_start();
+        let format = if json || start.is_empty() || start.starts_with('{') {
+            if start.starts_with('[') {
+                return bad("is a JSON array; one object a line is wanted (jq -c '.[]' makes that of it)");
+            }
+            Format::JsonLines
+        } else if first.contains('\t') {
+            let names: Vec<String> = first.split('\t').map(|name| name.trim().to_owned()).collect();
+            for (index, name) in names.iter().enumerate() {
+                if name.is_empty() || names.iter().take(index).any(|other| other == name) {
+                    return bad(&format!(
+                        "names its column {} {name:?}; names must differ and not be empty",
+                        index + 1
+                    ));
+                }
+            }
+            return Ok(Ok(Self { lines, format: Format::Tsv(names) }));
+        } else if first.split_once(": ").is_some_and(|(name, _)| !name.is_empty() && !name.contains(' ')) {
+            Format::Debian
+        } else {
+            return bad("begins neither JSON lines nor tab-separated values nor a Debian package list");
+        };
+        if !first.is_empty() {
+            lines.pushed_back = Some(first);
+        }
+        Ok(Ok(Self { lines, format }))
+    }
+
+    /// How the text is laid out.
+    pub fn format(&self) -> &Format {
+        &self.format
+    }
+
+    /// How much of the source was read.
+    pub fn bytes(&self) -> u64 {
+        self.lines.bytes
+    }
+
+    /// The next record, unless it is bad, if there is one.
+    pub fn next(&mut self) -> Result<Option<Result<Record, Bad>>> {
+        match &self.format {
+            Format::Debian => self.next_stanza(),
+            Format::JsonLines | Format::Tsv(_) => {
+                let Some(text) = self.lines.next_filled()? else { return Ok(None) };
+                let line = self.lines.line;
+                let fields = text.and_then(|text| self.fields(&text).map_err(|why| Bad { line, why }));
+                Ok(Some(fields.map(|fields| Record { line, fields })))
+            }
+        }
+    }
+
+    fn fields(&self, text: &str) -> Result<Map<String, Value>, String> {
+        if let Format::Tsv(names) = &self.format {
+            let cells: Vec<&str> = text.split('\t').collect();
+            if cells.len() != names.len() {
+                return Err(format!("has {} cells, the header has {}", cells.len(), names.len()));
+            }
+            return Ok(names.iter().cloned().zip(cells.into_iter().map(Value::from)).collect());
+        }
+        match serde_json::from_str(text) {
+            Ok(Value::Object(fields)) => Ok(fields),
+            Ok(_) => Err("is JSON, but not an object".into()),
+            Err(why) => {
+                // serde_json counts lines too, and here there is always one.
+                let told = why.to_string();
+                let told = told.split(" at line ").next().unwrap_or_default();
+                Err(format!("is not JSON: {told} (column {})", why.column()))
+            }
+        }
+    }
+
+    fn next_stanza(&mut self) -> Result<Option<Result<Record, Bad>>> {
+        let mut fields: Map<String, Value> = Map::new();
+        let mut bad = None;
+        let mut begins = None;
+        let mut kept: Option<String> = None;
+        while let Some(text) = self.lines.next()? {
+            let line = self.lines.line;
+            let text = match text {
+                Ok(text) => text,
+                Err(why) => {
+                    begins = begins.or(Some(line));
+                    bad = bad.or(Some(why));
+                    continue;
+                }
+            };
+            if text.trim().is_empty() {
+                if begins.is_some() {
+                    break;
+                }
+                continue;
+            }
+            begins = begins.or(Some(line));
+            if text.starts_with([' ', '\t']) {
+                // A description's first line says it all; other fields go on.
+                if let Some(name) = kept.as_ref().filter(|name| *name != "Description")
+                    && let Some(Value::String(value)) = fields.get_mut(name)
+                {
+                    value.push(' ');
+                    value.push_str(text.trim());
+                }
+            } else if let Some((name, value)) = text.split_once(':') {
+                kept = PACKAGE_FIELDS.contains(&name).then(|| name.to_owned());
+                if kept.is_some() {
+                    fields.insert(name.to_owned(), value.trim().into());
+                }
+            } else {
+                bad = bad.or_else(|| Some(Bad { line, why: "is no field of a package (Name: value)".into() }));
+            }
+        }
+        Ok(begins.map(|line| bad.map_or(Ok(Record { line, fields }), Err)))
+    }
+}
+
+/// The lines of a source, counted.
+struct Lines {
+    source: Box<dyn BufRead>,
+    line: u64,
+    bytes: u64,
+    pushed_back: Option<String>,
+}
+
+impl Lines {
+    /// The next line without its end, unless it is not text, if there is one.
+    fn next(&mut self) -> Result<Option<Result<String, Bad>>> {
+        if let Some(text) = self.pushed_back.take() {
+            return Ok(Some(Ok(text)));
+        }
+        let mut bytes = Vec::new();
+        let limited = &mut self.source.by_ref().take(LINE_MAX_BYTES);
+        let length = limited.read_until(b'\n', &mut bytes).context("cannot read on")?;
+        if length == 0 {
+            return Ok(None);
+        }
+        self.line += 1;
+        self.bytes += length as u64;
+        if length as u64 == LINE_MAX_BYTES {
+            anyhow::bail!("line {} has more than {} bytes", self.line, indicatif::HumanCount(LINE_MAX_BYTES));
+        }
+        if bytes.last() == Some(&b'\n') {
+            bytes.pop();
+            if bytes.last() == Some(&b'\r') {
+                bytes.pop();
+            }
+        }
+        let text = String::from_utf8(bytes).map_err(|_| Bad { line: self.line, why: "is not UTF-8".into() });
+        Ok(Some(text.map(|text| match text.strip_prefix('\u{feff}') {
+            Some(without_mark) if self.line == 1 => without_mark.to_owned(),
+            _ => text,
+        })))
+    }
+
+    /// The next line that is not empty.
+    fn next_filled(&mut self) -> Result<Option<Result<String, Bad>>> {
+        loop {
+            match self.next()? {
+                Some(Ok(text)) if text.trim().is_empty() => {}
+                other => return Ok(other),
+            }
+        }
+    }
+}

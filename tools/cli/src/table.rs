@@ -1,0 +1,129 @@
+//! Tables: how rows, times and locks look.
+//!
+//! Tables are as wide as the terminal, at most 100 columns, and 100 columns where there is no terminal. Keys are any bytes;
+//! what is not printable is escaped, and what is too long ends in an ellipsis. A zero byte, which the demo's index puts
+//! between its two halves, is shown as a dot.
+
+use std::collections::HashMap;
+
+use comfy_table::presets::{UTF8_FULL, UTF8_FULL_CONDENSED};
+use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table};
+use percolite::{CommitPoint, Keyspace, KeyspaceId, LockInfo, RowKey};
+
+const WIDTH_MAX: u16 = 100;
+/// The least that a primary gets.
+const PRIMARY_MIN: usize = 13;
+/// What the table of locks needs besides its two columns of keys: the other columns' contents, padding and borders.
+const BESIDE_KEYS: u16 = 16 + 12 + 7 + 5 * 2 + 6;
+
+/// The names of keyspaces, by number.
+pub struct Names(HashMap<KeyspaceId, String>);
+
+impl Names {
+    /// Of these keyspaces.
+    pub fn of<'a>(keyspaces: impl IntoIterator<Item = &'a Keyspace>) -> Self {
+        Self(keyspaces.into_iter().map(|keyspace| (keyspace.id(), keyspace.name().to_owned())).collect())
+    }
+
+    fn row(&self, row: &RowKey, width: usize) -> String {
+        let name = self.0.get(&row.keyspace()).cloned().unwrap_or_else(|| row.keyspace().0.to_string());
+        shorten(&format!("{name}/{}", key(row.key())), width)
+    }
+}
+
+/// A table with a header.
+pub fn texts<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) -> String {
+    let mut table = empty(UTF8_FULL_CONDENSED);
+    table.set_header(header);
+    table.add_rows(rows);
+    table.to_string()
+}
+
+/// A table with a header and numbers, which stand to the right.
+pub fn figures<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) -> String {
+    let mut table = empty(UTF8_FULL_CONDENSED);
+    table.set_header(header);
+    table.add_rows(rows);
+    for column in table.column_iter_mut() {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table.to_string()
+}
+
+/// Locks, one row of the table for each transaction that holds some.
+pub fn locks(locks: &[LockInfo], names: &Names) -> String {
+    let mut table = empty(UTF8_FULL);
+    let left = usize::from(table.width().unwrap_or(WIDTH_MAX).saturating_sub(BESIDE_KEYS)).max(2 * PRIMARY_MIN);
+    let primary = PRIMARY_MIN.max(left * 2 / 5);
+    let keys = left - primary;
+    table.set_header(["locked rows", "owner, began", "primary", "commit point", "will be"]);
+    let mut by_txn: Vec<Vec<&LockInfo>> = Vec::new();
+    for lock in locks {
+        match by_txn.iter_mut().find(|held| held.first().is_some_and(|first| first.start_ts == lock.start_ts)) {
+            Some(held) => held.push(lock),
+            None => by_txn.push(vec![lock]),
+        }
+    }
+    by_txn.sort_by_key(|held| held.first().map(|first| first.start_ts));
+    for held in &by_txn {
+        let Some(first) = held.first() else { continue };
+        let rows: Vec<String> = held.iter().map(|lock| names.row(&lock.row, keys)).collect();
+        let began = time(first.owner.began_millis(), "%Y-%m-%d\n%H:%M:%S%.3f UTC");
+        let (point, verdict) = fate(first);
+        table.add_row([
+            Cell::new(rows.join("\n")),
+            Cell::new(format!("{}\n{began}", first.owner)),
+            Cell::new(names.row(&first.primary, primary)),
+            Cell::new(point),
+            verdict,
+        ]);
+    }
+    table.to_string()
+}
+
+/// What the lock's primary says, and what that means for the locked rows.
+fn fate(lock: &LockInfo) -> (String, Cell) {
+    let back = || Cell::new("rolled\nback").fg(Color::Yellow);
+    match lock.commit_point {
+        CommitPoint::Pending if lock.orphan => ("pending".into(), back()),
+        CommitPoint::Pending => ("pending".into(), Cell::new("live")),
+        CommitPoint::Committed(ts) => {
+            let at = time(ts.millis(), "%H:%M:%S%.3f");
+            (format!("committed @\n{at}"), Cell::new("rolled\nforward").fg(Color::Green))
+        }
+        CommitPoint::RolledBack => ("rolled back".into(), back()),
+    }
+}
+
+/// A moment in UTC, from milliseconds since 1970.
+pub fn time(unix_millis: u64, format: &str) -> String {
+    let moment = i64::try_from(unix_millis).ok().and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
+    moment.map_or_else(|| format!("{unix_millis} ms"), |moment| moment.strftime(format).to_string())
+}
+
+/// A key, readable.
+pub fn key(bytes: &[u8]) -> String {
+    let halves: Vec<String> = bytes
+        .split(|byte| *byte == 0)
+        .map(|half| match std::str::from_utf8(half) {
+            Ok(text) => text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect(),
+            Err(_) => half.escape_ascii().to_string(),
+        })
+        .collect();
+    halves.join(" · ")
+}
+
+fn shorten(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+}
+
+fn empty(preset: &str) -> Table {
+    let mut table = Table::new();
+    table.load_preset(preset).set_content_arrangement(ContentArrangement::Dynamic);
+    let width = table.width().unwrap_or(WIDTH_MAX).min(WIDTH_MAX);
+    table.set_width(width);
+    table
+}
