@@ -117,4 +117,4 @@ macro_rules! suite {
 suite!(rocks, crate::common::rocks, 0..1);
 suite!(sim_embedded, crate::common::sim_embedded, 0..4);
 suite!(sim_shared, crate::common::sim_shared, 0..4);
-suite!(unreliable_sim, crate::common::unreliable_sim, 0..12);
+suite!(unreliable_sim, crate::common::unreliable_sim, 0..8);

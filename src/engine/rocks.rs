@@ -29,6 +29,9 @@ pub type RocksEngine = LocalEngine<RocksStorage>;
 /// The format that this program writes.
 const FORMAT: u32 = 1;
 const MARKER: &str = "PERCOLITE";
+/// The marker's name until RocksDB has been opened for the first time: RocksDB itself refuses a folder in which that was
+/// cut short.
+const UNFINISHED: &str = "PERCOLITE.new";
 const MARKER_TEXT: &str = "percolite store, format ";
 const BLOOM_BITS_PER_KEY: f64 = 10.0;
 
@@ -108,7 +111,7 @@ pub struct RocksView(PinnedCell);
 impl RocksStorage {
     /// Opens the store in `path`, which is created if it is missing or empty.
     pub fn open(path: &Path, memory: RocksMemory) -> Result<Self, EngineError> {
-        let marker = claim(path)?;
+        let Claim { marker, is_new } = claim(path)?;
         let options = options(memory)?;
         let table = table_options(memory);
         let descriptors = Column::ALL.map(|column| {
@@ -130,6 +133,10 @@ impl RocksStorage {
                 history: find(Column::History)?,
             })
         })?;
+        if is_new {
+            finish(path, &marker)
+                .map_err(|why| EngineError::Open(format!("cannot create a store in {}: {why}", path.display())))?;
+        }
         Ok(Self { database: Arc::new(database), write_options: WriteOptions::default(), _marker: marker })
     }
 }
@@ -173,48 +180,93 @@ fn table_options(memory: RocksMemory) -> BlockBasedOptions {
 }
 
 /// Makes sure that the folder is a store of this format or may become one, and locks it.
-fn claim(path: &Path) -> Result<File, EngineError> {
+fn claim(path: &Path) -> Result<Claim, EngineError> {
     let cannot = |what: &str, why: io::Error| EngineError::Open(format!("cannot {what} {}: {why}", path.display()));
     fs::create_dir_all(path).map_err(|why| cannot("create", why))?;
-    let marker = path.join(MARKER);
-    if !marker.try_exists().map_err(|why| cannot("look into", why))? {
-        let mut others = fs::read_dir(path).map_err(|why| cannot("look into", why))?;
-        if others.next().is_some() {
-            return Err(EngineError::NotAStore(format!(
-                "{} is not empty and has no file {MARKER}: it is not a percolite store",
-                path.display()
-            )));
+    let (marker, unfinished) = (path.join(MARKER), path.join(UNFINISHED));
+    let exists = |file: &Path| file.try_exists().map_err(|why| cannot("look into", why));
+    loop {
+        let is_new = !exists(&marker)?;
+        if is_new && !exists(&unfinished)? {
+            let mut others = fs::read_dir(path).map_err(|why| cannot("look into", why))?;
+            if others.next().is_some() {
+                return Err(EngineError::NotAStore(format!(
+                    "{} is not empty and has no file {MARKER}: it is not a percolite store",
+                    path.display()
+                )));
+            }
         }
-        mark(path).map_err(|why| cannot("create a store in", why))?;
-    }
-    let mut file = OpenOptions::new().read(true).write(true).open(&marker).map_err(|why| cannot("open", why))?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            return Err(EngineError::Busy(format!("{} is already open in this or another process", path.display())));
+        let name = if is_new { &unfinished } else { &marker };
+        let opened = OpenOptions::new().read(true).write(true).create(is_new).truncate(false).open(name);
+        let file = opened.map_err(|why| cannot("open", why))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let what = format!("{} is already open in this or another process", path.display());
+                return Err(EngineError::Busy(what));
+            }
+            Err(TryLockError::Error(why)) => return Err(cannot("lock", why)),
         }
-        Err(TryLockError::Error(why)) => return Err(cannot("lock", why)),
-    }
-    let mut text = String::new();
-    file.read_to_string(&mut text).map_err(|why| cannot("read", why))?;
-    match text.trim_end().strip_prefix(MARKER_TEXT).map(str::parse::<u32>) {
-        Some(Ok(FORMAT)) => Ok(file),
-        Some(Ok(newer)) => Err(EngineError::NotAStore(format!(
-            "{} has format {newer}, this program reads format {FORMAT}: use a newer percolite",
-            path.display()
-        ))),
-        _ => Err(EngineError::NotAStore(format!("{} is not a percolite store's", marker.display()))),
+        if !is_new {
+            check_format(path, &file)?;
+            return Ok(Claim { marker: file, is_new });
+        }
+        // Another process may have finished the store between the look and the lock.
+        if !exists(&marker)? {
+            begin_again(path).map_err(|why| cannot("empty", why))?;
+            return Ok(Claim { marker: file, is_new });
+        }
     }
 }
 
-/// The marker appears whole or not at all, and before RocksDB writes anything.
-fn mark(path: &Path) -> io::Result<()> {
-    let unfinished = path.join(format!("{MARKER}.new"));
-    let mut file = File::create(&unfinished)?;
-    file.write_all(format!("{MARKER_TEXT}{FORMAT}\n").as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&unfinished, path.join(MARKER))?;
-    File::open(path)?.sync_all()
+/// A folder that this handle has for itself.
+struct Claim {
+    /// Locked while the store is open.
+    marker: File,
+    /// Whether the store is still to be created.
+    is_new: bool,
+}
+
+fn check_format(path: &Path, mut marker: &File) -> Result<(), EngineError> {
+    let mut text = String::new();
+    let read = marker.read_to_string(&mut text);
+    read.map_err(|why| EngineError::Open(format!("cannot read {}: {why}", path.join(MARKER).display())))?;
+    match text.trim_end().strip_prefix(MARKER_TEXT).map(str::parse::<u32>) {
+        Some(Ok(FORMAT)) => Ok(()),
+        Some(Ok(other)) => Err(EngineError::NotAStore(format!(
+            "{} has format {other}, this program reads format {FORMAT}: use another version of percolite",
+            path.display()
+        ))),
+        _ => Err(EngineError::NotAStore(format!("{} is not a percolite store's", path.join(MARKER).display()))),
+    }
+}
+
+/// Removes what a creation that was cut short has left; nothing was ever acknowledged there.
+fn begin_again(path: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        if entry.file_name() != UNFINISHED {
+            if entry.file_type()?.is_dir() {
+                fs::remove_dir_all(entry.path())?;
+            } else {
+                fs::remove_file(entry.path())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The store is there from here on: the marker appears whole or not at all, and after everything else.
+fn finish(path: &Path, mut marker: &File) -> io::Result<()> {
+    marker.set_len(0)?;
+    marker.write_all(format!("{MARKER_TEXT}{FORMAT}\n").as_bytes())?;
+    marker.sync_all()?;
+    fs::rename(path.join(UNFINISHED), path.join(MARKER))?;
+    File::open(path)?.sync_all()?;
+    match path.canonicalize()?.parent() {
+        Some(parent) => File::open(parent)?.sync_all(),
+        None => Ok(()),
+    }
 }
 
 fn opening(why: rocksdb::Error) -> EngineError {

@@ -42,7 +42,9 @@ pub enum Purpose {
         /// Whether no lock of the transaction is left afterwards.
         finishes: bool,
     },
-    /// Anything that commits nothing.
+    /// Removes records that no snapshot needs; the engine is asked whether they are still what they were.
+    Collect,
+    /// Anything else that commits nothing.
     Other,
 }
 
@@ -79,13 +81,17 @@ struct Entry {
 }
 
 /// Gives up the lead. A panic of the engine closes the pipeline instead of leaving everybody waiting.
-struct Leading<'a>(&'a Pipeline);
+struct Leading<'a> {
+    pipeline: &'a Pipeline,
+    /// A caller may commit while it unwinds for reasons of its own.
+    was_panicking: bool,
+}
 
 impl Drop for Leading<'_> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.poison(ErrorKind::Io("the engine panicked".into()).into());
-            let mut queue = self.0.queue.lock();
+        if std::thread::panicking() && !self.was_panicking {
+            self.pipeline.poison(ErrorKind::Io("the engine panicked".into()).into());
+            let mut queue = self.pipeline.queue.lock();
             queue.leading = false;
             let unanswered = std::mem::take(&mut queue.entries);
             drop(queue);
@@ -147,7 +153,7 @@ impl Pipeline {
     }
 
     fn lead(&self, own: &Arc<Slot>) {
-        let _leading = Leading(self);
+        let _leading = Leading { pipeline: self, was_panicking: std::thread::panicking() };
         for round in 0.. {
             let mut core = self.core.lock();
             let entries = {
@@ -217,7 +223,7 @@ impl Pipeline {
                 Err(why) => return Err((reply, why)),
             },
             Purpose::RollForward { commit_ts, .. } => Some(commit_ts),
-            Purpose::Other => None,
+            Purpose::Collect | Purpose::Other => None,
         };
         let start_ts = changes.first().map(|change| change.start_ts);
         if let (Purpose::Commit | Purpose::CommitPoint, Some(ts)) = (purpose, commit_ts) {
@@ -273,7 +279,9 @@ impl Pipeline {
                 for member in members {
                     member.reply.fail(match member.purpose {
                         Purpose::Commit | Purpose::CommitPoint => ErrorKind::Undetermined(why.clone()).into(),
-                        Purpose::RollForward { .. } | Purpose::Other => ErrorKind::Io(why.clone()).into(),
+                        Purpose::RollForward { .. } | Purpose::Collect | Purpose::Other => {
+                            ErrorKind::Io(why.clone()).into()
+                        }
                     });
                 }
             }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
 use super::Pipeline;
-use super::combiner::Submission;
+use super::combiner::{Purpose, Submission};
 use super::conflicts::{ConflictMemory, LastCommit};
 use crate::row::{Edit, Guard, LockStamp, Row, RowChange, RowKey};
 use crate::timestamp::Timestamp;
@@ -64,6 +64,8 @@ impl Pipeline {
                         // Not this process's lock: an orphan, or gone.
                         None => true,
                     },
+                    // Memory also knows of holds, which leave nothing that could be collected.
+                    Guard::NoCommitAfter(_) if submission.purpose == Purpose::Collect => true,
                     Guard::NoCommitAfter(ts) => match core.conflicts.check(row, ts) {
                         LastCommit::NotAfter => false,
                         LastCommit::After(committed) => {

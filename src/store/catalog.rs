@@ -34,7 +34,7 @@ const DROPPED: &str = "dropped/";
 #[derive(Default)]
 pub(super) struct Catalog {
     open: Mutex<HashMap<u32, Keyspace>>,
-    /// Dropped in this life of the store, and when.
+    /// Dropped in this life of the store, and when; until the drop is committed, later than anything.
     dropped: Mutex<HashMap<u32, Timestamp>>,
 }
 
@@ -47,7 +47,11 @@ impl Store {
     pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
         check_name(name)?;
         if let Some(id) = self.find(name)? {
-            return Ok(self.handle(id, name));
+            let found = self.handle(id, name);
+            // It may have been dropped since it was found.
+            if found.0.alive.load(Ordering::Acquire) {
+                return Ok(found);
+            }
         }
         let catalog = self.catalog();
         let id = self.transact(|txn| {
@@ -99,38 +103,44 @@ impl Store {
             return Err(Error::invalid("keyspaces of an engine that others use cannot be dropped"));
         }
         let keyspace = self.existing_keyspace(name)?;
-        let catalog = self.catalog();
         let state = &keyspace.0;
         if !state.alive.swap(false, Ordering::AcqRel) {
             return Err(ErrorKind::NoSuchKeyspace(name.into()).into());
         }
-        let mut txn = self.begin()?;
-        let dropped = (|| {
-            txn.delete(&catalog, name_key(name).as_bytes())?;
-            txn.put(&catalog, dropped_key(state.id).as_bytes(), b"")?;
-            txn.commit()
-        })();
-        match dropped {
-            Ok(commit) => {
-                self.inner.catalog.dropped.lock().insert(state.id.0, commit.ts);
-                self.inner.catalog.open.lock().remove(&state.id.0);
+        // Listed before it is committed, so that its rows are not taken for those of an earlier life's drop.
+        self.inner.catalog.dropped.lock().insert(state.id.0, Timestamp::MAX);
+        match self.commit_drop(state.id, name) {
+            Ok(dropped_at) => {
+                self.inner.catalog.dropped.lock().insert(state.id.0, dropped_at);
                 Ok(())
             }
             Err(why) => {
                 // Whether it was dropped is not known only where the store has failed anyway.
+                self.inner.catalog.dropped.lock().remove(&state.id.0);
                 state.alive.store(true, Ordering::Release);
                 Err(why)
             }
         }
     }
 
-    /// Gives back the space of dropped keyspaces that nobody can need any more; the answer is whether any is left that could
-    /// be tried again at once.
-    pub(super) fn erase_dropped(&self) -> Result<bool> {
-        let Some(embedded) = &self.inner.embedded else { return Ok(false) };
+    fn commit_drop(&self, id: KeyspaceId, name: &str) -> Result<Timestamp> {
+        let catalog = self.catalog();
+        let mut txn = self.begin()?;
+        let listed = txn.get_for_update(&catalog, name_key(name))?.map(|id| read_id(&id)).transpose()?;
+        if listed != Some(id) {
+            return Err(ErrorKind::NoSuchKeyspace(name.into()).into());
+        }
+        txn.delete(&catalog, name_key(name))?;
+        txn.put(&catalog, dropped_key(id), b"")?;
+        Ok(txn.commit()?.ts)
+    }
+
+    /// Gives back the space of dropped keyspaces that nobody can need any more.
+    pub(super) fn erase_dropped(&self) -> Result<()> {
+        let Some(embedded) = &self.inner.embedded else { return Ok(()) };
         let pipeline = embedded.pipeline();
         if pipeline.may_have_orphans() {
-            return Ok(false);
+            return Ok(());
         }
         let catalog = self.catalog();
         let listed: Vec<_> = self.begin()?.prefix(&catalog, DROPPED.as_bytes()).collect::<Result<_>>()?;
@@ -143,10 +153,12 @@ impl Store {
                 continue;
             }
             self.inner.engine.erase(KeyspaceId(id)).map_err(|why| pipeline.poison(why.into()))?;
-            self.transact(|txn| txn.delete(&catalog, &key))?;
-            self.inner.catalog.dropped.lock().remove(&id);
+            // By hand: the background must not queue for a permit that a caller of `close` may hold.
+            let mut txn = self.begin()?;
+            txn.delete(&catalog, &key)?;
+            txn.commit()?;
         }
-        Ok(false)
+        Ok(())
     }
 
     fn find(&self, name: &str) -> Result<Option<KeyspaceId>> {
@@ -171,8 +183,8 @@ impl Store {
         open.entry(id.0).or_insert_with(fresh).clone()
     }
 
-    pub(super) fn identity(&self) -> usize {
-        Arc::as_ptr(&self.inner) as usize
+    pub(super) fn identity(&self) -> u64 {
+        self.inner.identity
     }
 
     /// The keyspace's name, as far as this process has learned it.

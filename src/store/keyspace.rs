@@ -16,8 +16,8 @@ pub(super) struct KeyspaceState {
     pub name: String,
     /// False once it is dropped.
     pub alive: Arc<AtomicBool>,
-    /// Tells one store's keyspaces from another's.
-    pub store: usize,
+    /// Tells one store's keyspaces from another's; no two stores of a process have the same.
+    pub store: u64,
 }
 
 impl Keyspace {
@@ -35,14 +35,14 @@ impl Keyspace {
         RowKey::new(self.0.id, key)
     }
 
-    pub(super) fn check_store(&self, store: usize) -> Result<()> {
+    pub(super) fn check_store(&self, store: u64) -> Result<()> {
         if self.0.store == store {
             return Ok(());
         }
         Err(ErrorKind::InvalidArgument(format!("keyspace {:?} belongs to another store", self.0.name)).into())
     }
 
-    pub(super) fn check(&self, store: usize) -> Result<()> {
+    pub(super) fn check(&self, store: u64) -> Result<()> {
         self.check_store(store)?;
         if !self.0.alive.load(Ordering::Acquire) {
             return Err(ErrorKind::NoSuchKeyspace(self.0.name.clone()).into());

@@ -20,7 +20,7 @@ pub use snapshot::Snapshot;
 pub use txn::{Commit, Savepoint, Txn};
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use self::catalog::Catalog;
 use crate::coordinator::Coordinator;
@@ -32,9 +32,13 @@ use crate::error::{Error, Result};
 use crate::pipeline::Admission;
 use crate::runtime::Runtime;
 
+/// Numbers the stores of this process.
+static STORES_OPENED: AtomicU64 = AtomicU64::new(0);
+
 /// A transactional key-value store with snapshot isolation. Cheap to clone; clones are the same store.
 ///
-/// The store closes when the last clone, transaction, snapshot and keyspace handle is gone, or by [`Store::close`].
+/// The store closes when the last clone, transaction, snapshot and scan is gone, or by [`Store::close`]. Keyspace handles
+/// do not keep it open.
 ///
 /// ```
 /// # fn main() -> percolite::Result<()> {
@@ -76,6 +80,7 @@ pub(crate) struct Inner {
     catalog: Catalog,
     admission: Arc<Admission>,
     housekeeper: parking_lot::Mutex<Option<Housekeeper>>,
+    identity: u64,
     closed: AtomicBool,
 }
 
@@ -123,6 +128,7 @@ impl Store {
             counters,
             catalog: Catalog::default(),
             housekeeper: parking_lot::Mutex::new(None),
+            identity: STORES_OPENED.fetch_add(1, Ordering::Relaxed),
             closed: AtomicBool::new(false),
             options,
         });
@@ -148,6 +154,7 @@ impl Store {
             counters,
             catalog: Catalog::default(),
             housekeeper: parking_lot::Mutex::new(None),
+            identity: STORES_OPENED.fetch_add(1, Ordering::Relaxed),
             closed: AtomicBool::new(false),
             options,
         })

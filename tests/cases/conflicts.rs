@@ -1,5 +1,6 @@
 //! Conflicts: who is refused, at once, and told why.
 
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use percolite::protocol::{Prewrite, Prewritten, Refusal};
@@ -24,7 +25,8 @@ pub fn cases() -> Vec<Case> {
         Case::new(33, "locks in opposite orders: one aborts at once")
             .on(STEPS | TWO, locks_in_opposite_orders_wait_for_nobody)
             .on(STORES, rivals_for_two_rows_never_wait)
-            .on(SHARED, a_live_lock_refuses_at_once),
+            .on(SHARED, a_live_lock_refuses_at_once)
+            .on(SHARED, of_many_clients_one_gets_the_lock),
         Case::new(34, "an abort in the middle lets go of everything")
             .on(STORES, an_abort_in_mid_prewrite_lets_go_of_everything)
             .on(STORES, a_hold_that_is_rolled_back_lets_go)
@@ -198,6 +200,28 @@ fn a_live_lock_refuses_at_once(world: &World) {
     gate.open();
     commit.join().unwrap();
     assert_eq!((rival.get("0"), rival.get("b"), rival.locks_left()), (None, some("held"), 0));
+}
+
+/// The guards of one row hold between clients, not only between the threads of one.
+fn of_many_clients_one_gets_the_lock(world: &World) {
+    const ROUNDS: u64 = 4000;
+    let together = Arc::new(Barrier::new(3));
+    let threads: Vec<_> = (0..3)
+        .map(|client| {
+            let (hand, together) = (world.hand(), Arc::clone(&together));
+            spawn(move || {
+                let ask = |round: u64| {
+                    together.wait();
+                    hand.race_for(&put(txn(10 + client), &format!("k{round}"), "v")).is_ok()
+                };
+                (0..ROUNDS).map(ask).collect::<Vec<bool>>()
+            })
+        })
+        .collect();
+    let got: Vec<Vec<bool>> = threads.into_iter().map(|thread| thread.join()).collect();
+    for round in 0..ROUNDS as usize {
+        assert_eq!(got.iter().filter(|client| client[round]).count(), 1, "clients that locked row {round}");
+    }
 }
 
 fn an_abort_in_mid_prewrite_lets_go_of_everything(world: &World) {

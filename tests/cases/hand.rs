@@ -190,6 +190,11 @@ impl Hand {
         blind
     }
 
+    /// Without a look at what others do at the same time.
+    pub fn race_for(&self, request: &Prewrite) -> Result<Prewritten, Refusal> {
+        self.drive(&request.row, request.txn.start_ts, Row::default(), |row| prewrite(row, request))
+    }
+
     pub fn one_phase(&self, txn: TxnId, read_ts: u64, key: &str, mutation: &Mutation, commit_ts: u64) -> Result<Timestamp, Refusal> {
         let (read_ts, commit_ts) = (ts(read_ts), ts(commit_ts));
         let request = OnePhase { row: row(key), txn, read_ts, commit_ts, mutation, keep_replaced: false };

@@ -44,7 +44,7 @@ pub fn entries_come_by_prefix_and_in_order(engine: &Subject) {
 
 pub fn entries_are_set_all_or_none(engine: &Subject) {
     const ROUNDS_MAX: u64 = 1_000_000;
-    const LOOKS: u64 = 40;
+    const LOOKS: u64 = 15;
     let done = AtomicBool::new(false);
     let mut round = 0;
     let pace = Pace::default();

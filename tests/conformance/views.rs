@@ -107,7 +107,7 @@ pub fn a_view_sees_everything_applied_before_it(engine: &Subject) {
 
 pub fn a_view_is_of_one_moment_in_all_columns_and_rows(engine: &Subject) {
     const ROUNDS_MAX: u64 = 1_000_000;
-    const MOMENTS: u64 = 40;
+    const MOMENTS: u64 = 15;
     let done = AtomicBool::new(false);
     let check = |view: &dyn View| {
         let mut moments = Vec::new();

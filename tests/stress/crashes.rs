@@ -4,11 +4,14 @@
 //! What must hold: every commit that was acknowledged as durable is there; of the others a prefix by timestamp is; no
 //! transaction is there in part; money is neither lost nor made; and nothing stays locked.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{ScopedJoinHandle, sleep};
 use std::time::Duration;
 
+use percolite::engine::Engine;
 use percolite::engine::sim::SimStorage;
+use percolite::engine::unreliable::{Faults, Unreliable};
 use percolite::{Durability, ErrorKind, Keyspace, Store, Timestamp, Txn, TxnOptions};
 
 use crate::common::{Reads, Run, any_options, every_way, number, read_number};
@@ -62,7 +65,7 @@ fn lives(mut dice: Dice, durability: Durability) {
 
     let mut sessions: Vec<Session> = (0..SESSIONS).map(|_| Session::default()).collect();
     for _ in 0..4 {
-        let tables = open(&memory, &mut dice, durability);
+        let tables = open_on(slow_at_times(&memory, &mut dice), &mut dice, durability);
         live_and_die(&tables, &memory, &mut dice, &mut sessions);
         drop(tables);
         for _ in 0..dice.below(3) {
@@ -86,7 +89,21 @@ fn lives(mut dice: Dice, durability: Durability) {
 }
 
 fn open(memory: &SimStorage, dice: &mut Dice, durability: Durability) -> Tables {
-    let store = Store::builder().sweep(dice.one_in(2)).durability(durability).open_sim(memory).unwrap();
+    open_on(Arc::new(memory.embedded()), dice, durability)
+}
+
+/// Half of the time a disk whose answers may come late, so that much can happen between a sync and its answer.
+fn slow_at_times(memory: &SimStorage, dice: &mut Dice) -> Arc<dyn Engine> {
+    if dice.one_in(2) {
+        return Arc::new(memory.embedded());
+    }
+    let faults = Faults { delays: 100, delay_max_ms: 40, ..Faults::default() };
+    let pause = Arc::new(|millis| sleep(Duration::from_micros(10 * millis)));
+    Arc::new(Unreliable::with_pause(memory.embedded(), faults, dice.next(), pause))
+}
+
+fn open_on(engine: Arc<dyn Engine>, dice: &mut Dice, durability: Durability) -> Tables {
+    let store = Store::builder().sweep(dice.one_in(2)).durability(durability).open_engine(engine).unwrap();
     let (accounts, sessions) = (store.keyspace("accounts").unwrap(), store.keyspace("sessions").unwrap());
     Tables { store, accounts, sessions }
 }

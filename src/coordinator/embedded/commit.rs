@@ -18,8 +18,16 @@ use crate::protocol::{
 use crate::row::{Edit, Lock, Mutation, Row, RowChange, RowKey, SHORT_VALUE_MAX_BYTES, TxnId};
 use crate::timestamp::Timestamp;
 
-/// Rows locked in one write of a two-phase commit; others get their turn in between.
-const PREWRITE_ROWS: usize = 1024;
+/// The most rows that a two-phase commit changes at once; others get their turn in between.
+const GROUP_ROWS: usize = 1024;
+
+/// What stays the same throughout a two-phase commit.
+struct TwoPhase<'a> {
+    txn: TxnId,
+    read_ts: Timestamp,
+    primary: &'a RowKey,
+    alive: &'a [Arc<AtomicBool>],
+}
 
 impl Embedded {
     pub(super) fn commit_one_phase(&self, request: CommitRequest<'_>) -> Result<Timestamp> {
@@ -58,25 +66,29 @@ impl Embedded {
         if writes.values().any(long) {
             self.note_long_values()?;
         }
+        let this = TwoPhase { txn, read_ts, primary, alive: &alive };
 
-        let secondaries = || writes.iter().filter(|(row, _)| *row != primary);
-        let rows: Vec<(&RowKey, &Mutation)> = writes.get_key_value(primary).into_iter().chain(secondaries()).collect();
+        let secondaries = writes.iter().filter(|(row, _)| *row != primary);
+        let rows: Vec<(&RowKey, &Mutation)> = writes.get_key_value(primary).into_iter().chain(secondaries).collect();
         let mut locks: Vec<(RowKey, Lock)> = Vec::with_capacity(rows.len());
-        for some in rows.chunks(PREWRITE_ROWS) {
-            if let Err(why) = self.prewrite_rows(some, primary, txn, read_ts, &alive, &mut locks) {
-                self.release(&locks, txn)?;
+        let prewritten =
+            rows.chunks(self.group_rows()).try_for_each(|some| self.prewrite_rows(&this, some, &mut locks));
+        let committed = prewritten.and_then(|()| self.commit_primary(&this, &locks, held));
+        let commit_ts = match committed {
+            Ok(commit_ts) => commit_ts,
+            Err(why) => {
+                // A failed pipeline takes no changes any more; the locks are resolved in the store's next life.
+                if self.pipeline.failure().is_none() {
+                    self.release(&locks, txn)?;
+                }
                 return Err(why);
             }
-        }
-
-        let mut locks = locks.into_iter();
-        let Some((_, primary_lock)) = locks.next() else { return Err(unstamped()) };
-        let locks: Vec<(RowKey, Lock)> = locks.collect();
-        let commit_ts = self.commit_primary(primary, primary_lock, txn, read_ts, !locks.is_empty(), held)?;
-        if !locks.is_empty() {
-            // The commit point is behind: whatever fails from here on, nobody may be told that nothing was committed.
-            self.commit_secondaries(locks, primary, txn, commit_ts)
-                .map_err(|why| Error::from(ErrorKind::Undetermined(why.to_string())))?;
+        };
+        if let Some((_, secondaries @ [_, ..])) = locks.split_first() {
+            // The commit point is behind: whatever fails from here on, nobody may be told that nothing was committed, and
+            // this life of the store cannot finish what it has begun.
+            self.commit_secondaries(&this, secondaries, commit_ts)
+                .map_err(|why| Error::from(ErrorKind::Undetermined(self.pipeline.poison(why).to_string())))?;
         }
         if durable {
             self.pipeline.wait_durable(commit_ts)?;
@@ -85,15 +97,18 @@ impl Embedded {
         Ok(commit_ts)
     }
 
+    /// How many rows go in one group. One is left free, for the status of the primary.
+    fn group_rows(&self) -> usize {
+        (self.pipeline.engine().capabilities().group_rows_max - 1).clamp(1, GROUP_ROWS)
+    }
+
     fn prewrite_rows(
         &self,
+        this: &TwoPhase<'_>,
         rows: &[(&RowKey, &Mutation)],
-        primary: &RowKey,
-        txn: TxnId,
-        read_ts: Timestamp,
-        alive: &[Arc<AtomicBool>],
         locks: &mut Vec<(RowKey, Lock)>,
     ) -> Result<()> {
+        let TwoPhase { txn, read_ts, .. } = *this;
         loop {
             let mut changes = Vec::with_capacity(rows.len());
             for (row, mutation) in rows {
@@ -101,7 +116,7 @@ impl Embedded {
                     row: (*row).clone(),
                     txn,
                     read_ts,
-                    primary: primary.clone(),
+                    primary: this.primary.clone(),
                     mutation: (*mutation).clone(),
                     sequence: 1,
                     ttl_ms: 0,
@@ -113,8 +128,8 @@ impl Embedded {
                 }
             }
             let put: Vec<(RowKey, Lock)> = changes.iter().filter_map(lock_put).collect();
-            let submission =
-                Submission { changes, purpose: Purpose::Other, durable: false, alive: alive.to_vec(), held: None };
+            let alive = this.alive.to_vec();
+            let submission = Submission { changes, purpose: Purpose::Other, durable: false, alive, held: None };
             match self.pipeline.submit(submission)? {
                 Settled::Applied(_) => {
                     locks.extend(put);
@@ -125,78 +140,79 @@ impl Embedded {
         }
     }
 
-    fn commit_primary(
-        &self,
-        primary: &RowKey,
-        lock: Lock,
-        txn: TxnId,
-        read_ts: Timestamp,
-        has_secondaries: bool,
-        held: Option<Held>,
-    ) -> Result<Timestamp> {
+    fn commit_primary(&self, this: &TwoPhase<'_>, locks: &[(RowKey, Lock)], held: Option<Held>) -> Result<Timestamp> {
+        let Some(((row, lock), secondaries)) = locks.split_first() else { return Err(unstamped()) };
+        let has_secondaries = !secondaries.is_empty();
         // The pipeline stamps the change; what it stamps lies above every timestamp handed out before.
-        let commit_ts = lock.min_commit_ts;
-        let request = Commit {
-            row: primary.clone(),
-            txn,
-            commit_ts,
-            keep_status: has_secondaries,
-            keep_replaced: false,
-            record_holds: false,
-        };
-        let change = self.change(primary, txn, read_ts, |as_read| {
-            commit(&Row { lock: Some(lock.clone()), ..as_read.clone() }, &request)
-        })?;
+        let change = self.commit_change(this, row, lock, lock.min_commit_ts, has_secondaries)?;
         let purpose = if has_secondaries { Purpose::CommitPoint } else { Purpose::Commit };
-        // The keyspaces lived when the rows were locked, and a keyspace is not erased before its locks are gone.
-        let submission = Submission { changes: vec![change], purpose, durable: false, alive: Vec::new(), held };
+        let alive = this.alive.to_vec();
+        let submission = Submission { changes: vec![change], purpose, durable: false, alive, held };
         match self.pipeline.submit(submission)? {
             Settled::Applied(Some(commit_ts)) => Ok(commit_ts),
             Settled::Applied(None) => Err(unstamped()),
-            Settled::Refused(obstacle) => Err(self.explain(obstacle, txn, read_ts)),
+            Settled::Refused(obstacle) => Err(self.explain(obstacle, this.txn, this.read_ts)),
         }
     }
 
-    /// Turns the other locks into versions. Whoever was in a hurry may have done some of them.
-    fn commit_secondaries(
-        &self,
-        mut locks: Vec<(RowKey, Lock)>,
-        primary: &RowKey,
-        txn: TxnId,
-        commit_ts: Timestamp,
-    ) -> Result<()> {
-        loop {
-            let mut changes = Vec::with_capacity(locks.len() + 1);
-            for (row, lock) in &locks {
-                let request = Commit {
-                    row: row.clone(),
-                    txn,
-                    commit_ts,
-                    keep_status: false,
-                    keep_replaced: false,
-                    record_holds: false,
-                };
-                changes.push(self.change(row, txn, commit_ts, |as_read| {
-                    commit(&Row { lock: Some(lock.clone()), ..as_read.clone() }, &request)
-                })?);
-            }
-            changes.push(forget(primary.clone(), txn.start_ts));
-            let purpose = Purpose::RollForward { commit_ts, finishes: true };
-            let submission = Submission { changes, purpose, durable: false, alive: Vec::new(), held: None };
-            match self.pipeline.submit(submission)? {
-                Settled::Applied(_) => return Ok(()),
-                Settled::Refused(Refused::Lock(row, _) | Refused::Found(row, _)) => {
-                    locks.retain(|(locked, _)| *locked != row);
-                }
-                Settled::Refused(obstacle) => return Err(self.explain(obstacle, txn, commit_ts)),
+    /// Turns the other locks into versions, and at last drops the status that would have told a resolver to.
+    fn commit_secondaries(&self, this: &TwoPhase<'_>, locks: &[(RowKey, Lock)], commit_ts: Timestamp) -> Result<()> {
+        let groups = locks.chunks(self.group_rows());
+        let last = groups.len();
+        for (index, some) in groups.enumerate() {
+            let mut locks: Vec<&(RowKey, Lock)> = some.iter().collect();
+            let finishes = index + 1 == last;
+            // Whoever was in a hurry may have done some of them.
+            while let Some(done) = self.roll_forward(this, &locks, commit_ts, finishes)? {
+                locks.retain(|(row, _)| *row != done);
             }
         }
+        Ok(())
+    }
+
+    /// Rolls rows forward together, or names one that does not need it any more.
+    fn roll_forward(
+        &self,
+        this: &TwoPhase<'_>,
+        locks: &[&(RowKey, Lock)],
+        commit_ts: Timestamp,
+        finishes: bool,
+    ) -> Result<Option<RowKey>> {
+        let mut changes = Vec::with_capacity(locks.len() + 1);
+        for (row, lock) in locks {
+            changes.push(self.commit_change(this, row, lock, commit_ts, false)?);
+        }
+        if finishes {
+            changes.push(forget(this.primary.clone(), this.txn.start_ts));
+        }
+        let purpose = Purpose::RollForward { commit_ts, finishes };
+        match self.pipeline.submit(Submission { changes, purpose, durable: false, alive: Vec::new(), held: None })? {
+            Settled::Applied(_) => Ok(None),
+            Settled::Refused(Refused::Lock(row, _) | Refused::Found(row, _)) => Ok(Some(row)),
+            Settled::Refused(obstacle) => Err(self.explain(obstacle, this.txn, commit_ts)),
+        }
+    }
+
+    fn commit_change(
+        &self,
+        this: &TwoPhase<'_>,
+        row: &RowKey,
+        lock: &Lock,
+        commit_ts: Timestamp,
+        keep_status: bool,
+    ) -> Result<RowChange> {
+        let (row, txn) = (row.clone(), this.txn);
+        let request =
+            Commit { row: row.clone(), txn, commit_ts, keep_status, keep_replaced: false, record_holds: false };
+        self.change(&row, txn, commit_ts, |as_read| {
+            commit(&Row { lock: Some(lock.clone()), ..as_read.clone() }, &request)
+        })
     }
 
     /// Lets go of locks that were taken in vain. Nobody else can have a request of this transaction under way, so the
     /// records of the roll-back need not stay.
     fn release(&self, locks: &[(RowKey, Lock)], txn: TxnId) -> Result<()> {
-        for some in locks.chunks(PREWRITE_ROWS) {
+        for some in locks.chunks(self.group_rows()) {
             let mut changes = Vec::with_capacity(some.len());
             for (row, lock) in some {
                 let as_locked = Row { lock: Some(lock.clone()), ..Row::default() };

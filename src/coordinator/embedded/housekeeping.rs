@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use super::Embedded;
 use crate::engine::{Page, RowRange};
 use crate::error::{Error, Result};
-use crate::pipeline::{Purpose, Submission};
+use crate::pipeline::{Purpose, Settled, Submission};
 use crate::protocol::{Collect, collect, forget};
 use crate::row::RowChange;
 use crate::runtime::{Joined, Parker};
@@ -25,8 +25,8 @@ use crate::timestamp::Timestamp;
 const PAGE_ROWS: usize = 512;
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Work that the layer above wants done now and then; an answer says whether there is more at once.
-pub type Chore = Box<dyn Fn() -> Result<bool> + Send>;
+/// Work that the layer above wants done now and then.
+pub type Chore = Box<dyn Fn() -> Result<()> + Send>;
 
 /// The background thread.
 pub struct Housekeeper {
@@ -73,20 +73,24 @@ impl Shared {
         *self.parker.lock() = Some(Arc::clone(&parker));
         let mut swept = !sweep;
         let mut position = Bound::Unbounded;
+        let mut collect_rows = PAGE_ROWS;
         while !self.stopping.load(Ordering::Acquire) {
             // An error here is either a failure that has closed the store already, or damage that whoever reads the row
-            // will be told of; the thread's own part is to keep trying the rest.
-            let more = (|| {
-                if !swept {
-                    swept = coordinator.sweep_page(&mut position)?;
-                    if !swept {
-                        return Ok(true);
-                    }
+            // will be told of. Each part goes on without the others.
+            let mut more = false;
+            if !swept {
+                match coordinator.sweep_page(&mut position) {
+                    Ok(done) => (swept, more) = (done, !done),
+                    Err(_) => position = Bound::Unbounded,
                 }
-                let collected = coordinator.collect_page()?;
-                Ok::<_, Error>(chore()? || collected)
-            })();
-            if !matches!(more, Ok(true)) {
+            }
+            if let Ok((found, gone)) = coordinator.collect_page(collect_rows) {
+                // Entries that have to stay must not keep those behind them from being looked at.
+                collect_rows = if gone == 0 && found == collect_rows { collect_rows * 2 } else { PAGE_ROWS };
+                more |= gone > 0 && found >= PAGE_ROWS;
+            }
+            let _ = chore();
+            if !more {
                 parker.park(Some(PAUSE));
             }
         }
@@ -94,33 +98,37 @@ impl Shared {
 }
 
 impl Embedded {
-    /// Resolves the orphans among the next locks; the answer is whether none is left.
+    /// Resolves the orphans among the next locks; the answer is whether none is left, nor any record of their transactions.
     pub fn sweep_page(&self, position: &mut Bound<Vec<u8>>) -> Result<bool> {
         let pipeline = &self.pipeline;
-        if !pipeline.may_have_orphans() {
-            return Ok(true);
-        }
-        let range = RowRange { start: position.clone(), end: Bound::Unbounded };
-        let page = Page { range: &range, backwards: false, limit: PAGE_ROWS };
-        let locks = pipeline.engine().view()?.locks(&page)?;
-        for (row, lock) in &locks {
-            if pipeline.is_orphan(lock.txn.start_ts) {
-                self.resolve_lock(row, lock)?;
-                self.counters.swept.add(1);
+        if pipeline.may_have_orphans() {
+            let range = RowRange { start: position.clone(), end: Bound::Unbounded };
+            let page = Page { range: &range, backwards: false, limit: PAGE_ROWS };
+            let locks = pipeline.engine().view()?.locks(&page)?;
+            for (row, lock) in &locks {
+                if pipeline.is_orphan(lock.txn.start_ts) {
+                    self.resolve_lock(row, lock)?;
+                    self.counters.swept.add(1);
+                }
+            }
+            if let (Some((row, _)), true) = (locks.last(), locks.len() == PAGE_ROWS) {
+                *position = Bound::Excluded(row.as_bytes().to_vec());
+                return Ok(false);
             }
         }
-        if let (Some((row, _)), true) = (locks.last(), locks.len() == PAGE_ROWS) {
-            *position = Bound::Excluded(row.as_bytes().to_vec());
-            return Ok(false);
-        }
-        pipeline.no_orphans_left();
         self.forget_ended(pipeline.opened_at())?;
+        if pipeline.may_have_orphans() {
+            pipeline.no_orphans_left()?;
+        }
         Ok(true)
     }
 
     /// Takes away what says how transactions before `before` ended. None of them may have a lock left.
     fn forget_ended(&self, before: Timestamp) -> Result<()> {
         let engine = self.pipeline.engine();
+        if engine.statuses(before, 1)?.is_empty() {
+            return Ok(());
+        }
         let closing = |why: crate::engine::EngineError| self.pipeline.poison(why.into());
         engine.advance_safe_point(before).map_err(closing)?;
         engine.sync().map_err(closing)?;
@@ -129,29 +137,31 @@ impl Embedded {
             if ended.is_empty() {
                 return Ok(());
             }
-            self.make(ended.into_iter().map(|(row, start_ts)| forget(row, start_ts)).collect())?;
+            self.make(ended.into_iter().map(|(row, start_ts)| forget(row, start_ts)).collect(), Purpose::Other)?;
         }
     }
 
-    /// Collects some records of deleted rows; the answer is whether there may be more.
-    pub fn collect_page(&self) -> Result<bool> {
+    /// Looks at the oldest `limit` records of deleted rows and collects those that nobody needs; the answer is how many
+    /// there were to look at, and how many are gone.
+    pub fn collect_page(&self, limit: usize) -> Result<(usize, usize)> {
         let floor = self.pipeline.oldest_read().min(self.pipeline.durable_ts());
-        let deletions = self.pipeline.engine().deletions(floor, PAGE_ROWS)?;
-        let more = deletions.len() == PAGE_ROWS;
-        let mut collected = 0;
+        let deletions = self.pipeline.engine().deletions(floor, limit)?;
+        let found = deletions.len();
+        let mut gone = 0;
         for (deleted_at, row) in deletions {
             let as_read = self.pipeline.engine().row(&row, Timestamp::ZERO)?;
             let change = collect(&as_read, &Collect { row, deleted_at });
-            collected += u64::from(change.collected.is_some());
-            self.make(vec![change])?;
+            if change.collected.is_some() && self.make(vec![change], Purpose::Collect)? {
+                gone += 1;
+            }
         }
-        self.counters.collected.add(collected);
-        Ok(more && collected > 0)
+        self.counters.collected.add(gone as u64);
+        Ok((found, gone))
     }
 
-    /// Changes that are tried again later if they are refused now.
-    fn make(&self, changes: Vec<RowChange>) -> Result<()> {
-        let submission = Submission { changes, purpose: Purpose::Other, durable: false, alive: Vec::new(), held: None };
-        self.pipeline.submit(submission).map(drop)
+    /// Makes changes; the answer is whether they were made. If not, another round will try again.
+    fn make(&self, changes: Vec<RowChange>, purpose: Purpose) -> Result<bool> {
+        let submission = Submission { changes, purpose, durable: false, alive: Vec::new(), held: None };
+        Ok(matches!(self.pipeline.submit(submission)?, Settled::Applied(_)))
     }
 }
