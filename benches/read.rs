@@ -47,8 +47,7 @@ fn main() {
         let db = open_rocksdb(&folder.path().join("rocksdb"));
         let all: Vec<u64> = (0..rows).collect();
         for some in all.chunks(10_000) {
-            let load =
-                |txn: &mut Txn| some.iter().try_for_each(|row| txn.put(&keyspace, row.to_be_bytes(), VALUE));
+            let load = |txn: &mut Txn| some.iter().try_for_each(|row| txn.put(&keyspace, row.to_be_bytes(), VALUE));
             store.transact(load).unwrap();
             some.iter().for_each(|row| db.put(row.to_be_bytes(), VALUE).unwrap());
         }
@@ -71,7 +70,10 @@ fn main() {
             vec![
                 rate(1, duration, |numbers| {
                     let from = numbers.below(last).to_be_bytes();
-                    assert_eq!(snapshot.range(&keyspace, from..).take(SCAN_ROWS).map(Result::unwrap).count(), SCAN_ROWS);
+                    assert_eq!(
+                        snapshot.range(&keyspace, from..).take(SCAN_ROWS).map(Result::unwrap).count(),
+                        SCAN_ROWS
+                    );
                 }),
                 rate(1, duration, |numbers| {
                     let from = numbers.below(last).to_be_bytes();

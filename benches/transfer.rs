@@ -112,7 +112,7 @@ fn percolite(setting: &Setting, protocol: CommitProtocol) -> f64 {
         let work = |txn: &mut percolite::Txn| transfer_in(txn, &accounts, from, to, amount);
         store.transact(work).unwrap();
     });
-    let rows = store.snapshot().unwrap().range::<&[u8]>(&accounts, ..).map(|row| balance(&row.unwrap().1)).sum::<u64>();
+    let rows = store.snapshot().unwrap().range(&accounts, ..).map(|row| balance(&row.unwrap().1)).sum::<u64>();
     assert_eq!(rows, setting.accounts * OPENING_BALANCE);
     rate
 }
@@ -145,7 +145,13 @@ fn transaction_db(setting: &Setting) -> f64 {
     rate
 }
 
-fn try_transfer(db: &TransactionDB, options: &WriteOptions, from: u64, to: u64, amount: u64) -> Result<(), rocksdb::Error> {
+fn try_transfer(
+    db: &TransactionDB,
+    options: &WriteOptions,
+    from: u64,
+    to: u64,
+    amount: u64,
+) -> Result<(), rocksdb::Error> {
     let txn = db.transaction_opt(options, &TransactionOptions::default());
     let read = |account| txn.get_for_update(key(account), true).map(|found| balance(&found.unwrap()));
     let (first, second) = (read(from.min(to))?, read(from.max(to))?);

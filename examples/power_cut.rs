@@ -18,7 +18,7 @@ fn main() -> Result<()> {
 
         let reopened = Store::builder().open_sim(&memory)?;
         let log = reopened.keyspace("log")?;
-        let entries = reopened.snapshot()?.range::<&[u8]>(&log, ..).count();
+        let entries = reopened.snapshot()?.range(&log, ..).count();
         // What is left is always a beginning of what was written: never entry 3 without entry 2.
         println!("{} of {} unsynced writes lost: {entries} entries are left", crash.lost, crash.unsynced);
     }

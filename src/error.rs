@@ -12,10 +12,11 @@ use crate::timestamp::Timestamp;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why an operation failed. Decide on [`Error::kind`]; the text is for people and may change.
+///
+/// The text holds what is known of the cause, so there is no [`source`](std::error::Error::source) that would say it again.
 #[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,
-    source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
 /// What a caller can do about an error.
@@ -121,7 +122,7 @@ impl Error {
 
 impl From<ErrorKind> for Error {
     fn from(kind: ErrorKind) -> Self {
-        Self { kind, source: None }
+        Self { kind }
     }
 }
 
@@ -135,15 +136,11 @@ impl From<EngineError> for Error {
             EngineError::NotAStore(_) => ErrorKind::NotAStore(text),
             EngineError::Busy(_) => ErrorKind::Busy(text),
         };
-        Self { kind, source: Some(Box::new(why)) }
+        Self { kind }
     }
 }
 
-impl StdError for Error {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.source.as_ref().map(|source| &**source as &(dyn StdError + 'static))
-    }
-}
+impl StdError for Error {}
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -38,7 +38,8 @@ pub fn split_history_key(key: &[u8]) -> Option<(RowKey, Timestamp)> {
 
 /// The first byte string after everything that a keyspace holds, in any column.
 pub fn keyspace_bounds(id: KeyspaceId) -> (Vec<u8>, Vec<u8>) {
-    let end = id.0.checked_add(1).map_or(vec![0xff; KEYSPACE_BYTES + 1], |next| next.to_be_bytes().to_vec());
+    // Nothing but its keys' length ends the last keyspace, and no key is as long as this.
+    let end = id.0.checked_add(1).map_or(vec![0xff; 1 << 16], |next| next.to_be_bytes().to_vec());
     (id.0.to_be_bytes().to_vec(), end)
 }
 

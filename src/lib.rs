@@ -83,7 +83,7 @@ pub use owner::OwnerId;
 pub use protocol::CommitPoint;
 pub use row::{KeyspaceId, RowKey};
 pub use store::{
-    Builder, Commit, Durability, KEY_MAX_BYTES, KEYSPACE_NAME_MAX_BYTES, Keyspace, LockInfo, Locks, Options,
+    Builder, Commit, Durability, KEY_MAX_BYTES, KEYSPACE_NAME_MAX_BYTES, KeyRange, Keyspace, LockInfo, Locks, Options,
     RetryLimits, Savepoint, Scan, Snapshot, Stats, Store, Txn, TxnOptions, TxnStatus, VALUE_MAX_BYTES,
 };
 pub use timestamp::Timestamp;

@@ -12,6 +12,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "cases/acknowledged.rs"]
+mod acknowledged;
+#[path = "cases/clocks.rs"]
+mod clocks;
 #[path = "cases/collection.rs"]
 mod collection;
 #[path = "cases/conflicts.rs"]
@@ -24,6 +28,8 @@ mod hand;
 mod killed;
 #[path = "cases/pipeline.rs"]
 mod pipeline;
+#[path = "cases/races.rs"]
+mod races;
 #[path = "cases/reads.rs"]
 mod reads;
 #[path = "cases/report.rs"]
@@ -38,11 +44,11 @@ mod tap;
 mod timestamps;
 #[path = "cases/undecided.rs"]
 mod undecided;
+#[path = "cases/waiting.rs"]
+mod waiting;
 #[cfg(feature = "rocks")]
 #[path = "cases/wal.rs"]
 mod wal;
-#[path = "cases/waiting.rs"]
-mod waiting;
 #[path = "cases/world.rs"]
 mod world;
 

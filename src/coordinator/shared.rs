@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::{CommitRequest, Coordinator, refused};
 use crate::counters::Counters;
-use crate::engine::{Engine, EngineError, Group, Outcome};
+use crate::engine::{Engine, EngineError, Group, Outcome, Page, View};
 use crate::error::{Conflict, ErrorKind, Result};
 use crate::oracle::Oracle;
 use crate::owner::OwnerIds;
@@ -22,7 +22,7 @@ use crate::protocol::{
     Asker, CheckStatus, Commit, CommitPoint, Heartbeat, Prewrite, Prewritten, Refusal, Resolve, RollBack, Step,
     check_status, commit, commit_point, heartbeat, prewrite, resolve, roll_back,
 };
-use crate::row::{Lock, Mutation, Row, RowKey, TxnId};
+use crate::row::{Lock, Mutation, Row, RowKey, Status, TxnId, WriteRecord};
 use crate::runtime::Runtime;
 use crate::timestamp::Timestamp;
 use crate::view::PinnedView;
@@ -69,6 +69,53 @@ pub struct Shared {
     counters: Arc<Counters>,
 }
 
+/// Repeats a question that changes nothing until it is answered.
+fn ask<T>(runtime: &dyn Runtime, question: impl Fn() -> Result<T, EngineError>) -> Result<T, EngineError> {
+    for _ in 1..TRIES_MAX {
+        match question() {
+            Err(EngineError::Unknown(_)) => runtime.sleep(PAUSE),
+            answer => return answer,
+        }
+    }
+    question()
+}
+
+/// A view that asks again when an answer is lost.
+struct PatientView {
+    view: Arc<dyn View>,
+    runtime: Arc<dyn Runtime>,
+}
+
+impl View for PatientView {
+    fn lock(&self, row: &RowKey) -> Result<Option<Lock>, EngineError> {
+        ask(&*self.runtime, || self.view.lock(row))
+    }
+
+    fn write(&self, row: &RowKey) -> Result<Option<WriteRecord>, EngineError> {
+        ask(&*self.runtime, || self.view.write(row))
+    }
+
+    fn status(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError> {
+        ask(&*self.runtime, || self.view.status(row, start_ts))
+    }
+
+    fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Vec<u8>>, EngineError> {
+        ask(&*self.runtime, || self.view.data(row, start_ts))
+    }
+
+    fn version(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError> {
+        ask(&*self.runtime, || self.view.version(row, upto))
+    }
+
+    fn writes(&self, page: &Page<'_>) -> Result<Vec<(RowKey, WriteRecord)>, EngineError> {
+        ask(&*self.runtime, || self.view.writes(page))
+    }
+
+    fn locks(&self, page: &Page<'_>) -> Result<Vec<(RowKey, Lock)>, EngineError> {
+        ask(&*self.runtime, || self.view.locks(page))
+    }
+}
+
 /// How old a transaction is and how old it may get. Its age is what the oracle said when it began to commit, and this
 /// client's steady clock from there on.
 struct Life {
@@ -97,15 +144,8 @@ impl Shared {
         &*self.commons.engine
     }
 
-    /// Repeats a question that changes nothing until it is answered.
     fn ask<T>(&self, question: impl Fn() -> Result<T, EngineError>) -> Result<T, EngineError> {
-        for _ in 1..TRIES_MAX {
-            match question() {
-                Err(EngineError::Unknown(_)) => self.runtime.sleep(PAUSE),
-                answer => return answer,
-            }
-        }
-        question()
+        ask(&*self.runtime, question)
     }
 
     fn timestamp(&self) -> Result<Timestamp, EngineError> {
@@ -254,6 +294,7 @@ impl Coordinator for Shared {
         // In this order: every transaction that commits at or below the timestamp has its locks in the view already.
         let start_ts = self.timestamp()?;
         let view = self.ask(|| self.engine().view())?;
+        let view = Arc::new(PatientView { view, runtime: Arc::clone(&self.runtime) });
         let owner = self.owners.next(self.runtime.unix_millis(), self.runtime.random());
         Ok((PinnedView::new(start_ts, view, true), TxnId { start_ts, owner }))
     }
@@ -285,7 +326,7 @@ impl Coordinator for Shared {
         let commit_ts = match self.commit_primary(primary, txn) {
             Ok(commit_ts) => commit_ts,
             Err(why) => {
-                if why.is_retryable() {
+                if !matches!(why.kind(), ErrorKind::Undetermined(_)) {
                     self.roll_back_rows(request.writes.keys(), txn);
                 }
                 return Err(why);
@@ -295,17 +336,15 @@ impl Coordinator for Shared {
             // The verdict stands; a row that cannot be reached now is rolled forward by whoever meets it.
             let _ = self.carry_out(row, txn, CommitPoint::Committed(commit_ts));
         }
-        if request.durable
-            && let Err(why) = self.ask(|| self.engine().sync())
-        {
-            return Err(ErrorKind::Undetermined(why.to_string()).into());
+        if request.durable {
+            self.confirm(commit_ts)?;
         }
         self.counters.commits_two_phase.add(1);
         Ok(commit_ts)
     }
 
     fn confirm(&self, _read_ts: Timestamp) -> Result<()> {
-        Ok(self.ask(|| self.engine().sync())?)
+        self.ask(|| self.engine().sync()).map_err(|why| ErrorKind::Undetermined(why.to_string()).into())
     }
 
     fn committed_in(&self, view: &PinnedView, row: &RowKey, lock: &Lock) -> Result<Option<Timestamp>> {

@@ -9,8 +9,6 @@ use std::collections::HashSet;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use super::storage::{Batch, Column, Reader, Storage};
 use super::{Capabilities, Engine, EngineError, Group, Outcome, Page, RowRange, View};
 use crate::codec::{CodecError, History, Record};
@@ -26,14 +24,12 @@ const DELETIONS: &str = "deleted/";
 pub struct LocalEngine<S> {
     storage: S,
     exclusive: bool,
-    /// Orders the calls that read before they write.
-    writing: Mutex<()>,
 }
 
 impl<S: Storage> LocalEngine<S> {
     /// An engine over `storage`. `exclusive` says that nobody else can change it while this handle lives.
     pub fn new(storage: S, exclusive: bool) -> Self {
-        Self { storage, exclusive, writing: Mutex::new(()) }
+        Self { storage, exclusive }
     }
 
     /// What lies beneath.
@@ -73,7 +69,7 @@ impl<S: Storage> Engine for LocalEngine<S> {
 
     fn apply(&self, groups: &[Group]) -> Result<Vec<Outcome>, EngineError> {
         groups.iter().try_for_each(|group| self.check_limits(group))?;
-        let _in_turn = self.writing.lock();
+        let _in_turn = self.storage.writing().lock();
         let guarded = |group: &Group| group.changes.iter().any(|change| !change.guards.is_empty());
         let reads = groups.iter().any(guarded);
         let mut outcomes = Vec::with_capacity(groups.len());
@@ -135,7 +131,7 @@ impl<S: Storage> Engine for LocalEngine<S> {
     }
 
     fn advance_safe_point(&self, to: Timestamp) -> Result<(), EngineError> {
-        let _in_turn = self.writing.lock();
+        let _in_turn = self.storage.writing().lock();
         if to <= read_safe_point(&self.storage)? {
             return Ok(());
         }
@@ -144,6 +140,9 @@ impl<S: Storage> Engine for LocalEngine<S> {
 
     fn deletions(&self, upto: Timestamp, limit: usize) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
         let mut found = Vec::new();
+        if limit == 0 {
+            return Ok(found);
+        }
         let mut malformed = None;
         self.storage.scan(Column::Meta, &prefix_range(DELETIONS.as_bytes()), false, |key, _| {
             match split_deletion(key) {
@@ -161,6 +160,9 @@ impl<S: Storage> Engine for LocalEngine<S> {
 
     fn statuses(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {
         let mut found = Vec::new();
+        if limit == 0 {
+            return Ok(found);
+        }
         let mut failed = None;
         self.storage.scan(Column::History, &RowRange::all(), false, |key, bytes| {
             match (split_history_key(key), decode::<History>(Column::History, key, bytes)) {

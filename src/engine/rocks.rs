@@ -13,6 +13,7 @@ use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rocksdb::{
     BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType, DBRawIterator, Options,
     ReadOptions, Snapshot, WriteBatch, WriteOptions,
@@ -48,8 +49,13 @@ pub struct RocksMemory {
 pub struct RocksStorage {
     database: Arc<Database>,
     write_options: WriteOptions,
-    /// Dropped after the database: the lock on the folder ends last.
-    _marker: File,
+    writing: Mutex<()>,
+}
+
+/// Dropped in this order: the lock on the folder ends last.
+struct Opened {
+    db: DB,
+    marker: File,
 }
 
 struct Columns<'a> {
@@ -84,7 +90,7 @@ fn name(column: Column) -> &'static str {
 
 self_cell!(
     struct Database {
-        owner: DB,
+        owner: Opened,
         #[covariant]
         dependent: Columns,
     }
@@ -120,7 +126,7 @@ impl RocksStorage {
             ColumnFamilyDescriptor::new(name(column), options)
         });
         let db = DB::open_cf_descriptors(&options, path, descriptors).map_err(opening)?;
-        let database = Database::try_new(db, |db| {
+        let database = Database::try_new(Opened { db, marker }, |Opened { db, .. }| {
             let find = |column| {
                 let missing = || EngineError::NotAStore(format!("column family {:?} is missing", name(column)));
                 db.cf_handle(name(column)).ok_or_else(missing)
@@ -134,10 +140,10 @@ impl RocksStorage {
             })
         })?;
         if is_new {
-            finish(path, &marker)
+            finish(path, &database.borrow_owner().marker)
                 .map_err(|why| EngineError::Open(format!("cannot create a store in {}: {why}", path.display())))?;
         }
-        Ok(Self { database: Arc::new(database), write_options: WriteOptions::default(), _marker: marker })
+        Ok(Self { database: Arc::new(database), write_options: WriteOptions::default(), writing: Mutex::new(()) })
     }
 }
 
@@ -336,7 +342,9 @@ fn scan(
 
 impl Reader for RocksStorage {
     fn get<T>(&self, column: Column, key: &[u8], read: impl FnOnce(&[u8]) -> T) -> Result<Option<T>, EngineError> {
-        self.database.with_dependent(|db, columns| get(db, columns.get(column), key, &ReadOptions::default(), read))
+        self.database.with_dependent(|Opened { db, .. }, columns| {
+            get(db, columns.get(column), key, &ReadOptions::default(), read)
+        })
     }
 
     fn scan(
@@ -347,7 +355,9 @@ impl Reader for RocksStorage {
         visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), EngineError> {
         let options = ReadOptions::default();
-        self.database.with_dependent(|db, columns| scan(db, columns.get(column), options, range, backwards, visit))
+        self.database.with_dependent(|Opened { db, .. }, columns| {
+            scan(db, columns.get(column), options, range, backwards, visit)
+        })
     }
 }
 
@@ -375,9 +385,13 @@ impl Storage for RocksStorage {
     type View = RocksView;
     type Batch<'a> = RocksBatch<'a>;
 
+    fn writing(&self) -> &Mutex<()> {
+        &self.writing
+    }
+
     fn view(&self) -> Result<RocksView, EngineError> {
         Ok(RocksView(PinnedCell::new(Arc::clone(&self.database), |database| {
-            let db = database.borrow_owner();
+            let db = &database.borrow_owner().db;
             let snapshot = db.snapshot();
             let mut options = ReadOptions::default();
             options.set_snapshot(&snapshot);
@@ -393,11 +407,11 @@ impl Storage for RocksStorage {
         if batch.batch.is_empty() {
             return Ok(());
         }
-        self.database.borrow_owner().write_opt(batch.batch, &self.write_options).map_err(failed)
+        self.database.borrow_owner().db.write_opt(batch.batch, &self.write_options).map_err(failed)
     }
 
     fn sync(&self) -> Result<(), EngineError> {
-        self.database.borrow_owner().flush_wal(true).map_err(failed)
+        self.database.borrow_owner().db.flush_wal(true).map_err(failed)
     }
 }
 

@@ -28,6 +28,7 @@ type Past = Vec<(BatchNumber, Option<Arc<[u8]>>)>;
 #[derive(Clone, Debug, Default)]
 pub struct SimStorage {
     state: Arc<Mutex<State>>,
+    writing: Arc<Mutex<()>>,
     /// A process does not outlive a crash of its machine; a server's client does, and has none.
     life: Option<u64>,
 }
@@ -59,12 +60,12 @@ impl SimStorage {
     /// An engine that has this memory for itself, like a store in one process.
     pub fn embedded(&self) -> SimEngine {
         let life = Some(self.state.lock().crashes);
-        LocalEngine::new(Self { state: Arc::clone(&self.state), life }, true)
+        LocalEngine::new(Self { life, ..self.clone() }, true)
     }
 
     /// An engine that shares this memory with others, like a server's client.
     pub fn shared(&self) -> SimEngine {
-        LocalEngine::new(Self { state: Arc::clone(&self.state), life: None }, false)
+        LocalEngine::new(Self { life: None, ..self.clone() }, false)
     }
 
     /// Pulls the plug: of the batches written since the last sync, a prefix survives, as long as `choice` says
@@ -79,8 +80,8 @@ impl SimStorage {
             past.retain(|(batch, _)| *batch <= kept);
             !past.is_empty()
         });
-        state.written = kept;
-        state.synced = kept;
+        // Numbers are not used again: a view of a shared engine that was open must not show what is written from here on.
+        state.synced = state.written;
         state.crashes += 1;
         Crash { unsynced, lost }
     }
@@ -179,6 +180,10 @@ impl Reader for SimStorage {
 impl Storage for SimStorage {
     type View = SimView;
     type Batch<'a> = SimBatch;
+
+    fn writing(&self) -> &Mutex<()> {
+        &self.writing
+    }
 
     fn view(&self) -> Result<SimView, EngineError> {
         let mut state = self.alive()?;

@@ -1,5 +1,7 @@
 //! An ordered map of bytes in a few columns: the least that [`local`](super::local) needs to be an engine.
 
+use parking_lot::Mutex;
+
 use super::{EngineError, RowRange};
 
 /// Where a cell is kept.
@@ -56,6 +58,8 @@ pub trait Storage: Reader + 'static {
     where
         Self: 'a;
 
+    /// Held by whoever reads and then writes what depends on it; one for all handles of the same cells.
+    fn writing(&self) -> &Mutex<()>;
     /// Opens a view of everything written so far.
     fn view(&self) -> Result<Self::View, EngineError>;
     /// Begins a batch.

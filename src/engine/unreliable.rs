@@ -128,10 +128,33 @@ struct Late {
 struct Fate {
     request_delay_ms: u64,
     reply_delay_ms: u64,
-    request_lost: bool,
+    delivery: Delivery,
     reply_lost: bool,
-    twice: bool,
-    second_answer: bool,
+}
+
+/// How often a request arrives, and which delivery's answer is sent back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Delivery {
+    Never,
+    #[default]
+    Once,
+    TwiceFirstAnswer,
+    TwiceSecondAnswer,
+}
+
+impl Delivery {
+    fn carry_out<T>(self, change: impl Fn() -> Result<T, EngineError>) -> Result<T, EngineError> {
+        let first = change();
+        match self {
+            Self::Never | Self::Once => first,
+            Self::TwiceFirstAnswer => {
+                // Nobody waits for this one.
+                let _ = change();
+                first
+            }
+            Self::TwiceSecondAnswer => change(),
+        }
+    }
 }
 
 /// What a call may suffer.
@@ -206,14 +229,7 @@ impl<E: Engine> Unreliable<E> {
 
     fn change<T>(&self, change: impl Fn() -> Result<T, EngineError>) -> Result<T, EngineError> {
         let fate = self.begin(Kind::Change);
-        self.network.end(fate, || {
-            let first = change();
-            if !fate.twice {
-                return first;
-            }
-            let second = change();
-            if fate.second_answer { second } else { first }
-        })
+        self.network.end(fate, || fate.delivery.carry_out(change))
     }
 }
 
@@ -225,7 +241,7 @@ impl Network {
     }
 
     fn end<T>(&self, fate: Fate, work: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
-        if fate.request_lost {
+        if fate.delivery == Delivery::Never {
             return Err(EngineError::Unknown("no answer: the network lost the request".into()));
         }
         let answer = work();
@@ -248,22 +264,24 @@ impl State {
         self.calls += 1;
         let faults = self.faults;
         let changes = kind == Kind::Change;
-        let mut fate = Fate {
-            request_delay_ms: self.delay(),
-            reply_delay_ms: self.delay(),
-            request_lost: self.dice.happens(faults.lost_requests),
-            reply_lost: self.dice.happens(faults.lost_replies) && changes,
-            twice: self.dice.happens(faults.duplicates) && changes,
-            second_answer: self.dice.happens(500),
+        let (request_delay_ms, reply_delay_ms) = (self.delay(), self.delay());
+        let lost = self.dice.happens(faults.lost_requests);
+        let reply_lost = self.dice.happens(faults.lost_replies) && changes && !lost;
+        let twice = self.dice.happens(faults.duplicates) && changes;
+        let second = self.dice.happens(500);
+        let delivery = match (lost, twice, second) {
+            (true, ..) => Delivery::Never,
+            (false, false, _) => Delivery::Once,
+            (false, true, false) => Delivery::TwiceFirstAnswer,
+            (false, true, true) => Delivery::TwiceSecondAnswer,
         };
-        if fate.request_lost {
-            fate = Fate { request_lost: true, request_delay_ms: fate.request_delay_ms, ..Fate::default() };
-        }
-        fate.second_answer &= fate.twice;
-        self.injected.lost_requests += u64::from(fate.request_lost);
-        self.injected.lost_replies += u64::from(fate.reply_lost);
-        self.injected.duplicates += u64::from(fate.twice);
-        self.injected.second_answers += u64::from(fate.second_answer && !fate.reply_lost);
+        let reply_delay_ms = if lost { 0 } else { reply_delay_ms };
+        let fate = Fate { request_delay_ms, reply_delay_ms, delivery, reply_lost };
+        let seen_second = delivery == Delivery::TwiceSecondAnswer && !reply_lost;
+        self.injected.lost_requests += u64::from(lost);
+        self.injected.lost_replies += u64::from(reply_lost);
+        self.injected.duplicates += u64::from(twice && !lost);
+        self.injected.second_answers += u64::from(seen_second);
         self.injected.delays += u64::from(fate.request_delay_ms > 0) + u64::from(fate.reply_delay_ms > 0);
         fate
     }
@@ -346,19 +364,10 @@ impl<E: Engine> Engine for Unreliable<E> {
             return self.engine.apply(groups);
         }
         let mut fate = self.begin(Kind::Change);
-        let cut = self.network.state.lock().draw_apply(groups, !fate.request_lost);
-        if cut.is_some() {
-            fate.reply_lost = true;
-        }
+        let cut = self.network.state.lock().draw_apply(groups, fate.delivery != Delivery::Never);
+        fate.reply_lost |= cut.is_some();
         let arrives = cut.and_then(|whole| groups.get(..whole)).unwrap_or(groups);
-        self.network.end(fate, || {
-            let first = self.engine.apply(arrives);
-            if !fate.twice {
-                return first;
-            }
-            let second = self.engine.apply(arrives);
-            if fate.second_answer { second } else { first }
-        })
+        self.network.end(fate, || fate.delivery.carry_out(|| self.engine.apply(arrives)))
     }
 
     fn sync(&self) -> Result<(), EngineError> {

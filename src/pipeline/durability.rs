@@ -183,6 +183,7 @@ impl Pipeline {
     /// One sync; the caller has set `syncing`.
     fn sync_once(&self) -> Result<()> {
         let durability = &self.durability;
+        let _syncing = Syncing { pipeline: self, was_panicking: std::thread::panicking() };
         durability.state.lock().wanted = false;
         let view = self.current_view();
         let lease = self.lease_if_due();
@@ -222,6 +223,21 @@ impl Pipeline {
             slot.wake();
         }
         Ok(())
+    }
+}
+
+/// A panic of the engine closes the pipeline instead of leaving everybody waiting for a sync that never ends.
+struct Syncing<'a> {
+    pipeline: &'a Pipeline,
+    was_panicking: bool,
+}
+
+impl Drop for Syncing<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() && !self.was_panicking {
+            self.pipeline.poison(ErrorKind::Io("the engine panicked in a sync".into()).into());
+            self.pipeline.durability.state.lock().syncing = false;
+        }
     }
 }
 

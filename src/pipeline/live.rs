@@ -24,7 +24,7 @@ struct Published {
 
 impl Published {
     fn is_live(&self) -> bool {
-        self.view.strong_count() > 0
+        self.view.upgrade().is_some_and(|view| !view.expired.load(Ordering::Acquire))
     }
 }
 

@@ -60,10 +60,11 @@ impl Turns {
         let mut hashes: Vec<u64> = rows.iter().map(hash).collect();
         hashes.sort_unstable();
         hashes.dedup();
-        hashes.into_iter().map_while(|row| self.take_one(runtime, row)).collect()
+        let end = runtime.elapsed() + TURN_WAIT_MAX;
+        hashes.into_iter().map_while(|row| self.take_one(runtime, row, end)).collect()
     }
 
-    fn take_one(self: &Arc<Self>, runtime: &dyn Runtime, row: u64) -> Option<Turn> {
+    fn take_one(self: &Arc<Self>, runtime: &dyn Runtime, row: u64, end: Duration) -> Option<Turn> {
         let own = Waiter::new(runtime);
         let first = {
             let mut queues = self.0.lock();
@@ -73,7 +74,8 @@ impl Turns {
         };
         let turn = Turn { turns: Arc::clone(self), row, own };
         // Dropped when the wait was in vain, which leaves the queue.
-        (first || turn.own.wait_at_most(runtime, TURN_WAIT_MAX)).then_some(turn)
+        let left = end.saturating_sub(runtime.elapsed());
+        (first || turn.own.wait_at_most(runtime, left)).then_some(turn)
     }
 }
 

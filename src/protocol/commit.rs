@@ -28,7 +28,8 @@ pub struct Commit {
     pub keep_status: bool,
     /// Whether the replaced version is kept as history.
     pub keep_replaced: bool,
-    /// Whether a row that was held and not changed shows that it was, because nobody remembers it.
+    /// Whether every row keeps its status, and one that was held and not changed shows that it was: where several processes
+    /// share the engine nobody remembers it.
     pub record_holds: bool,
 }
 
@@ -43,6 +44,8 @@ pub fn commit(row: &Row, request: &Commit) -> Result<Step<Timestamp>, Refusal> {
         return match outcome {
             Some(Status::Committed(commit_ts)) => Ok(Step::Done(commit_ts)),
             _ if txn.start_ts < row.safe_point => Err(Refusal::BelowSafePoint(row.safe_point)),
+            // Without a status a row that has moved on cannot tell.
+            _ if row.write.as_ref().is_some_and(|write| write.commit_ts > txn.start_ts) => Err(Refusal::Superseded),
             _ => Err(Refusal::RolledBack),
         };
     };
@@ -59,7 +62,7 @@ pub fn commit(row: &Row, request: &Commit) -> Result<Step<Timestamp>, Refusal> {
     let mut change = RowChange::new(request.row.clone(), txn.start_ts);
     change.guards = vec![Guard::LockIs(lock.stamp())];
     change.lock = Edit::Delete;
-    if request.keep_status {
+    if request.keep_status || request.record_holds {
         change.status = Edit::Put(Status::Committed(commit_ts));
     }
     let already_written = row.write.as_ref().is_some_and(|write| write.txn == txn);
@@ -69,6 +72,9 @@ pub fn commit(row: &Row, request: &Commit) -> Result<Step<Timestamp>, Refusal> {
         Intent::Hold => {
             if request.record_holds {
                 change.write = Edit::Put(held(row, txn, commit_ts));
+                if row.write.as_ref().is_some_and(|write| write.value.is_none()) {
+                    replace(row, request.keep_replaced, &mut change);
+                }
             }
             return Ok(Step::Apply(Box::new(change), commit_ts));
         }
@@ -80,11 +86,11 @@ pub fn commit(row: &Row, request: &Commit) -> Result<Step<Timestamp>, Refusal> {
     Ok(Step::Apply(Box::new(change), commit_ts))
 }
 
-/// The row's version with a note that it was held; a row that is absent is deleted once more.
+/// The row's version with a note that it was held; a row that is absent or deleted is deleted once more.
 fn held(row: &Row, txn: TxnId, commit_ts: Timestamp) -> WriteRecord {
     match &row.write {
-        Some(write) => WriteRecord { held_at: Some(commit_ts), ..write.clone() },
-        None => WriteRecord { commit_ts, txn, value: None, held_at: None },
+        Some(write) if write.value.is_some() => WriteRecord { held_at: Some(commit_ts), ..write.clone() },
+        _ => WriteRecord { commit_ts, txn, value: None, held_at: None },
     }
 }
 

@@ -23,6 +23,8 @@ pub struct LockInfo {
     pub owner: OwnerId,
     /// The timestamp that names the transaction.
     pub start_ts: Timestamp,
+    /// The name of the keyspace of the row that decides, where it still has one.
+    pub primary_keyspace: Option<String>,
     /// The row that decides.
     pub primary: RowKey,
     /// What that row says.
@@ -140,6 +142,7 @@ impl Store {
             row,
             owner: lock.txn.owner,
             start_ts: lock.txn.start_ts,
+            primary_keyspace: self.name_of(lock.primary.keyspace()),
             primary: lock.primary,
             commit_point,
             intent: lock.intent,

@@ -4,6 +4,7 @@ mod catalog;
 mod inspect;
 mod keyspace;
 mod options;
+mod range;
 mod read;
 mod scan;
 mod snapshot;
@@ -15,6 +16,7 @@ pub use keyspace::Keyspace;
 pub use options::{
     Builder, Durability, KEY_MAX_BYTES, KEYSPACE_NAME_MAX_BYTES, Options, RetryLimits, TxnOptions, VALUE_MAX_BYTES,
 };
+pub use range::KeyRange;
 pub use scan::Scan;
 pub use snapshot::Snapshot;
 pub use txn::{Commit, Savepoint, Txn};
@@ -110,6 +112,9 @@ impl Store {
     fn open_embedded(engine: Arc<dyn Engine>, options: Options, runtime: Arc<dyn Runtime>) -> Result<Self> {
         if !engine.capabilities().exclusive {
             return Err(Error::invalid("the engine is shared with others: open it with open_shared"));
+        }
+        if engine.capabilities().group_rows_max < 2 {
+            return Err(Error::invalid("an engine of one process must be able to change two rows at once"));
         }
         let counters = Arc::new(Counters::default());
         let embedded = Embedded::open(
@@ -207,7 +212,7 @@ impl Store {
                 let pipeline = embedded.pipeline();
                 pipeline.wait_durable(pipeline.current_view().read_ts)
             }
-            None => Ok(self.inner.engine.sync()?),
+            None => self.inner.coordinator.confirm(crate::timestamp::Timestamp::ZERO),
         }
     }
 
@@ -245,7 +250,7 @@ impl Inner {
         synced
     }
 
-    /// Bounds what a forgotten snapshot keeps, and how much a power cut can take of buffered commits.
+    /// Bounds what a forgotten snapshot keeps from being collected, and how much a power cut can take of buffered commits.
     fn tidy(&self) {
         if let Some(embedded) = &self.embedded {
             embedded.pipeline().expire_views(self.options.age_max);

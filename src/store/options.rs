@@ -14,7 +14,7 @@ use crate::runtime::{Runtime, System};
 /// The longest key, in bytes. The shortest has one byte.
 pub const KEY_MAX_BYTES: usize = 16 << 10;
 /// The longest value, in bytes.
-pub const VALUE_MAX_BYTES: usize = 64 << 20;
+pub const VALUE_MAX_BYTES: usize = 32 << 20;
 /// The longest name of a keyspace, in bytes.
 pub const KEYSPACE_NAME_MAX_BYTES: usize = 255;
 

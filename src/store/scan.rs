@@ -7,16 +7,17 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 
+use super::Store;
 use super::txn::MetConflict;
-use super::{Keyspace, Store};
 use crate::engine::RowRange;
 use crate::error::Result;
-use crate::keys::after_prefix;
-use crate::row::{KeyspaceId, Mutation, RowKey};
+use crate::row::{Mutation, RowKey};
 use crate::view::PinnedView;
 
-const FIRST_PAGE_ROWS: usize = 128;
+const FIRST_PAGE_ROWS: usize = 32;
 const PAGE_ROWS_MAX: usize = 512;
+/// A page is to hold about this much, going by the rows read last.
+const PAGE_BYTES: usize = 1 << 20;
 
 /// An iterator over rows as `(key, value)`, in the order of their keys; use `rev()` for the other direction.
 ///
@@ -89,7 +90,9 @@ impl Scan {
     fn fill(&mut self, range: &RowRange, backwards: bool) -> Result<()> {
         self.store.check_view(&self.view)?;
         let page = self.store.read_page(&self.view, range, backwards, self.page_rows)?;
-        self.page_rows = (self.page_rows * 2).min(PAGE_ROWS_MAX);
+        let bytes: usize = page.rows.iter().map(|(row, value)| row.as_bytes().len() + value.len()).sum();
+        let row_bytes = (bytes / page.rows.len().max(1)).max(1);
+        self.page_rows = (self.page_rows * 4).min(PAGE_BYTES / row_bytes).clamp(1, PAGE_ROWS_MAX);
         let covered = page.rest.as_ref().map_or_else(|| range.clone(), |rest| without(range, rest, backwards));
         let own = take_range(&mut self.own, &covered);
         let rows = merge(page.rows, own, backwards);
@@ -114,40 +117,6 @@ impl Iterator for Scan {
 impl DoubleEndedIterator for Scan {
     fn next_back(&mut self) -> Option<Self::Item> {
         self.step(true)
-    }
-}
-
-/// The rows of `keyspace` whose keys lie within the bounds. A range that ends before it begins is empty.
-pub(super) fn key_range(keyspace: &Keyspace, start: Bound<&[u8]>, end: Bound<&[u8]>) -> RowRange {
-    let id = keyspace.id();
-    let bytes = |key: &[u8]| RowKey::new(id, key).as_bytes().to_vec();
-    RowRange {
-        start: match start {
-            Bound::Included(key) => Bound::Included(bytes(key)),
-            Bound::Excluded(key) => Bound::Excluded(bytes(key)),
-            Bound::Unbounded => Bound::Included(bytes(b"")),
-        },
-        end: match end {
-            Bound::Included(key) => Bound::Included(bytes(key)),
-            Bound::Excluded(key) => Bound::Excluded(bytes(key)),
-            Bound::Unbounded => keyspace_end(id),
-        },
-    }
-}
-
-/// The rows of `keyspace` whose keys begin with `prefix`.
-pub(super) fn prefix_range(keyspace: &Keyspace, prefix: &[u8]) -> RowRange {
-    let end = after_prefix(prefix).map(|end| RowKey::new(keyspace.id(), &end).as_bytes().to_vec());
-    RowRange {
-        start: Bound::Included(RowKey::new(keyspace.id(), prefix).as_bytes().to_vec()),
-        end: end.map_or_else(|| keyspace_end(keyspace.id()), Bound::Excluded),
-    }
-}
-
-fn keyspace_end(id: KeyspaceId) -> Bound<Vec<u8>> {
-    match id.0.checked_add(1) {
-        Some(next) => Bound::Excluded(next.to_be_bytes().to_vec()),
-        None => Bound::Unbounded,
     }
 }
 

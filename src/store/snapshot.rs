@@ -1,10 +1,10 @@
 //! Snapshots.
 
 use std::collections::BTreeMap;
-use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
-use super::scan::{Scan, key_range, prefix_range};
+use super::range::{KeyRange, prefix_range, rows_of};
+use super::scan::Scan;
 use super::txn::MetConflict;
 use super::{Keyspace, Store};
 use crate::error::Result;
@@ -63,8 +63,8 @@ impl Snapshot {
     }
 
     /// The rows whose keys lie in a range, which is empty if it ends before it begins.
-    pub fn range<K: AsRef<[u8]>>(&self, keyspace: &Keyspace, range: impl RangeBounds<K>) -> Scan {
-        let range = keyspace.check_store(self.store.identity()).map(|()| bounds(keyspace, &range));
+    pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Scan {
+        let range = keyspace.check_store(self.store.identity()).map(|()| rows_of(keyspace, &range));
         Scan::new(&self.store, &self.view, MetConflict::default(), range, |_| BTreeMap::new())
     }
 
@@ -73,11 +73,4 @@ impl Snapshot {
         let range = keyspace.check_store(self.store.identity()).map(|()| prefix_range(keyspace, prefix.as_ref()));
         Scan::new(&self.store, &self.view, MetConflict::default(), range, |_| BTreeMap::new())
     }
-}
-
-pub(super) fn bounds<K: AsRef<[u8]>>(keyspace: &Keyspace, range: &impl RangeBounds<K>) -> crate::engine::RowRange {
-    fn bytes<K: AsRef<[u8]>>(bound: Bound<&K>) -> Bound<&[u8]> {
-        bound.map(AsRef::as_ref)
-    }
-    key_range(keyspace, bytes(range.start_bound()), bytes(range.end_bound()))
 }

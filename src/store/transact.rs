@@ -82,7 +82,11 @@ impl Store {
                 Ok(answer) => match txn.commit_in_place() {
                     Ok(_) => return Ok(answer),
                     Err(why) if why.is_retryable() => why,
-                    Err(why) => return Err(why.into()),
+                    Err(why) if may_be_committed(&why) => return Err(why.into()),
+                    Err(why) => {
+                        txn.answer_without_commit()?;
+                        return Err(why.into());
+                    }
                 },
                 Err(why) => {
                     let Some(conflict) = txn.conflict_met() else {
@@ -114,17 +118,24 @@ impl Store {
     ) -> Result<Txn> {
         let runtime = &*self.inner.runtime;
         let mut held = None;
-        if outermost {
+        // Clients of a shared engine hold nothing that an inner call could wait for.
+        if outermost || self.inner.embedded.is_none() {
             let turns = match before.and_then(|(rows, why)| Some((rows, why.conflict()?))) {
                 Some((rows, conflict)) => self.inner.coordinator.wait_turn(rows, conflict, attempt),
                 None => Vec::new(),
             };
-            held = Some(Held::new(turns, Some(Admission::enter(&self.inner.admission, runtime))));
+            let permit = outermost.then(|| Admission::enter(&self.inner.admission, runtime));
+            held = Some(Held::new(turns, permit));
         }
         let mut txn = self.begin_with(options)?;
         txn.held = held;
         Ok(txn)
     }
+}
+
+/// Whether the outcome is open, so that there is nothing to wait for.
+fn may_be_committed(why: &Error) -> bool {
+    matches!(why.kind(), ErrorKind::Undetermined(_) | ErrorKind::Closed(_))
 }
 
 fn exhausted(attempts: u32, last: Error) -> Error {

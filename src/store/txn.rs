@@ -1,13 +1,12 @@
 //! Transactions.
 
-use std::ops::RangeBounds;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use parking_lot::Mutex;
 
-use super::scan::{Scan, own_writes, prefix_range};
-use super::snapshot::bounds;
+use super::range::{KeyRange, prefix_range, rows_of};
+use super::scan::{Scan, own_writes};
 use super::{Durability, KEY_MAX_BYTES, Keyspace, Store, TxnOptions, VALUE_MAX_BYTES};
 use crate::coordinator::{CommitRequest, Writes};
 use crate::error::{Conflict, Error, ErrorKind, Result};
@@ -42,6 +41,8 @@ pub struct Txn {
     savepoints: Vec<(u64, usize)>,
     savepoints_made: u64,
     bytes: usize,
+    /// What `undo` holds.
+    undo_bytes: usize,
     pub(super) options: TxnOptions,
     pub(super) held: Option<Held>,
     /// Retrying from the beginning may help: the transaction met a conflict, whatever its user made of the error.
@@ -95,6 +96,7 @@ impl Txn {
             savepoints: Vec::new(),
             savepoints_made: 0,
             bytes: 0,
+            undo_bytes: 0,
             options,
             held: None,
             met_conflict: MetConflict::default(),
@@ -199,8 +201,8 @@ impl Txn {
     /// empty.
     ///
     /// Rows that a scan does not return are not protected: another transaction may insert one meanwhile.
-    pub fn range<K: AsRef<[u8]>>(&self, keyspace: &Keyspace, range: impl RangeBounds<K>) -> Scan {
-        let range = self.check(keyspace).map(|()| bounds(keyspace, &range));
+    pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Scan {
+        let range = self.check(keyspace).map(|()| rows_of(keyspace, &range));
         Scan::new(&self.store, &self.view, self.met_conflict.clone(), range, |range| own_writes(&self.writes, range))
     }
 
@@ -231,6 +233,8 @@ impl Txn {
         }
         self.savepoints.truncate(position + 1);
         for (row, before) in self.undo.drain(undo..).rev() {
+            let kept = before.as_ref().map_or(0, |before| size_of_write(&row, before));
+            self.undo_bytes -= kept.max(ROW_OVERHEAD_BYTES);
             let after = match before {
                 Some(before) => {
                     self.bytes += size_of_write(&row, &before);
@@ -349,7 +353,12 @@ impl Txn {
     fn write(&mut self, keyspace: &Keyspace, row: RowKey, mutation: Mutation) -> Result<()> {
         let before = self.writes.get(&row).map_or(0, |before| size_of_write(&row, before));
         let bytes = self.bytes - before + size_of_write(&row, &mutation);
-        check_size("a transaction", bytes, self.store.inner.options.transaction_max_bytes)?;
+        let undo_bytes = if self.savepoints.is_empty() { 0 } else { before.max(ROW_OVERHEAD_BYTES) };
+        check_size(
+            "a transaction",
+            bytes + self.undo_bytes + undo_bytes,
+            self.store.inner.options.transaction_max_bytes,
+        )?;
         self.bytes = bytes;
         if !self.alive.iter().any(|(id, _)| *id == keyspace.id()) {
             self.alive.push((keyspace.id(), Arc::clone(&keyspace.0.alive)));
@@ -357,8 +366,9 @@ impl Txn {
         if self.savepoints.is_empty() {
             self.writes.insert(row, mutation);
         } else {
-            let before = self.writes.insert(row.clone(), mutation);
-            self.undo.push((row, before));
+            let replaced = self.writes.insert(row.clone(), mutation);
+            self.undo.push((row, replaced));
+            self.undo_bytes += undo_bytes;
         }
         Ok(())
     }

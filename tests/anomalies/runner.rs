@@ -142,9 +142,9 @@ impl Runner {
         let range = (from.map_or(Bound::Unbounded, Bound::Included), to.map_or(Bound::Unbounded, Bound::Excluded));
         let rows = &self.rows;
         Ok(match context.prefix.as_ref().map(|name| self.sessions.get(name)) {
-            None => self.store.begin()?.range::<&str>(rows, range),
-            Some(Some(Session::Txn(txn))) => txn.range::<&str>(rows, range),
-            Some(Some(Session::Snapshot(snapshot))) => snapshot.range::<&str>(rows, range),
+            None => self.store.begin()?.range(rows, range),
+            Some(Some(Session::Txn(txn))) => txn.range(rows, range),
+            Some(Some(Session::Snapshot(snapshot))) => snapshot.range(rows, range),
             Some(None) => return Err("the session has not begun".into()),
         })
     }

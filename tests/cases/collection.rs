@@ -87,7 +87,7 @@ fn a_snapshot_beyond_its_age_is_told_so(world: &World) {
     eventually("it is too old", || snapshot.get(&store.rows, "k").is_err());
     let too_old = |why: percolite::Error| assert!(matches!(why.kind(), ErrorKind::SnapshotTooOld(_)), "{why}");
     too_old(snapshot.get(&store.rows, "k").unwrap_err());
-    too_old(snapshot.range::<&[u8]>(&store.rows, ..).next().unwrap().unwrap_err());
+    too_old(snapshot.range(&store.rows, ..).next().unwrap().unwrap_err());
     too_old(txn.put(&store.rows, "k", "w").unwrap_err());
     too_old(txn.commit().unwrap_err());
     // Nobody has replaced what this one sees.
@@ -166,7 +166,8 @@ fn secondaries_are_resolved_before_statuses_go(world: &World) {
     }
     drop(hand);
     let tap: Arc<crate::tap::Control> = Arc::default();
-    let (engine, wrong, gone) = (Arc::new(std::sync::OnceLock::new()), Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (engine, wrong, gone) =
+        (Arc::new(std::sync::OnceLock::new()), Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let (early, count, below) = (Arc::clone(&wrong), Arc::clone(&gone), Arc::clone(&engine));
     tap.on_write(move |groups| {
         let changes = || groups.iter().flat_map(|group| &group.changes);
@@ -358,12 +359,17 @@ fn collection_changes_no_answer(world: &World) {
         let mut txn = store.begin().unwrap();
         for number in 0..50 {
             let key = format!("k{number:02}");
-            if dice.below(2) == 0 { txn.delete(&store.rows, key) } else { txn.put(&store.rows, key, long(&round.to_string())) }.unwrap();
+            if dice.below(2) == 0 {
+                txn.delete(&store.rows, key)
+            } else {
+                txn.put(&store.rows, key, long(&round.to_string()))
+            }
+            .unwrap();
         }
         txn.commit().unwrap();
         store.sync().unwrap();
         let snapshot = store.snapshot().unwrap();
-        let seen: Vec<_> = snapshot.range::<&[u8]>(&store.rows, ..).map(Result::unwrap).collect();
+        let seen: Vec<_> = snapshot.range(&store.rows, ..).map(Result::unwrap).collect();
         snapshots.push((snapshot, seen));
         if round == 1 {
             // Nobody needs the first rounds' deletions any more.
@@ -372,6 +378,6 @@ fn collection_changes_no_answer(world: &World) {
     }
     collected(&store, 1);
     for (snapshot, seen) in &snapshots {
-        assert_eq!(&snapshot.range::<&[u8]>(&store.rows, ..).map(Result::unwrap).collect::<Vec<_>>(), seen);
+        assert_eq!(&snapshot.range(&store.rows, ..).map(Result::unwrap).collect::<Vec<_>>(), seen);
     }
 }

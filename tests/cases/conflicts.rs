@@ -118,7 +118,11 @@ fn every_sort_of_write_conflicts(world: &World) {
                 _ => drop(mine.get_for_update(&store.rows, &key).unwrap()),
             }
             mine.put(&store.rows, "mine", "mine").unwrap();
-            if theirs_deletes { store.delete(&key) } else { store.put(&key, "theirs") };
+            if theirs_deletes {
+                store.delete(&key)
+            } else {
+                store.put(&key, "theirs")
+            };
             assert_conflict(mine.commit());
             assert_eq!(store.get(&key), if theirs_deletes { None } else { some("theirs") });
             assert_eq!(store.get("mine"), None, "{sort}");

@@ -3,15 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use percolite::OwnerId;
 use percolite::protocol::{Asker, CommitPoint, Prewrite, Refusal};
 use percolite::row::{Status, TxnId};
-use percolite::OwnerId;
 
 use crate::hand::{Hand, put, row, ts, txn};
 use crate::killed;
-use crate::report::{
-    Case, EMBEDDED, EMBEDDED_TWO, NO_LOCKS, ONE, SHARED, STEPS, STORES, TWO, WHOLE_STORE,
-};
+use crate::report::{Case, EMBEDDED, EMBEDDED_TWO, NO_LOCKS, ONE, SHARED, STEPS, STORES, TWO, WHOLE_STORE};
 use crate::tap::{Act, commits};
 use crate::undecided;
 use crate::world::{TTL_MS, World, some, spawn, text};
@@ -70,7 +68,11 @@ fn every_order_of_owner_and_resolvers_gives_one_verdict(world: &World) {
             CommitPoint::Committed(_) => some("new"),
             _ => None,
         };
-        if expected.is_some() { committed += 1 } else { rolled_back += 1 }
+        if expected.is_some() {
+            committed += 1
+        } else {
+            rolled_back += 1
+        }
         assert_eq!([hand.value("p"), hand.value("s")], [expected.clone(), expected], "{order:?}");
         assert_eq!([hand.lock("p"), hand.lock("s")], [None, None], "{order:?}");
         if !next_permutation(&mut order) {
@@ -127,7 +129,8 @@ fn resolvers_race_with_a_slow_owner(world: &World) {
             Act::Pass
         });
         let resolvers = [&one, &two].map(|client| {
-            let (store, rows, keys, locked) = (client.store.clone(), client.rows.clone(), keys.clone(), Arc::clone(&locked));
+            let (store, rows, keys, locked) =
+                (client.store.clone(), client.rows.clone(), keys.clone(), Arc::clone(&locked));
             spawn(move || {
                 while !locked.load(Ordering::SeqCst) {
                     std::hint::spin_loop();
@@ -155,7 +158,11 @@ fn resolvers_race_with_a_slow_owner(world: &World) {
                 None
             }
         };
-        if expected.is_some() { committed += 1 } else { aborted += 1 }
+        if expected.is_some() {
+            committed += 1
+        } else {
+            aborted += 1
+        }
         for client in [&owner, &one, &two] {
             assert!(keys.iter().all(|key| client.get(key) == expected), "round {round}: {answer:?}");
         }

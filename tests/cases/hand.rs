@@ -10,9 +10,7 @@ use percolite::protocol::{
     Asker, CheckStatus, Collect, Commit, Heartbeat, OnePhase, Prewrite, Prewritten, Refusal, Resolve, RollBack, Step,
     check_status, collect, commit, heartbeat, one_phase, prewrite, resolve, roll_back,
 };
-use percolite::row::{
-    Edit, KeyspaceId, Lock, Mutation, Row, RowChange, RowKey, Status, TxnId, Value, WriteRecord,
-};
+use percolite::row::{Edit, KeyspaceId, Lock, Mutation, Row, RowChange, RowKey, Status, TxnId, Value, WriteRecord};
 use percolite::timestamp::Timestamp;
 
 pub fn ts(number: u64) -> Timestamp {
@@ -145,6 +143,9 @@ impl Rows for Arc<dyn Engine> {
     }
 }
 
+/// Only rivals on other threads make a second one necessary.
+const ATTEMPTS_MAX: usize = 1000;
+
 /// Sends requests.
 #[derive(Clone)]
 pub struct Hand(pub Arc<dyn Rows>);
@@ -157,7 +158,7 @@ impl Hand {
         mut as_read: Row,
         step: impl Fn(&Row) -> Result<Step<T>, Refusal>,
     ) -> Result<T, Refusal> {
-        loop {
+        for _ in 0..ATTEMPTS_MAX {
             let (change, answer) = match step(&as_read)? {
                 Step::Apply(change, answer) => (change, answer),
                 Step::Done(answer) => return Ok(answer),
@@ -168,6 +169,7 @@ impl Hand {
                 Err(found) => as_read = found,
             }
         }
+        panic!("the guards of {row:?} refuse what the step allows: {as_read:?}");
     }
 
     fn informed<T>(
@@ -195,7 +197,14 @@ impl Hand {
         self.drive(&request.row, request.txn.start_ts, Row::default(), |row| prewrite(row, request))
     }
 
-    pub fn one_phase(&self, txn: TxnId, read_ts: u64, key: &str, mutation: &Mutation, commit_ts: u64) -> Result<Timestamp, Refusal> {
+    pub fn one_phase(
+        &self,
+        txn: TxnId,
+        read_ts: u64,
+        key: &str,
+        mutation: &Mutation,
+        commit_ts: u64,
+    ) -> Result<Timestamp, Refusal> {
         let (read_ts, commit_ts) = (ts(read_ts), ts(commit_ts));
         let request = OnePhase { row: row(key), txn, read_ts, commit_ts, mutation, keep_replaced: false };
         self.informed(&request.row, txn.start_ts, |as_read| one_phase(as_read, &request))
@@ -212,7 +221,14 @@ impl Hand {
     }
 
     fn commit_as(&self, txn: TxnId, key: &str, commit_ts: u64, keep_status: bool) -> Result<Timestamp, Refusal> {
-        let request = Commit { row: row(key), txn, commit_ts: ts(commit_ts), keep_status, keep_replaced: false, record_holds: false };
+        let request = Commit {
+            row: row(key),
+            txn,
+            commit_ts: ts(commit_ts),
+            keep_status,
+            keep_replaced: false,
+            record_holds: false,
+        };
         self.informed(&request.row, txn.start_ts, |as_read| commit(as_read, &request))
     }
 

@@ -187,7 +187,8 @@ pub fn killed_between_locks_of_a_large_transaction(world: &World) {
         fill(&store).unwrap();
         store.tap.writes() - before
     };
-    let indexes: Vec<u64> = if writes > 10 { vec![0, 1, ROWS as u64 - 1, ROWS as u64, ROWS as u64 + 1] } else { (0..writes).collect() };
+    let indexes: Vec<u64> =
+        if writes > 10 { vec![0, 1, ROWS as u64 - 1, ROWS as u64, ROWS as u64 + 1] } else { (0..writes).collect() };
     for index in indexes {
         let world = world.another();
         let mut dice = Dice(world.seed ^ index);

@@ -1,19 +1,18 @@
 //! The commit pipeline: visible, durable, acknowledged.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use percolite::Durability;
 use percolite::engine::{Page, RowRange};
 use percolite::protocol::{Prewrite, Prewritten, Refusal};
 use percolite::row::Mutation;
 use percolite::timestamp::Timestamp;
-use percolite::{Durability, ErrorKind, TxnOptions};
 
+use crate::acknowledged;
 use crate::hand::{put, row, ts, txn, write};
 use crate::report::{
-    Case, EMBEDDED, EMBEDDED_TWO, NO_LOCKS, ONE, ROCKS_ONE, ROCKS_TWO, SHARED, SIM_ONE, SIM_TWO, STEPS, STORES,
-    TWO, WHOLE_STORE,
+    Case, EMBEDDED, EMBEDDED_TWO, NO_LOCKS, ONE, ROCKS_ONE, ROCKS_TWO, SHARED, SIM_ONE, SIM_TWO, STEPS, STORES, TWO,
+    WHOLE_STORE,
 };
 use crate::tap::{Act, Gate, commits};
 use crate::undecided;
@@ -32,16 +31,16 @@ pub fn cases() -> Vec<Case> {
             .on(STEPS | TWO, a_commit_between_read_ts_and_start_ts_is_a_conflict)
             .on(STORES, a_transaction_begun_during_a_commit_conflicts_with_it),
         Case::new(53, "a snapshot sees what was acknowledged, and never goes back")
-            .on(STORES, a_snapshot_sees_what_was_acknowledged)
-            .on(EMBEDDED, a_sync_acknowledges_nothing_that_came_while_it_ran)
+            .on(STORES, acknowledged::a_snapshot_sees_what_was_acknowledged)
+            .on(EMBEDDED, acknowledged::a_sync_acknowledges_nothing_that_came_while_it_ran)
             .not_on(STEPS, WHOLE_STORE),
         Case::new(54, "a closure's own error waits for what it has read")
-            .on(STORES, a_closures_own_error_waits_until_its_reads_are_durable)
-            .on(EMBEDDED, a_closures_own_error_is_not_told_when_the_sync_fails)
+            .on(STORES, acknowledged::a_closures_own_error_waits_until_its_reads_are_durable)
+            .on(EMBEDDED, acknowledged::a_closures_own_error_is_not_told_when_the_sync_fails)
             .not_on(STEPS, WHOLE_STORE),
         Case::new(55, "a snapshot finds the version being replaced; so does a crash")
             .on(STORES, a_snapshot_finds_the_version_that_is_being_replaced)
-            .on(SIM_ONE | SIM_TWO, an_unsynced_commit_does_not_cost_the_durable_version)
+            .on(SIM_ONE | SIM_TWO, acknowledged::an_unsynced_commit_does_not_cost_the_durable_version)
             .not_on(STEPS, WHOLE_STORE),
         cuts_logs,
         Case::new(57, "a dropped keyspace still decides for its secondaries")
@@ -123,125 +122,6 @@ fn a_transaction_begun_during_a_commit_conflicts_with_it(world: &World) {
     assert_eq!(second.get("k"), some("2"));
 }
 
-fn a_snapshot_sees_what_was_acknowledged(world: &World) {
-    let store = world.open();
-    let threads: Vec<_> = (0..4)
-        .map(|thread| {
-            let (store, rows) = (store.store.clone(), store.rows.clone());
-            let mut dice = crate::world::Dice(world.seed ^ thread);
-            spawn(move || {
-                let (mut last, mut key) = (Timestamp::ZERO, format!("own {thread}"));
-                for number in 0..80_u64 {
-                    let durability = Some(if dice.below(2) == 0 { Durability::Sync } else { Durability::Buffered });
-                    let mut txn = store.begin_with(TxnOptions { durability, ..TxnOptions::default() }).unwrap();
-                    txn.put(&rows, &key, number.to_be_bytes()).unwrap();
-                    let commit = txn.commit().unwrap();
-                    for _ in 0..=dice.below(2) {
-                        let snapshot = store.snapshot().unwrap();
-                        assert_eq!(snapshot.get(&rows, &key).unwrap(), Some(number.to_be_bytes().to_vec()));
-                        assert!(snapshot.read_ts() >= commit.ts && snapshot.read_ts() >= last);
-                        last = snapshot.read_ts();
-                    }
-                    if dice.below(10) == 0 {
-                        key = format!("own {thread} {number}");
-                    }
-                }
-            })
-        })
-        .collect();
-    threads.into_iter().for_each(|thread| thread.join());
-}
-
-fn a_sync_acknowledges_nothing_that_came_while_it_ran(world: &World) {
-    let store = world.open();
-    // The first sync has done its work, and its caller has not heard so yet.
-    let (gate, barrier) = Gate::closed();
-    let (engine, syncs) = (Arc::downgrade(&store.engine), Arc::new(AtomicU64::new(0)));
-    let count = Arc::clone(&syncs);
-    store.tap.on_sync(move || {
-        if count.fetch_add(1, Ordering::SeqCst) > 0 {
-            return Act::Pass;
-        }
-        // This comes back here, as a call of its own.
-        engine.upgrade().unwrap().sync().unwrap();
-        barrier.pass();
-        Act::Done
-    });
-    let commit = |key: &'static str| {
-        let (store, rows) = (store.store.clone(), store.rows.clone());
-        spawn(move || {
-            let mut txn = store.begin().unwrap();
-            txn.put(&rows, key, "acknowledged").unwrap();
-            txn.commit().unwrap();
-        })
-    };
-    let first = commit("first");
-    gate.wait_for_arrival();
-    let second = commit("second");
-    eventually("the second one is visible", || store.get("second").is_some());
-    gate.open();
-    first.join();
-    second.join();
-    assert!(syncs.load(Ordering::SeqCst) >= 3, "acknowledged by a sync that had begun before");
-    if let Some(memory) = world.sim() {
-        memory.crash(0);
-        drop((gate, store));
-        let store = world.open();
-        assert_eq!([store.get("first"), store.get("second")], [some("acknowledged"), some("acknowledged")]);
-    }
-}
-
-fn buffered() -> TxnOptions {
-    TxnOptions { durability: Some(Durability::Buffered), ..TxnOptions::default() }
-}
-
-fn a_closures_own_error_waits_until_its_reads_are_durable(world: &World) {
-    let store = world.open();
-    store.store.transact_with(buffered(), |txn| txn.put(&store.rows, "k", "unsynced")).unwrap();
-    let (gate, barrier) = Gate::closed();
-    store.tap.on_sync(move || {
-        barrier.pass();
-        Act::Pass
-    });
-    let works: [fn(&percolite::Store, &percolite::Keyspace) -> String; 3] = [
-        |store, rows| store.transact(|txn| anyhow::bail!("own: {:?}", text(txn.get(rows, "k")?))).map(|()| String::new()).unwrap_err().to_string(),
-        |store, rows| store.transact(|txn| Ok::<_, percolite::Error>(format!("own: {:?}", text(txn.get(rows, "k")?)))).unwrap(),
-        |store, rows| {
-            let txn = store.begin().unwrap();
-            let seen = format!("own: {:?}", text(txn.get(rows, "k").unwrap()));
-            txn.roll_back().unwrap();
-            seen
-        },
-    ];
-    let waiting = works.map(|work| {
-        let (store, rows) = (store.store.clone(), store.rows.clone());
-        spawn(move || work(&store, &rows))
-    });
-    gate.wait_for_arrival();
-    std::thread::sleep(Duration::from_millis(150));
-    assert!(waiting.iter().all(|thread| !thread.is_finished()), "answered before its reads were durable");
-    gate.open();
-    for thread in waiting {
-        assert_eq!(thread.join(), "own: Some(\"unsynced\")");
-    }
-    if let Some(memory) = world.sim() {
-        assert_eq!(memory.unsynced(), 0);
-    }
-}
-
-fn a_closures_own_error_is_not_told_when_the_sync_fails(world: &World) {
-    let store = world.open();
-    store.store.transact_with(buffered(), |txn| txn.put(&store.rows, "k", "unsynced")).unwrap();
-    store.tap.on_sync(|| Act::Refuse);
-    let told = store.store.transact(|txn| {
-        txn.get(&store.rows, "k")?;
-        Err::<(), _>(anyhow::anyhow!("own"))
-    });
-    let why = told.unwrap_err();
-    let kind = why.downcast_ref::<percolite::Error>().map(percolite::Error::kind);
-    assert!(matches!(kind, Some(ErrorKind::Undetermined(_))), "{why:?}");
-}
-
 fn a_snapshot_finds_the_version_that_is_being_replaced(world: &World) {
     for deletes in [false, true] {
         let world = world.another();
@@ -276,35 +156,9 @@ fn a_snapshot_finds_the_version_that_is_being_replaced(world: &World) {
         store.put("k", long("newer"));
         assert_eq!(text(snapshot.get(&reader.rows, "k").unwrap()), Some(long("old")));
         assert_eq!(text(txn.get(&reader.rows, "k").unwrap()), Some(long("old")));
-        let scanned: Vec<_> = snapshot.range::<&[u8]>(&reader.rows, ..).map(|row| text(Some(row.unwrap().1))).collect();
+        let scanned: Vec<_> = snapshot.range(&reader.rows, ..).map(|row| text(Some(row.unwrap().1))).collect();
         assert_eq!(scanned, [Some(long("old"))]);
         assert_eq!(reader.get("k"), Some(long("newer")));
-    }
-}
-
-fn an_unsynced_commit_does_not_cost_the_durable_version(world: &World) {
-    for survivors in 0..4 {
-        let world = world.another();
-        let store = world.open();
-        store.put("k", long("durable"));
-        store.sync().unwrap();
-        let memory = world.sim().unwrap().clone();
-        let before = memory.unsynced();
-        for value in [long("lost"), "lost".into()] {
-            store.store.transact_with(buffered(), |txn| txn.put(&store.rows, "k", &value)).unwrap();
-        }
-        store.store.transact_with(buffered(), |txn| txn.delete(&store.rows, "k")).unwrap();
-        assert!(memory.unsynced() >= before + 3);
-        let crash = memory.crash(survivors);
-        assert!(crash.lost > 0 || survivors > 0);
-        drop(store);
-        let store = world.open();
-        let seen = store.get("k");
-        let past = [Some(long("durable")), Some(long("lost")), some("lost"), None];
-        assert!(past.contains(&seen), "{seen:?}");
-        if survivors == 0 {
-            assert_eq!(seen, Some(long("durable")));
-        }
     }
 }
 
@@ -387,7 +241,8 @@ fn a_savepoint_restores_what_was_put_before_it(world: &World) {
     put(&mut txn, "there", "5");
     put(&mut txn, "new", "6");
     txn.get_for_update(&store.rows, "also there").unwrap();
-    let seen = |txn: &percolite::Txn| ["k", "there", "new", "also there"].map(|key| text(txn.get(&store.rows, key).unwrap()));
+    let seen =
+        |txn: &percolite::Txn| ["k", "there", "new", "also there"].map(|key| text(txn.get(&store.rows, key).unwrap()));
     assert_eq!(seen(&txn), [some("4"), some("5"), some("6"), some("old")]);
     txn.rollback_to(inner).unwrap();
     assert_eq!(seen(&txn), [some("3"), None, None, some("old")]);
@@ -399,7 +254,10 @@ fn a_savepoint_restores_what_was_put_before_it(world: &World) {
     // What is taken back conflicts with nobody.
     store.put_all(&["there", "also there", "new"], "theirs");
     txn.commit().unwrap();
-    assert_eq!([store.get("k"), store.get("there"), store.get("new")], [Some(long("2")), some("theirs"), some("theirs")]);
+    assert_eq!(
+        [store.get("k"), store.get("there"), store.get("new")],
+        [Some(long("2")), some("theirs"), some("theirs")]
+    );
 }
 
 fn a_reader_goes_on_when_the_last_lock_is_resolved(world: &World) {
@@ -427,7 +285,7 @@ fn a_reader_goes_on_when_the_last_lock_is_resolved(world: &World) {
     // The commit point is behind, the secondaries are locked.
     let txn = reader.begin().unwrap();
     assert_eq!(text(txn.get(&reader.rows, "a").unwrap()), some("new"));
-    let scan = txn.range::<&[u8]>(&reader.rows, ..);
+    let scan = txn.range(&reader.rows, ..);
     gate.open();
     commit.join();
     assert_eq!(writer.locks_left(), 0);
@@ -460,7 +318,7 @@ fn a_reader_of_an_old_view_meets_an_orphan_long_resolved(world: &World) {
                 assert_eq!(text(snapshot.get(&store.rows, key).unwrap()), then, "{key}, overwritten: {overwritten:?}");
                 assert_eq!(text(txn.get(&store.rows, key).unwrap()), then, "{key}, overwritten: {overwritten:?}");
             }
-            let scanned: Vec<_> = snapshot.range::<&[u8]>(&store.rows, ..).map(|row| text(Some(row.unwrap().1))).collect();
+            let scanned: Vec<_> = snapshot.range(&store.rows, ..).map(|row| text(Some(row.unwrap().1))).collect();
             assert_eq!(scanned, [then.clone(), then.clone(), then.clone()]);
             let now = keys.map(|key| if overwritten.contains(&key) { some("newer") } else { then.clone() });
             assert_eq!(keys.map(|key| store.get(key)), now);
@@ -469,7 +327,10 @@ fn a_reader_of_an_old_view_meets_an_orphan_long_resolved(world: &World) {
             let of_rolled_back = |(row, start_ts): &(percolite::RowKey, Timestamp)| {
                 store.engine.row(row, *start_ts).unwrap().status == Some(percolite::row::Status::RolledBack)
             };
-            assert!(!committed || !verdicts.iter().any(of_rolled_back), "committed, and recorded as rolled back: {verdicts:?}");
+            assert!(
+                !committed || !verdicts.iter().any(of_rolled_back),
+                "committed, and recorded as rolled back: {verdicts:?}"
+            );
         }
     }
 }
@@ -486,8 +347,9 @@ fn leave_orphans(world: &World, keys: &'static [&str; 3], committed: bool) {
 }
 
 fn an_idle_transaction_still_conflicts(world: &World) {
-    let store =
-        world.open_with(world.builder().conflict_slots(64).durability(Durability::Buffered).age_max(Duration::from_secs(3 * 3600)));
+    let store = world.open_with(
+        world.builder().conflict_slots(64).durability(Durability::Buffered).age_max(Duration::from_secs(3 * 3600)),
+    );
     store.put("k", "old");
     let mut idle = store.begin().unwrap();
     assert_eq!(text(idle.get(&store.rows, "k").unwrap()), some("old"));

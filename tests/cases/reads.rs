@@ -1,14 +1,15 @@
 //! Reads: what a reader sees while somebody writes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use percolite::engine::Group;
 use percolite::protocol::{Asker, CommitPoint, Prewrite};
 use percolite::row::{Mutation, Status, Value};
-use percolite::{Commit, Durability, Keyspace, Result, Snapshot, Store};
+use percolite::{Commit, Keyspace, Result, Snapshot};
 
 use crate::hand::{put, row, ts, txn, write};
+use crate::races;
 use crate::report::{Case, EMBEDDED, EMBEDDED_TWO, NO_LOCKS, ONE, STEPS, STORES, TWO, WHOLE_STORE};
 use crate::scans;
 use crate::tap::{Act, Gate, commits, locks};
@@ -36,11 +37,11 @@ pub fn cases() -> Vec<Case> {
             .on(STORES, a_read_repeats_over_a_commit_that_is_not_applied)
             .not_on(STEPS, WHOLE_STORE),
         Case::new(24, "a commit of many rows is seen whole or not at all")
-            .on(STORES, a_spinning_reader_sees_all_or_nothing)
+            .on(STORES, races::a_spinning_reader_sees_all_or_nothing)
             .not_on(STEPS, WHOLE_STORE),
         Case::new(25, "lock and write columns are read at one moment")
             .on(STORES, a_commit_between_the_columns_is_not_seen_by_half)
-            .on(STORES, an_acknowledged_commit_is_never_unseen)
+            .on(STORES, races::an_acknowledged_commit_is_never_unseen)
             .not_on(STEPS, WHOLE_STORE),
         Case::new(26, "holds and roll-backs on top do not hide or redate a put")
             .on(STEPS | TWO, holds_and_roll_backs_leave_the_version_alone)
@@ -94,7 +95,7 @@ fn at_commit_point(groups: &[Group], rows: &Keyspace) -> bool {
     commits(groups, &rows.row_of("a"))
 }
 
-fn prepared(world: &World) -> (Opened, Opened) {
+pub fn prepared(world: &World) -> (Opened, Opened) {
     let writer = world.open();
     writer.put_all(&["a", "b"], "old");
     let reader = if world.is_shared() {
@@ -129,7 +130,7 @@ fn a_locked_secondary_committed_before_the_reader_is_new(world: &World) {
     let (gate, commit) = stopped_commit(&writer, at_secondary);
     assert!(writer.engine.view().unwrap().lock(&writer.row("b")).unwrap().is_some());
     assert_eq!(read_now(&reader), new());
-    let scanned: Vec<_> = reader.begin().unwrap().range::<&[u8]>(&reader.rows, ..).map(|row| row.unwrap().1).collect();
+    let scanned: Vec<_> = reader.begin().unwrap().range(&reader.rows, ..).map(|row| row.unwrap().1).collect();
     assert_eq!(scanned, [b"new".to_vec(), long("new").into_bytes()]);
     gate.open();
     commit.join().unwrap();
@@ -245,53 +246,6 @@ fn a_read_repeats_over_a_commit_that_is_not_applied(world: &World) {
     assert_eq!(read_now(&reader), new());
 }
 
-fn a_spinning_reader_sees_all_or_nothing(world: &World) {
-    const ROWS: u64 = 60;
-    let buffered = || world.open_with(world.builder().durability(Durability::Buffered));
-    let writer = buffered();
-    let reader_client = world.is_shared().then(buffered);
-    let reader = reader_client.as_ref().unwrap_or(&writer);
-    let fill = |store: &Store, rows: &Keyspace, generation: u64| {
-        let mut txn = store.begin().unwrap();
-        for row in 0..ROWS {
-            txn.put(rows, row.to_be_bytes(), generation.to_be_bytes()).unwrap();
-        }
-        txn.commit()
-    };
-    fill(&writer, &writer.rows, 0).unwrap();
-    let stop = Arc::new(AtomicBool::new(false));
-    let readers: Vec<_> = (0..2)
-        .map(|_| {
-            let (store, rows, stop) = (reader.store.clone(), reader.rows.clone(), Arc::clone(&stop));
-            spawn(move || {
-                let (mut last, mut changes) = (0, 0_u64);
-                while !stop.load(Ordering::SeqCst) {
-                    let txn = store.begin().unwrap();
-                    let scan = |row: Result<(Vec<u8>, Vec<u8>)>| u64::from_be_bytes(row.unwrap().1.try_into().unwrap());
-                    let seen: Vec<u64> = txn.range::<&[u8]>(&rows, ..).map(scan).collect();
-                    assert_eq!(seen.len() as u64, ROWS);
-                    assert!(seen.iter().all(|generation| *generation == seen[0]), "torn: {seen:?}");
-                    let point = txn.get(&rows, 7_u64.to_be_bytes()).unwrap().unwrap();
-                    assert_eq!(u64::from_be_bytes(point.try_into().unwrap()), seen[0]);
-                    assert!(seen[0] >= last, "back from {last} to {}", seen[0]);
-                    changes += u64::from(seen[0] > last);
-                    last = seen[0];
-                }
-                changes
-            })
-        })
-        .collect();
-    for generation in 1..=150 {
-        // A reader that pushes the writer again and again does not stop it for ever.
-        while let Err(why) = fill(&writer, &writer.rows, generation) {
-            assert!(why.is_retryable(), "{why}");
-        }
-    }
-    stop.store(true, Ordering::SeqCst);
-    let changes: u64 = readers.into_iter().map(|reader| reader.join()).sum();
-    assert!(changes > 0, "the readers saw nothing happen");
-}
-
 fn a_commit_between_the_columns_is_not_seen_by_half(world: &World) {
     for scan in [false, true] {
         let world = world.another();
@@ -319,43 +273,6 @@ fn a_commit_between_the_columns_is_not_seen_by_half(world: &World) {
         assert_eq!(look(), expected);
         assert_eq!([reader.get("k"), reader.get("k2")], [some("new"), some("new")]);
     }
-}
-
-fn an_acknowledged_commit_is_never_unseen(world: &World) {
-    let (writer, reader) = prepared(world);
-    let acknowledged = Arc::new(AtomicU64::new(0));
-    let stop = Arc::new(AtomicBool::new(false));
-    for key in ["a", "b"] {
-        writer.put(key, 0_u64.to_be_bytes());
-    }
-    let readers: Vec<_> = (0..2)
-        .map(|_| {
-            let (store, rows) = (reader.store.clone(), reader.rows.clone());
-            let (acknowledged, stop) = (Arc::clone(&acknowledged), Arc::clone(&stop));
-            spawn(move || {
-                while !stop.load(Ordering::SeqCst) {
-                    let known = acknowledged.load(Ordering::SeqCst);
-                    let txn = store.begin().unwrap();
-                    let [b, a] = ["b", "a"].map(|key| {
-                        u64::from_be_bytes(txn.get(&rows, key).unwrap().unwrap().try_into().unwrap())
-                    });
-                    assert!(b >= known && a >= known, "{known} was acknowledged, {b} and {a} seen");
-                    assert_eq!(a, b);
-                }
-            })
-        })
-        .collect();
-    for number in 1..=300_u64 {
-        let options = percolite::TxnOptions { durability: Some(Durability::Buffered), ..Default::default() };
-        let mut txn = writer.begin_with(options).unwrap();
-        for key in ["a", "b"] {
-            txn.put(&writer.rows, key, number.to_be_bytes()).unwrap();
-        }
-        txn.commit().unwrap();
-        acknowledged.store(number, Ordering::SeqCst);
-    }
-    stop.store(true, Ordering::SeqCst);
-    readers.into_iter().for_each(|reader| reader.join());
 }
 
 fn holds_and_roll_backs_leave_the_version_alone(world: &World) {

@@ -126,9 +126,14 @@ struct Job {
 pub fn run(headings: Vec<(&'static str, Vec<Case>)>) -> ExitCode {
     let seed = std::env::var("PERCOLITE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(any_seed);
     let numbers: Vec<u32> = headings.iter().flat_map(|(_, cases)| cases.iter().map(|case| case.number)).collect();
-    let mut complaints: Vec<String> = (1..=CASES).filter(|n| !numbers.contains(n)).map(|n| format!("case {n} is missing")).collect();
+    let mut complaints: Vec<String> =
+        (1..=CASES).filter(|n| !numbers.contains(n)).map(|n| format!("case {n} is missing")).collect();
     complaints.extend(numbers.iter().filter(|n| !(1..=CASES).contains(*n)).map(|n| format!("case {n} is unknown")));
-    complaints.extend((1..=CASES).filter(|n| numbers.iter().filter(|m| *m == n).count() > 1).map(|n| format!("case {n} is there twice")));
+    complaints.extend(
+        (1..=CASES)
+            .filter(|n| numbers.iter().filter(|m| *m == n).count() > 1)
+            .map(|n| format!("case {n} is there twice")),
+    );
 
     let mut wanted = Vec::new();
     for argument in std::env::args().skip(1) {
@@ -139,7 +144,9 @@ pub fn run(headings: Vec<(&'static str, Vec<Case>)>) -> ExitCode {
                 }
                 return ExitCode::SUCCESS;
             }
-            "--skip" | "--ignored" | "--include-ignored" => complaints.push(format!("{argument}: no case may be ignored")),
+            "--skip" | "--ignored" | "--include-ignored" => {
+                complaints.push(format!("{argument}: no case may be ignored"))
+            }
             option if option.starts_with('-') => {}
             word => {
                 if word.parse::<u32>().is_ok_and(|number| !numbers.contains(&number)) {
@@ -150,7 +157,8 @@ pub fn run(headings: Vec<(&'static str, Vec<Case>)>) -> ExitCode {
         }
     }
     let is_wanted = |case: &Case| {
-        wanted.is_empty() || wanted.iter().any(|word| word.parse() == Ok(case.number) || case.name.contains(word.as_str()))
+        wanted.is_empty()
+            || wanted.iter().any(|word| word.parse() == Ok(case.number) || case.name.contains(word.as_str()))
     };
     let lines: Vec<(&str, Case)> = headings
         .into_iter()
@@ -282,7 +290,9 @@ fn print_table(lines: &[(&str, Case)], table: &[Vec<Cell>]) {
             .collect();
         row(&case.number.to_string(), case.name, &cells);
     }
-    println!("\nrocks, sim: a store that has its engine for itself; shared: clients of one engine in memory; n/a: not applicable,");
+    println!(
+        "\nrocks, sim: a store that has its engine for itself; shared: clients of one engine in memory; n/a: not applicable,"
+    );
     for (index, reason) in reasons.iter().enumerate() {
         println!("{:>4}  {reason}", index + 1);
     }

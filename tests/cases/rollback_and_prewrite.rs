@@ -317,7 +317,10 @@ fn an_aborted_long_value_leaves_the_committed_one(world: &World) {
     loser.put(&store.rows, "z", long("b")).unwrap();
     store.put("z", "won");
     let (aborted, first) = (loser.start_ts(), store.row("a"));
-    let entry = { let engine = Arc::clone(&store.engine); move |row: &RowKey| engine.view().unwrap().data(row, aborted).unwrap().is_some() };
+    let entry = {
+        let engine = Arc::clone(&store.engine);
+        move |row: &RowKey| engine.view().unwrap().data(row, aborted).unwrap().is_some()
+    };
     let seen = Arc::new(AtomicBool::new(false));
     let (see, look, watched) = (Arc::clone(&seen), entry.clone(), first.clone());
     store.tap.on_write(move |_| {

@@ -83,9 +83,9 @@ pub fn locks_at_page_borders_hide_nothing(world: &World) {
     let expected: Vec<_> = model.into_iter().collect();
     let reversed: Vec<_> = expected.iter().rev().cloned().collect();
     let directions: [fn(&Snapshot, &Keyspace, &mut Dice) -> Vec<(Vec<u8>, Vec<u8>)>; 3] = [
-        |snapshot, keyspace, _| rows(snapshot.range::<&[u8]>(keyspace, ..)),
-        |snapshot, keyspace, _| rows(snapshot.range::<&[u8]>(keyspace, ..).rev()),
-        |snapshot, keyspace, dice| alternating(snapshot.range::<&[u8]>(keyspace, ..), dice),
+        |snapshot, keyspace, _| rows(snapshot.range(keyspace, ..)),
+        |snapshot, keyspace, _| rows(snapshot.range(keyspace, ..).rev()),
+        |snapshot, keyspace, dice| alternating(snapshot.range(keyspace, ..), dice),
     ];
     // Each direction again and again over the same snapshot: the first scan resolves the locks that the view still shows.
     let store = world.open_unswept();
@@ -97,7 +97,7 @@ pub fn locks_at_page_borders_hide_nothing(world: &World) {
         let wanted = if turn % 3 == 1 { &reversed } else { &expected };
         assert!(seen == *wanted, "direction {}: {} rows of {}", turn % 3, seen.len(), wanted.len());
     }
-    assert_eq!(rows(store.snapshot().unwrap().range::<&[u8]>(&store.rows, ..)), expected);
+    assert_eq!(rows(store.snapshot().unwrap().range(&store.rows, ..)), expected);
 }
 
 pub fn own_writes_are_read_everywhere(world: &World) {
@@ -128,7 +128,10 @@ pub fn own_writes_are_read_everywhere(world: &World) {
         compare(&txn, &store.rows, &seen, &mut dice);
         txn.commit().unwrap();
         committed = seen;
-        assert_eq!(rows(store.begin().unwrap().range::<&[u8]>(&store.rows, ..)), committed.clone().into_iter().collect::<Vec<_>>());
+        assert_eq!(
+            rows(store.begin().unwrap().range(&store.rows, ..)),
+            committed.clone().into_iter().collect::<Vec<_>>()
+        );
     }
 }
 
@@ -137,7 +140,10 @@ fn compare(txn: &Txn, keyspace: &Keyspace, model: &Model, dice: &mut Dice) {
     let wanted: Vec<_> = keys.iter().map(|key| model.get(key).cloned()).collect();
     assert_eq!(txn.multi_get(keyspace, &keys).unwrap(), wanted);
     for (key, value) in keys.iter().zip(&wanted) {
-        assert_eq!((txn.get(keyspace, key).unwrap().as_ref(), txn.contains(keyspace, key).unwrap()), (value.as_ref(), value.is_some()));
+        assert_eq!(
+            (txn.get(keyspace, key).unwrap().as_ref(), txn.contains(keyspace, key).unwrap()),
+            (value.as_ref(), value.is_some())
+        );
     }
     for _ in 0..20 {
         let (from, to) = (key(dice.below(600)), key(dice.below(600)));
@@ -153,13 +159,15 @@ fn compare(txn: &Txn, keyspace: &Keyspace, model: &Model, dice: &mut Dice) {
         assert_eq!(rows(txn.range(keyspace, bounds.clone()).rev()), wanted.iter().rev().cloned().collect::<Vec<_>>());
         assert_eq!(alternating(txn.range(keyspace, bounds.clone()), dice), wanted);
     }
-    let wanted: Vec<_> = model.iter().filter(|(key, _)| key.starts_with(b"k002")).map(|(k, v)| (k.clone(), v.clone())).collect();
+    let wanted: Vec<_> =
+        model.iter().filter(|(key, _)| key.starts_with(b"k002")).map(|(k, v)| (k.clone(), v.clone())).collect();
     assert_eq!(rows(txn.prefix(keyspace, "k002")), wanted);
 }
 
 /// Versions, long values, locks and scans of keys that only differ in what follows a common beginning.
 pub fn prefixes_of_each_other_never_mix(world: &World) {
-    let keys: Vec<&[u8]> = vec![b"a", b"a\0", b"a\0\0", b"a\0\x01", b"a\0\xff", b"a\0\xff\0", b"a\x01", b"a\xff", b"a\xff\xff", b"b"];
+    let keys: Vec<&[u8]> =
+        vec![b"a", b"a\0", b"a\0\0", b"a\0\x01", b"a\0\xff", b"a\0\xff\0", b"a\x01", b"a\xff", b"a\xff\xff", b"b"];
     let mut dice = world.dice();
     let mut snapshots = Vec::new();
     let mut model = Model::new();
@@ -185,11 +193,12 @@ pub fn prefixes_of_each_other_never_mix(world: &World) {
         for key in &keys {
             assert_eq!(snapshot.get(&store.rows, key).unwrap().as_ref(), model.get(*key), "{}", key.escape_ascii());
         }
-        assert_eq!(rows(snapshot.range::<&[u8]>(&store.rows, ..)), model.clone().into_iter().collect::<Vec<_>>());
-        let inside: Vec<_> = model.iter().filter(|(key, _)| key.starts_with(b"a\0")).map(|(k, v)| (k.clone(), v.clone())).collect();
+        assert_eq!(rows(snapshot.range(&store.rows, ..)), model.clone().into_iter().collect::<Vec<_>>());
+        let inside: Vec<_> =
+            model.iter().filter(|(key, _)| key.starts_with(b"a\0")).map(|(k, v)| (k.clone(), v.clone())).collect();
         assert_eq!(rows(snapshot.prefix(&store.rows, b"a\0")), inside);
     }
     drop((snapshots, store));
     let store = world.open();
-    assert_eq!(rows(store.snapshot().unwrap().range::<&[u8]>(&store.rows, ..)), model.into_iter().collect::<Vec<_>>());
+    assert_eq!(rows(store.snapshot().unwrap().range(&store.rows, ..)), model.into_iter().collect::<Vec<_>>());
 }

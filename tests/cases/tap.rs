@@ -242,7 +242,8 @@ impl Gate {
     /// Waits until somebody stands before the gate.
     pub fn wait_for_arrival(&self) {
         let (state, changed) = &*self.0;
-        let (state, late) = changed.wait_timeout_while(state.lock().unwrap(), PATIENCE, |state| !state.arrived).unwrap();
+        let (state, late) =
+            changed.wait_timeout_while(state.lock().unwrap(), PATIENCE, |state| !state.arrived).unwrap();
         drop(state);
         assert!(!late.timed_out(), "nobody came to the gate");
     }

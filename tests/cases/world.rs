@@ -108,7 +108,11 @@ impl World {
     }
 
     pub fn protocol(&self) -> CommitProtocol {
-        if self.columns == ROCKS_ONE || self.columns == SIM_ONE { CommitProtocol::Auto } else { CommitProtocol::TwoPhase }
+        if self.columns == ROCKS_ONE || self.columns == SIM_ONE {
+            CommitProtocol::Auto
+        } else {
+            CommitProtocol::TwoPhase
+        }
     }
 
     pub fn is_two_phase(&self) -> bool {

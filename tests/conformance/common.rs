@@ -304,7 +304,7 @@ pub fn make(engine: &dyn Engine, changes: impl IntoIterator<Item = RowChange>) {
 pub fn is_allowed(engine: &dyn Engine, key: &str, start_ts: u64, guards: &[Guard]) -> bool {
     // Each probe leaves a mark of its own.
     let before = engine.view().unwrap();
-    let mark = (1..).find(|mark| before.data(&row(key), ts(*mark)).unwrap().is_none()).unwrap();
+    let mark = (1..1000).find(|mark| before.data(&row(key), ts(*mark)).unwrap().is_none()).unwrap();
     let data = vec![(ts(mark), Edit::Put(b"probed".to_vec()))];
     let probe = RowChange { guards: guards.to_vec(), data, ..change(key, start_ts) };
     let outcomes = engine.apply(&[group([probe])]).unwrap();

@@ -3,13 +3,12 @@
 use percolite::engine::local::LocalEngine;
 use percolite::engine::sim::{SimEngine, SimStorage};
 use percolite::engine::{Engine, EngineError};
-use percolite::row::{Edit, KeyspaceId, Lock, Status};
+use percolite::row::{Edit, Guard, KeyspaceId, Lock, RowChange, RowKey, Status, WriteRecord};
 
 use crate::common::{
     Context, Dice, all_writes, change, deletion, group, lock, make, put, put_data, put_lock, put_status, put_write,
     row, ts,
 };
-use percolite::row::{Guard, RowChange, RowKey, WriteRecord};
 
 /// Batch `number` sets a cell of its own and moves a counter, in different columns.
 fn batch(number: u64) -> [RowChange; 3] {
@@ -133,6 +132,10 @@ fn what_replaced_or_removed_a_cell_is_undone_with_the_crash() {
     }
 }
 
+fn gone<T: std::fmt::Debug>(answer: Result<T, EngineError>) {
+    assert!(matches!(answer, Err(EngineError::Unknown(_))), "{answer:?}");
+}
+
 #[test]
 fn an_embedded_engine_does_not_outlive_a_crash_and_a_shared_one_does() {
     let storage = SimStorage::new();
@@ -143,9 +146,6 @@ fn an_embedded_engine_does_not_outlive_a_crash_and_a_shared_one_does() {
     let view = embedded.view().unwrap();
     embedded.sync().unwrap();
     storage.crash(0);
-    fn gone<T: std::fmt::Debug>(answer: Result<T, EngineError>) {
-        assert!(matches!(answer, Err(EngineError::Unknown(_))), "{answer:?}");
-    }
     let guarded = RowChange { guards: vec![Guard::LockAbsent], ..put_write("a", put(99)) };
     gone(embedded.apply(&[group(batch(3))]));
     gone(embedded.apply(&[group([guarded])]));

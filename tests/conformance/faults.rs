@@ -77,7 +77,7 @@ fn a_cut_request_leaves_the_first_groups_whole() {
             [1, 2, 3, 4].map(|number: u64| group(["x", "y"].map(|key| put_write(format!("{number}{key}"), put(9)))));
         assert!(is_lost(engine.apply(&groups)));
         let written = all_writes(&engine).len();
-        assert!(written % 2 == 0 && (2..8).contains(&written), "{written}");
+        assert!(written.is_multiple_of(2) && (2..8).contains(&written), "{written}");
         (least, most) = (least.min(written), most.max(written));
         assert_eq!(engine.injected().cut_requests, 1);
     }

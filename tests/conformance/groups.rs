@@ -1,6 +1,6 @@
 //! Groups: all or nothing, one after the other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use percolite::engine::{EngineError, Group, Outcome, Page, RowRange};
@@ -194,7 +194,7 @@ struct Model {
     data: BTreeMap<(RowKey, Timestamp), Vec<u8>>,
     statuses: BTreeMap<(RowKey, Timestamp), Status>,
     versions: BTreeMap<(RowKey, Timestamp), WriteRecord>,
-    deletions: BTreeMap<(Timestamp, RowKey), ()>,
+    deletions: BTreeSet<(Timestamp, RowKey)>,
     safe_point: u64,
 }
 
@@ -251,7 +251,7 @@ impl Model {
                 self.versions.insert((key.clone(), version.commit_ts), version.clone());
             }
             if let Edit::Put(WriteRecord { commit_ts, value: None, .. }) = &change.write {
-                self.deletions.insert((*commit_ts, key.clone()), ());
+                self.deletions.insert((*commit_ts, key.clone()));
             }
             if let Some(at) = change.collected {
                 self.deletions.remove(&(at, key.clone()));
@@ -355,7 +355,7 @@ fn assert_holds(engine: &Subject, model: &Model) {
     let page = Page { range: &RowRange::all(), backwards: false, limit: 100 };
     assert_eq!(view.locks(&page).unwrap(), model.locks.clone().into_iter().collect::<Vec<_>>());
     assert_eq!(view.writes(&page).unwrap(), model.writes.clone().into_iter().collect::<Vec<_>>());
-    let deletions: Vec<_> = model.deletions.keys().cloned().collect();
+    let deletions: Vec<_> = model.deletions.iter().cloned().collect();
     assert_eq!(engine.deletions(Timestamp::MAX, 1000).unwrap(), deletions);
     let mut statuses = engine.statuses(ts(9), 1000).unwrap();
     statuses.sort();

@@ -60,7 +60,7 @@ impl World {
 /// Every other account has values too long for a lock.
 fn money(account: usize, amount: u64) -> Vec<u8> {
     let mut bytes = amount.to_be_bytes().to_vec();
-    bytes.resize(if account % 2 == 0 { 8 } else { 300 }, 0);
+    bytes.resize(if account.is_multiple_of(2) { 8 } else { 300 }, 0);
     bytes
 }
 

@@ -138,7 +138,7 @@ pub fn no_row_is_missed_or_repeated_at_page_borders(engine: &Subject) {
 pub fn emptied_rows_are_on_no_page(engine: &Subject) {
     let keys: Vec<String> = (0..60).map(|number| format!("{number:02}")).collect();
     make(&**engine, keys.iter().map(|key| RowChange { write: Edit::Put(put(20)), ..put_lock(key, lock(10)) }));
-    let emptied = |number: usize| number % 3 == 0 || (20..40).contains(&number);
+    let emptied = |number: usize| number.is_multiple_of(3) || (20..40).contains(&number);
     let changes = (0..60).filter(|number| emptied(*number)).map(|number| RowChange {
         lock: Edit::Delete,
         write: Edit::Delete,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::ScopedJoinHandle;
 
 use percolite::engine::{Page, RowRange, View};
 use percolite::row::{Edit, Lock, RowChange, RowKey, Status, Value, WriteRecord};
@@ -23,7 +24,6 @@ fn everything(key: &str, at: u64) -> RowChange {
 }
 
 /// All that a view can tell of the rows.
-#[allow(clippy::type_complexity)]
 fn told(
     view: &dyn View,
 ) -> Vec<(Option<Lock>, Option<WriteRecord>, Option<Status>, Option<Vec<u8>>, Option<Value>, bool)> {
@@ -147,11 +147,11 @@ pub fn a_view_is_of_one_moment_in_all_columns_and_rows(engine: &Subject) {
             seen
         };
         let readers = [scope.spawn(reader), scope.spawn(reader)];
-        while last < ROUNDS_MAX && !readers.iter().all(|reader| reader.is_finished()) {
+        while last < ROUNDS_MAX && !readers.iter().all(ScopedJoinHandle::is_finished) {
             last += 1;
             make(&**engine, KEYS.map(|key| everything(key, last)));
             if last % 8 == 0 {
-                pace.wait(|| readers.iter().any(|reader| reader.is_finished()));
+                pace.wait(|| readers.iter().any(ScopedJoinHandle::is_finished));
             }
         }
         done.store(true, Ordering::Relaxed);

@@ -103,7 +103,7 @@ impl Reads for Txn {
         self.get(keyspace, key)
     }
     fn all(&self, keyspace: &Keyspace) -> Scan {
-        self.range::<&[u8]>(keyspace, ..)
+        self.range(keyspace, ..)
     }
 }
 
@@ -112,7 +112,7 @@ impl Reads for Snapshot {
         self.get(keyspace, key)
     }
     fn all(&self, keyspace: &Keyspace) -> Scan {
-        self.range::<&[u8]>(keyspace, ..)
+        self.range(keyspace, ..)
     }
 }
 

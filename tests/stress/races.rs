@@ -208,9 +208,9 @@ fn a_reader_with_an_old_snapshot_meets_a_lock_that_is_long_resolved() {
                 store.resolve_orphans().unwrap();
             }
             assert_eq!(reader.get(&rows, "b").unwrap(), expected, "{}, {lost} lost", home.is_shared());
-            let scanned: Vec<_> = reader.range::<&str>(&rows, ..).map(|row| row.unwrap().1).collect();
+            let scanned: Vec<_> = reader.range(&rows, ..).map(|row| row.unwrap().1).collect();
             assert_eq!(scanned, vec![expected.clone().unwrap(); 2]);
-            let back: Vec<_> = reader.range::<&str>(&rows, ..).rev().map(|row| row.unwrap().1).collect();
+            let back: Vec<_> = reader.range(&rows, ..).rev().map(|row| row.unwrap().1).collect();
             assert_eq!(back, scanned);
         }
     }

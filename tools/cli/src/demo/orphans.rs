@@ -64,7 +64,7 @@ pub fn read_away(
             let [records, index, accounts, _] = spaces.all();
             // The index is scanned, the other rows are read one by one: both must be right.
             let found = if keyspace == index.name() {
-                snapshot.range::<Vec<u8>>(index, key..=key).next().transpose()?.map(|(_, value)| value)
+                snapshot.range(index, key..=key).next().transpose()?.map(|(_, value)| value)
             } else {
                 snapshot.get(if keyspace == records.name() { records } else { accounts }, key)?
             };

@@ -1,0 +1,164 @@
+//! What an acknowledgement is worth, and what it waits for.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use percolite::timestamp::Timestamp;
+use percolite::{Durability, ErrorKind, TxnOptions};
+
+use crate::tap::{Act, Gate};
+use crate::world::{World, eventually, long, some, spawn, text};
+
+pub fn a_snapshot_sees_what_was_acknowledged(world: &World) {
+    let store = world.open();
+    let threads: Vec<_> = (0..4)
+        .map(|thread| {
+            let (store, rows) = (store.store.clone(), store.rows.clone());
+            let mut dice = crate::world::Dice(world.seed ^ thread);
+            spawn(move || {
+                let (mut last, mut key) = (Timestamp::ZERO, format!("own {thread}"));
+                for number in 0..80_u64 {
+                    let durability = Some(if dice.below(2) == 0 { Durability::Sync } else { Durability::Buffered });
+                    let mut txn = store.begin_with(TxnOptions { durability, ..TxnOptions::default() }).unwrap();
+                    txn.put(&rows, &key, number.to_be_bytes()).unwrap();
+                    let commit = txn.commit().unwrap();
+                    for _ in 0..=dice.below(2) {
+                        let snapshot = store.snapshot().unwrap();
+                        assert_eq!(snapshot.get(&rows, &key).unwrap(), Some(number.to_be_bytes().to_vec()));
+                        assert!(snapshot.read_ts() >= commit.ts && snapshot.read_ts() >= last);
+                        last = snapshot.read_ts();
+                    }
+                    if dice.below(10) == 0 {
+                        key = format!("own {thread} {number}");
+                    }
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join());
+}
+
+pub fn a_sync_acknowledges_nothing_that_came_while_it_ran(world: &World) {
+    let store = world.open();
+    // The first sync has done its work, and its caller has not heard so yet.
+    let (gate, barrier) = Gate::closed();
+    let (engine, syncs) = (Arc::downgrade(&store.engine), Arc::new(AtomicU64::new(0)));
+    let count = Arc::clone(&syncs);
+    store.tap.on_sync(move || {
+        if count.fetch_add(1, Ordering::SeqCst) > 0 {
+            return Act::Pass;
+        }
+        // This comes back here, as a call of its own.
+        engine.upgrade().unwrap().sync().unwrap();
+        barrier.pass();
+        Act::Done
+    });
+    let commit = |key: &'static str| {
+        let (store, rows) = (store.store.clone(), store.rows.clone());
+        spawn(move || {
+            let mut txn = store.begin().unwrap();
+            txn.put(&rows, key, "acknowledged").unwrap();
+            txn.commit().unwrap();
+        })
+    };
+    let first = commit("first");
+    gate.wait_for_arrival();
+    let second = commit("second");
+    eventually("the second one is visible", || store.get("second").is_some());
+    gate.open();
+    first.join();
+    second.join();
+    assert!(syncs.load(Ordering::SeqCst) >= 3, "acknowledged by a sync that had begun before");
+    if let Some(memory) = world.sim() {
+        memory.crash(0);
+        drop((gate, store));
+        let store = world.open();
+        assert_eq!([store.get("first"), store.get("second")], [some("acknowledged"), some("acknowledged")]);
+    }
+}
+
+fn buffered() -> TxnOptions {
+    TxnOptions { durability: Some(Durability::Buffered), ..TxnOptions::default() }
+}
+
+pub fn a_closures_own_error_waits_until_its_reads_are_durable(world: &World) {
+    let store = world.open();
+    store.store.transact_with(buffered(), |txn| txn.put(&store.rows, "k", "unsynced")).unwrap();
+    let (gate, barrier) = Gate::closed();
+    store.tap.on_sync(move || {
+        barrier.pass();
+        Act::Pass
+    });
+    let works: [fn(&percolite::Store, &percolite::Keyspace) -> String; 3] = [
+        |store, rows| {
+            store
+                .transact(|txn| anyhow::bail!("own: {:?}", text(txn.get(rows, "k")?)))
+                .map(|()| String::new())
+                .unwrap_err()
+                .to_string()
+        },
+        |store, rows| {
+            store.transact(|txn| Ok::<_, percolite::Error>(format!("own: {:?}", text(txn.get(rows, "k")?)))).unwrap()
+        },
+        |store, rows| {
+            let txn = store.begin().unwrap();
+            let seen = format!("own: {:?}", text(txn.get(rows, "k").unwrap()));
+            txn.roll_back().unwrap();
+            seen
+        },
+    ];
+    let waiting = works.map(|work| {
+        let (store, rows) = (store.store.clone(), store.rows.clone());
+        spawn(move || work(&store, &rows))
+    });
+    gate.wait_for_arrival();
+    std::thread::sleep(Duration::from_millis(150));
+    assert!(waiting.iter().all(|thread| !thread.is_finished()), "answered before its reads were durable");
+    gate.open();
+    for thread in waiting {
+        assert_eq!(thread.join(), "own: Some(\"unsynced\")");
+    }
+    if let Some(memory) = world.sim() {
+        assert_eq!(memory.unsynced(), 0);
+    }
+}
+
+pub fn a_closures_own_error_is_not_told_when_the_sync_fails(world: &World) {
+    let store = world.open();
+    store.store.transact_with(buffered(), |txn| txn.put(&store.rows, "k", "unsynced")).unwrap();
+    store.tap.on_sync(|| Act::Refuse);
+    let told = store.store.transact(|txn| {
+        txn.get(&store.rows, "k")?;
+        Err::<(), _>(anyhow::anyhow!("own"))
+    });
+    let why = told.unwrap_err();
+    let kind = why.downcast_ref::<percolite::Error>().map(percolite::Error::kind);
+    assert!(matches!(kind, Some(ErrorKind::Undetermined(_))), "{why:?}");
+}
+
+pub fn an_unsynced_commit_does_not_cost_the_durable_version(world: &World) {
+    for survivors in 0..4 {
+        let world = world.another();
+        let store = world.open();
+        store.put("k", long("durable"));
+        store.sync().unwrap();
+        let memory = world.sim().unwrap().clone();
+        let before = memory.unsynced();
+        for value in [long("lost"), "lost".into()] {
+            store.store.transact_with(buffered(), |txn| txn.put(&store.rows, "k", &value)).unwrap();
+        }
+        store.store.transact_with(buffered(), |txn| txn.delete(&store.rows, "k")).unwrap();
+        assert!(memory.unsynced() >= before + 3);
+        let crash = memory.crash(survivors);
+        assert!(crash.lost > 0 || survivors > 0);
+        drop(store);
+        let store = world.open();
+        let seen = store.get("k");
+        let past = [Some(long("durable")), Some(long("lost")), some("lost"), None];
+        assert!(past.contains(&seen), "{seen:?}");
+        if survivors == 0 {
+            assert_eq!(seen, Some(long("durable")));
+        }
+    }
+}

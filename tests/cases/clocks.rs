@@ -1,0 +1,163 @@
+//! Clocks that are wrong, and clocks that run on while somebody is slow.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use percolite::oracle::{JUMP_MAX_MS, LEASE_MS, LeasedOracle};
+use percolite::protocol::{Asker, CommitPoint, Prewrite};
+use percolite::row::TxnId;
+use percolite::timestamp::Timestamp;
+
+use crate::hand::{put, ts, txn};
+use crate::tap::{Act, Gate, commits, locks};
+use crate::world::{Clock, HOUR_MS, TTL_MS, World, assert_conflict, some, spawn};
+
+pub fn a_clock_set_back_an_hour_breaks_no_order(world: &World) {
+    let mut last = Timestamp::ZERO;
+    for (round, step) in [0, -HOUR_MS, -HOUR_MS, 3 * HOUR_MS, -HOUR_MS].into_iter().enumerate() {
+        world.clock.step(step);
+        let store = world.open();
+        for before in 0..round {
+            assert_eq!(store.get(&format!("k{before}")), some("v"), "round {round}");
+        }
+        let txn = store.begin().unwrap();
+        assert!(txn.start_ts() > last && txn.read_ts() >= last, "round {round}: {} {last}", txn.start_ts());
+        drop(txn);
+        last = store.put(&format!("k{round}"), "v").ts;
+        // While it is open, too.
+        world.clock.step(-HOUR_MS);
+        let later = store.put("again", "v").ts;
+        assert!(later > last);
+        last = later;
+    }
+}
+
+pub fn a_time_to_live_saturates(world: &World) {
+    let hand = world.hand();
+    let far = TxnId { start_ts: Timestamp::from_millis(1_700_000_000_000), ..txn(1) };
+    hand.prewrite(&Prewrite { ttl_ms: u64::MAX, read_ts: ts(1), ..put(far, "k", "v") }).unwrap();
+    let held = hand.lock("k");
+    for current_ts in [ts(0), far.start_ts, Timestamp::MAX] {
+        let asker = Asker::Shared { current_ts, push_above: None };
+        assert_eq!(hand.check(far, "k", asker), Ok(CommitPoint::Pending), "asked at {current_ts}");
+    }
+    assert_eq!(hand.lock("k"), held);
+    // One millisecond decides, and a clock that is behind decides nothing.
+    let t = TxnId { start_ts: Timestamp::from_millis(1000), ..txn(2) };
+    hand.prewrite(&Prewrite { ttl_ms: 50, ..put(t, "j", "v") }).unwrap();
+    let at = |millis| Asker::Shared { current_ts: Timestamp::from_millis(millis), push_above: None };
+    assert_eq!([0, 1050].map(|now| hand.check(t, "j", at(now)).unwrap()), [CommitPoint::Pending; 2]);
+    assert_eq!(hand.check(t, "j", at(1051)), Ok(CommitPoint::RolledBack));
+}
+
+pub fn a_reader_with_a_wrong_clock_aborts_nobody(world: &World) {
+    let writer = world.open();
+    writer.put_all(&["a", "b"], "old");
+    let (gate, barrier) = Gate::closed();
+    let primary = writer.row("a");
+    writer.tap.on_write(move |groups| {
+        if commits(groups, &primary) {
+            barrier.pass();
+        }
+        Act::Pass
+    });
+    let (store, rows) = (writer.store.clone(), writer.rows.clone());
+    let commit = spawn(move || {
+        let mut txn = store.begin().unwrap();
+        txn.put(&rows, "a", "new").unwrap();
+        txn.put(&rows, "b", "new").unwrap();
+        txn.commit()
+    });
+    gate.wait_for_arrival();
+    for step in [HOUR_MS, -HOUR_MS] {
+        let clock = Arc::new(Clock::default());
+        clock.step(step);
+        let reader = world.try_open_by(world.builder(), Arc::default(), TTL_MS, clock).unwrap();
+        assert_eq!([reader.get("a"), reader.get("b")], [some("old"), some("old")]);
+        let mut rival = reader.begin().unwrap();
+        rival.put(&reader.rows, "b", "rival").unwrap();
+        assert_conflict(rival.commit());
+    }
+    gate.open();
+    commit.join().unwrap();
+    assert_eq!([writer.get("a"), writer.get("b")], [some("new"), some("new")]);
+}
+
+pub fn a_clock_that_jumps_aborts_nobody(world: &World) {
+    let store = world.open();
+    store.put_all(&["a", "b"], "old");
+    for step in [HOUR_MS / 2, -HOUR_MS] {
+        let mut txn = store.begin().unwrap();
+        txn.put(&store.rows, "a", "new").unwrap();
+        txn.put(&store.rows, "b", "new").unwrap();
+        // Between its locks and its commit point, and while it runs.
+        let (clock, primary) = (Arc::clone(&world.clock), store.row("a"));
+        store.tap.on_write(move |groups| {
+            if locks(groups, &primary) {
+                clock.step(step);
+            }
+            Act::Pass
+        });
+        world.clock.step(step);
+        assert_eq!(store.get("a"), if step > 0 { some("old") } else { some("new") });
+        txn.commit().unwrap();
+        assert_eq!([store.get("a"), store.get("b")], [some("new"), some("new")]);
+        assert_eq!((store.locks_left(), store.stats().rolled_back), (0, 0));
+    }
+}
+
+pub fn a_slow_commit_keeps_itself_alive(world: &World) {
+    let (writer, rival) = (world.open(), world.open());
+    let keys = ["a", "b", "c", "d", "e", "f"];
+    // All locks together take four times as long as one may live.
+    let (clock, rows, met) = (Arc::clone(&world.clock), keys.map(|key| writer.row(key)), Arc::new(AtomicUsize::new(0)));
+    let (store, rival_rows, count) = (rival.store.clone(), rival.rows.clone(), Arc::clone(&met));
+    let started = AtomicBool::new(false);
+    writer.tap.on_write(move |groups| {
+        // What locks the first row again is a heartbeat.
+        let Some(place) = rows.iter().position(|row| locks(groups, row)) else { return Act::Pass };
+        if place == 0 && started.swap(true, Ordering::SeqCst) {
+            return Act::Pass;
+        }
+        clock.step(TTL_MS as i64 * 2 / 3);
+        if place > 0 {
+            let mut txn = store.begin().unwrap();
+            txn.put(&rival_rows, "a", "rival").unwrap();
+            assert_conflict(txn.commit());
+            count.fetch_add(1, Ordering::SeqCst);
+        }
+        Act::Pass
+    });
+    writer.put_all(&keys, "slow");
+    assert!(met.load(Ordering::SeqCst) >= 5);
+    for key in keys {
+        assert_eq!(rival.get(key), some("slow"));
+    }
+}
+
+pub fn a_lease_follows_a_clock_a_day_at_most(_world: &World) {
+    let now = 1_763_726_400_000;
+    let oracle = LeasedOracle::new(Timestamp::ZERO);
+    oracle.extend(oracle.first_lease(now));
+    oracle.next(now).unwrap();
+    for far in [now * 2, u64::MAX] {
+        assert!(oracle.next_lease(far).millis() <= now + JUMP_MAX_MS + LEASE_MS);
+        assert!(oracle.next(far).unwrap().millis() <= now + LEASE_MS);
+    }
+}
+
+pub fn a_clock_years_ahead_is_followed_a_day_at_most(world: &World) {
+    let store = world.open_with(world.builder().age_max(std::time::Duration::MAX));
+    let before = store.put("k", "v").ts.millis();
+    world.clock.step(HOUR_MS * 24 * 3650);
+    for _ in 0..3 {
+        store.put("k", "v");
+    }
+    let after = store.put("k", "v").ts.millis();
+    assert!(after > before, "it stands still");
+    assert!(after <= before + 5 * (JUMP_MAX_MS + LEASE_MS), "{before} {after}");
+    // Nothing that ought to be over is over, and nothing is lost when the clock is set right.
+    world.clock.step(-HOUR_MS * 24 * 3650);
+    assert!(store.put("k", "w").ts.millis() >= after);
+    assert_eq!(store.get("k"), some("w"));
+}

@@ -1,0 +1,92 @@
+//! Readers that spin while somebody writes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use percolite::{Durability, Keyspace, Result, Store, TxnOptions};
+
+use crate::reads::prepared;
+use crate::world::{World, spawn};
+
+pub fn a_spinning_reader_sees_all_or_nothing(world: &World) {
+    const ROWS: u64 = 60;
+    let buffered = || world.open_with(world.builder().durability(Durability::Buffered));
+    let writer = buffered();
+    let reader_client = world.is_shared().then(buffered);
+    let reader = reader_client.as_ref().unwrap_or(&writer);
+    let fill = |store: &Store, rows: &Keyspace, generation: u64| {
+        let mut txn = store.begin().unwrap();
+        for row in 0..ROWS {
+            txn.put(rows, row.to_be_bytes(), generation.to_be_bytes()).unwrap();
+        }
+        txn.commit()
+    };
+    fill(&writer, &writer.rows, 0).unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let readers: Vec<_> = (0..2)
+        .map(|_| {
+            let (store, rows, stop) = (reader.store.clone(), reader.rows.clone(), Arc::clone(&stop));
+            spawn(move || {
+                let (mut last, mut changes) = (0, 0_u64);
+                while !stop.load(Ordering::SeqCst) {
+                    let txn = store.begin().unwrap();
+                    let scan = |row: Result<(Vec<u8>, Vec<u8>)>| u64::from_be_bytes(row.unwrap().1.try_into().unwrap());
+                    let seen: Vec<u64> = txn.range(&rows, ..).map(scan).collect();
+                    assert_eq!(seen.len() as u64, ROWS);
+                    assert!(seen.iter().all(|generation| *generation == seen[0]), "torn: {seen:?}");
+                    let point = txn.get(&rows, 7_u64.to_be_bytes()).unwrap().unwrap();
+                    assert_eq!(u64::from_be_bytes(point.try_into().unwrap()), seen[0]);
+                    assert!(seen[0] >= last, "back from {last} to {}", seen[0]);
+                    changes += u64::from(seen[0] > last);
+                    last = seen[0];
+                }
+                changes
+            })
+        })
+        .collect();
+    for generation in 1..=150 {
+        // A reader that pushes the writer again and again does not stop it for ever.
+        while let Err(why) = fill(&writer, &writer.rows, generation) {
+            assert!(why.is_retryable(), "{why}");
+        }
+    }
+    stop.store(true, Ordering::SeqCst);
+    let changes: u64 = readers.into_iter().map(|reader| reader.join()).sum();
+    assert!(changes > 0, "the readers saw nothing happen");
+}
+
+pub fn an_acknowledged_commit_is_never_unseen(world: &World) {
+    let (writer, reader) = prepared(world);
+    let acknowledged = Arc::new(AtomicU64::new(0));
+    let stop = Arc::new(AtomicBool::new(false));
+    for key in ["a", "b"] {
+        writer.put(key, 0_u64.to_be_bytes());
+    }
+    let readers: Vec<_> = (0..2)
+        .map(|_| {
+            let (store, rows) = (reader.store.clone(), reader.rows.clone());
+            let (acknowledged, stop) = (Arc::clone(&acknowledged), Arc::clone(&stop));
+            spawn(move || {
+                while !stop.load(Ordering::SeqCst) {
+                    let known = acknowledged.load(Ordering::SeqCst);
+                    let txn = store.begin().unwrap();
+                    let [b, a] = ["b", "a"]
+                        .map(|key| u64::from_be_bytes(txn.get(&rows, key).unwrap().unwrap().try_into().unwrap()));
+                    assert!(b >= known && a >= known, "{known} was acknowledged, {b} and {a} seen");
+                    assert_eq!(a, b);
+                }
+            })
+        })
+        .collect();
+    for number in 1..=300_u64 {
+        let options = TxnOptions { durability: Some(Durability::Buffered), ..Default::default() };
+        let mut txn = writer.begin_with(options).unwrap();
+        for key in ["a", "b"] {
+            txn.put(&writer.rows, key, number.to_be_bytes()).unwrap();
+        }
+        txn.commit().unwrap();
+        acknowledged.store(number, Ordering::SeqCst);
+    }
+    stop.store(true, Ordering::SeqCst);
+    readers.into_iter().for_each(|reader| reader.join());
+}
