@@ -227,7 +227,7 @@ mod tests {
     }
 
     fn hex(bytes: &[u8]) -> String {
-        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+        bytes.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"))
     }
 
     fn txn() -> TxnId {

@@ -11,7 +11,15 @@
 //! it without output and run `UPDATE_GOLDENFILES=1 cargo test --release --workspace --test anomalies`: the first engine's
 //! output is written into it, and the others are compared with that. The commands are in `anomalies/runner.rs`.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    missing_docs,
+    clippy::pedantic,
+    clippy::large_enum_variant,
+    clippy::explicit_write
+)]
 
 #[path = "anomalies/runner.rs"]
 mod runner;

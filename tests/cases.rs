@@ -10,7 +10,14 @@
 //! PERCOLITE_SEED=7 cargo test ...                            the same random choices as the run that printed 7
 //! ```
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::pedantic,
+    clippy::type_complexity,
+    clippy::result_large_err
+)]
 
 #[path = "cases/acknowledged.rs"]
 mod acknowledged;

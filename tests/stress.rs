@@ -4,7 +4,14 @@
 //! machine, so a seed repeats the choices and not the interleaving. No test measures time. One that hangs is ended, with
 //! the names of those that still run.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    missing_docs,
+    clippy::pedantic,
+    clippy::explicit_write
+)]
 
 #[path = "stress/bank.rs"]
 mod bank;

@@ -276,7 +276,7 @@ fn rows_written_while_others_are_collected_stay(world: &World) {
             store.put(&keys[index], &value);
             model[index] = Some(value);
         }
-        if writes % 200 == 0 {
+        if writes.is_multiple_of(200) {
             store.sync().unwrap();
         }
         writes += 1;

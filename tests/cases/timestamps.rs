@@ -14,7 +14,7 @@ use percolite::timestamp::Timestamp;
 use crate::clocks;
 use crate::hand::{Hand, put, ts, txn};
 use crate::report::{Case, EMBEDDED, NO_LOCKS, NO_TTL, ONE, SHARED, STEPS, STORES, TWO};
-use crate::tap::{Act, Gate, commits, locks};
+use crate::tap::{Act, Gate, commits};
 use crate::world::{Clock, World, assert_conflict, some, spawn};
 
 pub fn cases() -> Vec<Case> {
