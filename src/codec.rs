@@ -184,7 +184,7 @@ pub fn write<T: Serialize>(record: &T, bytes: &mut Vec<u8>) {
     debug_assert!(written.is_ok());
 }
 
-/// The inverse of [`write`].
+/// The inverse of [`write()`].
 pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
     let malformed = |why: String| CodecError::Malformed(bytes.len(), why);
     let (version, body) = bytes.split_first().ok_or_else(|| malformed("it is empty".into()))?;

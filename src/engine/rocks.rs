@@ -2,7 +2,7 @@
 //!
 //! Each column is a column family; `meta` is the default one. All of them share one write-ahead log, which is what makes a
 //! batch atomic over columns and a crash leave a prefix of batches. That second property has to be asked for: see
-//! [`options`].
+//! the options in this file.
 //!
 //! A file `PERCOLITE` beside RocksDB's own says that the folder is a store and in which format, so that a foreign or newer
 //! folder is refused before anything in it is changed; it is also what a process locks to have the store for itself.

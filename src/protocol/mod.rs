@@ -19,7 +19,7 @@
 //! finds `b` locked can tell which by asking row `a`. A transaction whose owner died is finished that way by whoever
 //! meets its locks.
 //!
-//! A step returns its change together with the [`Guard`](crate::row::Guard)s under which the decision holds. The
+//! A step returns its change together with the [`Guard`]s under which the decision holds. The
 //! caller hands both to the engine. When a guard fails, the engine answers with the row as it found it, and the caller
 //! asks the same step again with that row. So a first guess costs nothing (`Row::default()`: an untouched row),
 //! repeated and late requests get the answer that the row's columns dictate, and no step needs to know whether it is the

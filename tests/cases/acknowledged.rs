@@ -138,27 +138,27 @@ pub fn a_closures_own_error_is_not_told_when_the_sync_fails(world: &World) {
 }
 
 pub fn an_unsynced_commit_does_not_cost_the_durable_version(world: &World) {
-    for survivors in 0..4 {
+    const COMMITS: u64 = 3;
+    let mut conclusive = 0;
+    for choice in [0, 1, 2, 3, 0, 0, 0] {
         let world = world.another();
         let store = world.open();
         store.put("k", long("durable"));
         store.sync().unwrap();
-        let memory = world.sim().unwrap().clone();
-        let before = memory.unsynced();
         for value in [long("lost"), "lost".into()] {
             store.store.transact_with(buffered(), |txn| txn.put(&store.rows, "k", &value)).unwrap();
         }
         store.store.transact_with(buffered(), |txn| txn.delete(&store.rows, "k")).unwrap();
-        assert!(memory.unsynced() >= before + 3);
-        let crash = memory.crash(survivors);
-        assert!(crash.lost > 0 || survivors > 0);
+        let crash = world.sim().unwrap().crash(choice);
         drop(store);
-        let store = world.open();
-        let seen = store.get("k");
+        let seen = world.open().get("k");
         let past = [Some(long("durable")), Some(long("lost")), some("lost"), None];
         assert!(past.contains(&seen), "{seen:?}");
-        if survivors == 0 {
+        // Now and then the oracle's lease is due in between, and its sync takes everything along.
+        if choice == 0 && crash.lost >= COMMITS {
             assert_eq!(seen, Some(long("durable")));
+            conclusive += 1;
         }
     }
+    assert!(conclusive > 0);
 }

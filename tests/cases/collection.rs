@@ -300,7 +300,7 @@ fn a_crash_among_replaced_long_values_loses_none(world: &World) {
         store.tap.cut_at(dice.below(40), if dice.below(2) == 0 { Act::Refuse } else { Act::Lose });
         work_until_cut(&store, &keys, &mut acknowledged, &mut dice);
         drop(store);
-        world.crash(dice.below(1000));
+        world.crash(&mut dice);
         let store = world.open_unswept();
         let seen: Vec<_> = keys.iter().map(|key| store.get(key)).collect();
         assert!(acknowledged.contains(&seen), "round {round}: no moment of the past looks like {seen:?}");

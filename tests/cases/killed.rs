@@ -76,7 +76,7 @@ fn kill_the_owner(world: &World, index: u64, act: Act, dice: Dice) -> Killed {
     let mut killed = Killed { answer: change(&store), dice };
     assert!(store.tap.is_dead());
     drop(store);
-    world.crash(killed.dice.below(8));
+    world.crash(&mut killed.dice);
     world.let_locks_expire();
     killed
 }
@@ -105,8 +105,12 @@ pub fn killed_at_every_write_and_again_in_recovery(world: &World) {
     let writes = count_writes(world);
     assert!(writes >= if world.is_two_phase() { 3 } else { 1 });
     let (mut forward, mut back, mut kills_in_recovery) = (0, 0, 0);
-    // One phase has few places to die, and the dice say what a power cut leaves of it.
-    let repeats = if world.is_two_phase() { 1 } else { 6 };
+    // There are few places to die, and in memory the dice say what a power cut leaves.
+    let repeats = match (world.is_rocks(), world.is_two_phase()) {
+        (true, _) => 1,
+        (false, true) => 3,
+        (false, false) => 8,
+    };
     for (repeat, index) in (0..repeats).flat_map(|repeat| (0..writes).map(move |index| (repeat, index))) {
         for act in [Act::Refuse, Act::Lose] {
             for second in 0.. {
@@ -144,12 +148,12 @@ fn kill_the_recovery(world: &World, index: u64, act: Act, killed: &mut Killed) -
     if let Some(state) = seen {
         check_answer(&killed.answer, &state);
         // What somebody has read does not change any more.
-        world.crash(killed.dice.below(8));
+        world.crash(&mut killed.dice);
         let store = world.open_unswept();
         assert_eq!(read(&store, &mut killed.dice).unwrap(), state);
     } else {
         assert!(dead, "recovery failed by itself");
-        world.crash(killed.dice.below(8));
+        world.crash(&mut killed.dice);
     }
     world.let_locks_expire();
     dead
@@ -196,7 +200,7 @@ pub fn killed_between_locks_of_a_large_transaction(world: &World) {
         store.tap.cut_at(index, if dice.below(2) == 0 { Act::Refuse } else { Act::Lose });
         let answer = fill(&store);
         drop(store);
-        world.crash(dice.below(8));
+        world.crash(&mut dice);
         world.let_locks_expire();
         let store = world.open();
         let seen = store.begin().unwrap().prefix(&store.rows, "k").count();

@@ -209,6 +209,12 @@ fn one_owner_id_is_not_one_transaction(world: &World) {
     assert_eq!(hand.commit(second, "k", 30), Err(Refusal::RolledBack));
     assert_eq!(hand.heartbeat(second, "k", 9999), Err(Refusal::RolledBack));
     hand.roll_back(second, "k").unwrap();
+    // One start_ts is not one transaction either.
+    let namesake = TxnId { owner: OwnerId::from_u64(9), ..first };
+    assert_eq!(hand.prewrite(&put(namesake, "k", "third")), Err(Refusal::Locked(Box::new(held.clone()))));
+    assert_eq!(hand.prewrite(&Prewrite { sequence: 2, ..put(namesake, "k", "third") }).ok(), None);
+    assert_eq!(hand.commit(namesake, "k", 30), Err(Refusal::RolledBack));
+    assert_eq!(hand.heartbeat(namesake, "k", 9999), Err(Refusal::RolledBack));
     assert_eq!(hand.lock("k"), Some(held));
     assert_eq!(hand.commit(first, "k", 30), Ok(ts(30)));
     assert_eq!(hand.value("k"), some("first"));

@@ -204,10 +204,15 @@ impl World {
         Ok(Opened { store, rows, tap, engine })
     }
 
-    /// What a crash of the machine leaves. On rocks it is the process that dies: nothing written is lost.
-    pub fn crash(&self, choice: u64) {
+    /// What a crash of the machine leaves: everything or nothing of what is not synced, or some of it. On rocks it is the
+    /// process that dies: nothing written is lost.
+    pub fn crash(&self, dice: &mut Dice) {
         if let Place::Sim(memory) = &self.place {
-            memory.crash(choice);
+            memory.crash(match dice.below(3) {
+                0 => 0,
+                1 => memory.unsynced(),
+                _ => dice.below(1000),
+            });
         }
     }
 

@@ -126,11 +126,8 @@ pub fn every_way(reader: &impl Reads, keyspace: &Keyspace) -> Rows {
     assert!(back == rows, "backwards there are other rows");
     let both = insist(|| {
         let (mut scan, mut front, mut back) = (reader.all(keyspace), Vec::new(), Vec::new());
-        loop {
-            match scan.next().transpose()? {
-                Some(row) => front.push(row),
-                None => break,
-            }
+        while let Some(row) = scan.next() {
+            front.push(row?);
             back.extend(scan.next_back().transpose()?);
         }
         front.extend(back.into_iter().rev());
