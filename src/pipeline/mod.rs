@@ -218,7 +218,17 @@ impl Pipeline {
     /// Says that no lock of an earlier life is left; the writes that removed them have returned.
     pub fn no_orphans_left(&self) -> Result<()> {
         self.orphans.store(false, Ordering::Release);
-        // Nothing to do but to pass: the leader publishes a view that need not look at locks.
+        // The leader publishes a view that need not look at locks.
+        self.pass()
+    }
+
+    /// Returns once a commit that somebody has seen in the engine, ahead of its publication, is visible.
+    pub fn wait_visible(&self, ts: Timestamp) -> Result<()> {
+        if self.current_view().read_ts < ts { self.pass() } else { Ok(()) }
+    }
+
+    /// Goes through the queue with nothing to do: what was before it is published then.
+    fn pass(&self) -> Result<()> {
         let (changes, purpose) = (Vec::new(), Purpose::Other);
         self.submit(Submission { changes, purpose, durable: false, alive: Vec::new(), held: None }).map(drop)
     }

@@ -296,6 +296,10 @@ impl Embedded {
                 _ => (row, ConflictReason::RolledBack),
             },
         };
+        if let ConflictReason::CommittedAt(ts) = reason {
+            // Whoever tries again must see it, or would meet it once more. A failure will be heard of soon enough.
+            let _ = self.pipeline.wait_visible(ts);
+        }
         let found = self.pipeline.engine().row(&row, txn.start_ts).unwrap_or_default();
         let their = match reason {
             ConflictReason::CommittedAt(ts) => found.write.filter(|write| write.commit_ts == ts).map(|write| write.txn),
