@@ -43,18 +43,18 @@ fn check(profile: Profile, share: u32, home: fn() -> Home) {
 
 #[test]
 fn few_rows_in_sim() {
-    check(Profile::FewRows, 800, Home::embedded);
+    check(Profile::FewRows, 500, Home::embedded);
 }
 
 #[test]
 fn few_rows_in_sim_shared_by_two_clients() {
-    check(Profile::FewRows, 3000, Home::shared);
+    check(Profile::FewRows, 1600, Home::shared);
 }
 
 #[cfg(feature = "rocks")]
 #[test]
 fn few_rows_in_rocks() {
-    check(Profile::FewRows, 60, Home::rocks);
+    check(Profile::FewRows, 40, Home::rocks);
 }
 
 #[test]

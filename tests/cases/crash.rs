@@ -10,9 +10,9 @@ use percolite::row::{Status, TxnId};
 use crate::hand::{Hand, put, row, ts, txn};
 use crate::killed;
 use crate::report::{Case, EMBEDDED, EMBEDDED_TWO, NO_LOCKS, ONE, SHARED, STEPS, STORES, TWO, WHOLE_STORE};
-use crate::tap::{Act, commits};
+use crate::tap::{Act, Gate, commits};
 use crate::undecided;
-use crate::world::{TTL_MS, World, some, spawn, text};
+use crate::world::{TTL_MS, World, long, some, spawn, text};
 
 pub fn cases() -> Vec<Case> {
     let nothing_to_import = "there is no import, dump or restore yet";
@@ -30,6 +30,7 @@ pub fn cases() -> Vec<Case> {
             .on(STEPS | TWO, every_order_of_owner_and_resolvers_gives_one_verdict)
             .on(SHARED, resolvers_race_with_a_slow_owner)
             .on(EMBEDDED_TWO, resolvers_race_with_each_other)
+            .on(EMBEDDED_TWO, a_writer_overtakes_an_owner_that_is_slow_behind_its_commit_point)
             .not_on(ONE, NO_LOCKS),
         Case::new(40, "a retry keeps the commit_ts; a late error is no abort")
             .on(STEPS | TWO, a_retry_keeps_the_commit_ts)
@@ -214,6 +215,41 @@ fn resolvers_race_with_each_other(world: &World) {
         assert!(keys.iter().filter(|key| *key != "k20").all(|key| store.get(key) == expected));
         assert_eq!((store.get("k20"), store.locks_left()), (some("written"), 0));
     }
+}
+
+fn a_writer_overtakes_an_owner_that_is_slow_behind_its_commit_point(world: &World) {
+    let store = world.open();
+    // With long values the owner looks at each row before it writes it, and can be stopped there.
+    store.put_all(&["a", "b", "c"], long("old"));
+    let (gate, barrier) = Gate::closed();
+    let (control, watched, row) = (Arc::downgrade(&store.tap), store.row("a"), store.row("b"));
+    let committed = AtomicBool::new(false);
+    store.tap.on_write(move |groups| {
+        if commits(groups, &watched) && !committed.swap(true, Ordering::SeqCst) {
+            let barrier = barrier.clone();
+            control.upgrade().unwrap().on_next_look_at(row.clone(), move || barrier.pass());
+        }
+        Act::Pass
+    });
+    let (inner, rows) = (store.store.clone(), store.rows.clone());
+    let owner = spawn(move || {
+        let mut txn = inner.begin().unwrap();
+        for key in ["a", "b", "c"] {
+            txn.put(&rows, key, "owner's").unwrap();
+        }
+        txn.commit().unwrap().ts
+    });
+    gate.wait_for_arrival();
+    assert_eq!(store.locks_left(), 2);
+    let mut overtaking = store.begin().unwrap();
+    assert_eq!(text(overtaking.get(&store.rows, "b").unwrap()), some("owner's"));
+    overtaking.put(&store.rows, "b", "next").unwrap();
+    let overtook = overtaking.commit().unwrap().ts;
+    assert_eq!(store.get("c"), some("owner's"));
+    gate.open();
+    assert!(owner.join() < overtook);
+    assert_eq!(["a", "b", "c"].map(|key| store.get(key)), [some("owner's"), some("next"), some("owner's")]);
+    assert_eq!((store.locks_left(), store.stats().rolled_forward), (0, 1));
 }
 
 /// cockroach PR 107658

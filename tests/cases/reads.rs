@@ -10,7 +10,7 @@ use percolite::{Commit, Keyspace, Result, Snapshot};
 
 use crate::hand::{put, row, ts, txn, write};
 use crate::races;
-use crate::report::{Case, EMBEDDED, EMBEDDED_TWO, NO_LOCKS, ONE, STEPS, STORES, TWO, WHOLE_STORE};
+use crate::report::{Case, EMBEDDED, EMBEDDED_TWO, NO_LOCKS, ONE, SHARED, STEPS, STORES, TWO, WHOLE_STORE};
 use crate::scans;
 use crate::tap::{Act, Gate, commits, locks};
 use crate::world::{Opened, Thread, World, assert_conflict, long, some, spawn, text};
@@ -32,6 +32,7 @@ pub fn cases() -> Vec<Case> {
             .not_on(ONE, NO_LOCKS),
         Case::new(22, "no reader slips in between a timestamp and its lock")
             .on(STORES, no_reader_slips_in_before_a_lock_is_visible)
+            .on(SHARED, a_commit_after_the_view_was_opened_lies_above_it)
             .not_on(STEPS, WHOLE_STORE),
         Case::new(23, "a commit_ts is given, its batch not applied: reads repeat")
             .on(STORES, a_read_repeats_over_a_commit_that_is_not_applied)
@@ -229,6 +230,23 @@ fn no_reader_slips_in_before_a_lock_is_visible(world: &World) {
     assert_eq!(read(&snapshot, &reader.rows), old());
     assert_eq!(text(txn.get(&reader.rows, "b").unwrap()), some("old"));
     assert_eq!(read_now(&reader), new());
+}
+
+/// A view opened before its timestamp was taken would miss a commit below it, and a write over that loses it.
+fn a_commit_after_the_view_was_opened_lies_above_it(world: &World) {
+    let (writer, reader) = prepared(world);
+    let (store, rows) = (writer.store.clone(), writer.rows.clone());
+    reader.tap.after_next_view(move || {
+        let mut txn = store.begin().unwrap();
+        txn.put(&rows, "a", "theirs").unwrap();
+        txn.commit().unwrap();
+    });
+    let mut txn = reader.begin().unwrap();
+    assert_eq!(writer.get("a"), some("theirs"));
+    assert_eq!(text(txn.get(&reader.rows, "a").unwrap()), some("old"));
+    txn.put(&reader.rows, "a", "old+1").unwrap();
+    assert_conflict(txn.commit());
+    assert_eq!(reader.get("a"), some("theirs"));
 }
 
 /// badger's watermark; matrixone #3990

@@ -166,8 +166,20 @@ fn compare(txn: &Txn, keyspace: &Keyspace, model: &Model, dice: &mut Dice) {
 
 /// Versions, long values, locks and scans of keys that only differ in what follows a common beginning.
 pub fn prefixes_of_each_other_never_mix(world: &World) {
-    let keys: Vec<&[u8]> =
-        vec![b"a", b"a\0", b"a\0\0", b"a\0\x01", b"a\0\xff", b"a\0\xff\0", b"a\x01", b"a\xff", b"a\xff\xff", b"b"];
+    // Among them what the end of a shorter key and a timestamp behind it could be mistaken for.
+    let keys: [&[u8]; 11] = [
+        b"a",
+        b"a\0",
+        b"a\0\0",
+        b"a\0\x01",
+        b"a\0\x01\xff",
+        b"a\0\xff",
+        b"a\0\xff\0",
+        b"a\x01",
+        b"a\xff",
+        b"a\xff\xff",
+        b"b",
+    ];
     let mut dice = world.dice();
     let mut snapshots = Vec::new();
     let mut model = Model::new();

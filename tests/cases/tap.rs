@@ -33,6 +33,8 @@ pub struct Control {
     on_write: Mutex<Option<OnWrite>>,
     on_sync: Mutex<Option<OnSync>>,
     on_read: Mutex<Option<OnRead>>,
+    on_view: Mutex<Option<OnRead>>,
+    on_row: Mutex<Option<(RowKey, OnRead)>>,
 }
 
 impl Control {
@@ -49,6 +51,16 @@ impl Control {
     /// Called once, before the next time that a write column is read through a view.
     pub fn on_next_read(&self, hook: impl Fn() + Send + Sync + 'static) {
         *self.on_read.lock().unwrap() = Some(Arc::new(hook));
+    }
+
+    /// Called once, after the next view was opened and before anybody gets it.
+    pub fn after_next_view(&self, hook: impl Fn() + Send + Sync + 'static) {
+        *self.on_view.lock().unwrap() = Some(Arc::new(hook));
+    }
+
+    /// Called once, before the next time that the row is read as it is now.
+    pub fn on_next_look_at(&self, row: RowKey, hook: impl Fn() + Send + Sync + 'static) {
+        *self.on_row.lock().unwrap() = Some((row, Arc::new(hook)));
     }
 
     pub fn no_hooks(&self) {
@@ -112,10 +124,19 @@ impl Engine for Tap {
     }
     fn view(&self) -> Result<Arc<dyn View>, EngineError> {
         self.control.alive()?;
-        Ok(Arc::new(TapView { view: self.engine.view()?, control: Arc::clone(&self.control) }))
+        let view = self.engine.view()?;
+        let hook = self.control.on_view.lock().unwrap().take();
+        if let Some(hook) = hook {
+            hook();
+        }
+        Ok(Arc::new(TapView { view, control: Arc::clone(&self.control) }))
     }
     fn row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
         self.control.alive()?;
+        let hook = self.control.on_row.lock().unwrap().take_if(|(watched, _)| watched == row);
+        if let Some((_, hook)) = hook {
+            hook();
+        }
         self.engine.row(row, start_ts)
     }
     fn apply(&self, groups: &[Group]) -> Result<Vec<Outcome>, EngineError> {

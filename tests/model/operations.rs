@@ -102,7 +102,7 @@ pub enum Operation {
 
 pub fn cases(profile: Profile) -> impl Strategy<Value = Case> {
     let length = match profile {
-        Profile::FewRows => 1..60,
+        Profile::FewRows => 1..120,
         Profile::ManyRows => 1..40,
     };
     (prop_oneof![1 => Just(1_usize), 3 => Just(1 << 16)], vec(operation(profile), length))
@@ -117,7 +117,8 @@ pub fn numbered(row: usize) -> Key {
 fn key(profile: Profile) -> BoxedStrategy<Key> {
     // Prefixes of each other, zero bytes, the highest bytes.
     let nasty: &[&[u8]] = &[b"a", b"a\0", b"a\0\xff", b"a\0\0", b"\0", b"b", b"\xff", b"\xff\xff"];
-    let few = select(nasty).prop_map(|key| Key(key.to_vec()));
+    // Some are met again and again.
+    let few = prop_oneof![2 => select(&nasty[..3]), 1 => select(nasty)].prop_map(|key| Key(key.to_vec()));
     match profile {
         Profile::FewRows => few.boxed(),
         Profile::ManyRows => prop_oneof![1 => few, 6 => (0..MANY_ROWS).prop_map(numbered)].boxed(),
@@ -154,7 +155,7 @@ fn directions() -> impl Strategy<Value = Vec<bool>> {
 fn operation(profile: Profile) -> BoxedStrategy<Operation> {
     let txn = || 0..TXNS;
     let reader = || prop_oneof![3 => txn().prop_map(Reader::Txn), 1 => (0..SNAPSHOTS).prop_map(Reader::Snapshot)];
-    let keyspace = || prop_oneof![3 => Just(0_usize), 1 => 1..KEYSPACES];
+    let keyspace = || prop_oneof![5 => Just(0_usize), 1 => 1..KEYSPACES];
     let place = move || (keyspace(), key(profile));
     let length = || select(&[0_usize, 1, 255, 256, 1000][..]);
     let (bands, rows) = match profile {
@@ -170,7 +171,7 @@ fn operation(profile: Profile) -> BoxedStrategy<Operation> {
         1 => (reader(), keyspace(), vec(key(profile), 0..4)).prop_map(|(r, k, keys)| Operation::MultiGet(r, k, keys)),
         1 => (reader(), place()).prop_map(|(reader, place)| Operation::Contains(reader, place)),
         3 => (txn(), place()).prop_map(|(txn, place)| Operation::GetForUpdate(txn, place)),
-        8 => (txn(), place(), length()).prop_map(|(txn, place, length)| Operation::Put(txn, place, length)),
+        12 => (txn(), place(), length()).prop_map(|(txn, place, length)| Operation::Put(txn, place, length)),
         3 => (txn(), place(), length()).prop_map(|(txn, place, length)| Operation::Insert(txn, place, length)),
         5 => (txn(), place()).prop_map(|(txn, place)| Operation::Delete(txn, place)),
         bands => band,
@@ -180,7 +181,7 @@ fn operation(profile: Profile) -> BoxedStrategy<Operation> {
             .prop_map(|(slot, backwards, rows)| Operation::StepScan { slot, backwards, rows }),
         2 => txn().prop_map(Operation::Savepoint),
         2 => (txn(), any::<Index>()).prop_map(|(txn, which)| Operation::RollbackTo(txn, which)),
-        6 => txn().prop_map(Operation::Commit),
+        10 => txn().prop_map(Operation::Commit),
         1 => txn().prop_map(Operation::RollBack),
         1 => txn().prop_map(Operation::Drop),
         2 => (0..SNAPSHOTS).prop_map(Operation::Snapshot),

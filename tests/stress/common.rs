@@ -54,6 +54,19 @@ pub fn say(line: &str) {
     writeln!(std::io::stdout(), "{line}").unwrap();
 }
 
+/// Waits for something that the store does in the background; the watchdog ends a wait in vain.
+pub fn wait_until(what: &str, happened: impl Fn() -> bool) {
+    for round in 0.. {
+        if happened() {
+            return;
+        }
+        if round == 5000 {
+            say(&format!("waiting until {what}"));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Both protocols and both durabilities, at random.
 pub fn any_options(dice: &mut Dice) -> TxnOptions {
     TxnOptions {
@@ -126,8 +139,8 @@ pub fn every_way(reader: &impl Reads, keyspace: &Keyspace) -> Rows {
     assert!(back == rows, "backwards there are other rows");
     let both = insist(|| {
         let (mut scan, mut front, mut back) = (reader.all(keyspace), Vec::new(), Vec::new());
-        while let Some(row) = scan.next() {
-            front.push(row?);
+        while let Some(row) = scan.next().transpose()? {
+            front.push(row);
             back.extend(scan.next_back().transpose()?);
         }
         front.extend(back.into_iter().rev());

@@ -1,15 +1,17 @@
 //! Races that threads would lose once in a million times, made to happen.
 
+use std::cell::Cell;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{Scope, ScopedJoinHandle, ThreadId, current};
 use std::time::Duration;
 
 use percolite::engine::sim::SimStorage;
+use percolite::engine::unreliable::{Faults, Unreliable};
 use percolite::runtime::{Joined, Parker, Runtime, System};
 use percolite::{CommitProtocol, Durability, Store, TxnOptions};
 
-use crate::common::Run;
+use crate::common::{Run, wait_until};
 use crate::support::Home;
 
 /// A place in the store's code where a thread can be held: it asks the runtime for something there.
@@ -19,6 +21,10 @@ enum Place {
     Begins,
     /// Changes are about to be handed to the commit pipeline.
     Submits,
+    /// Changes are in the engine, and the store has not heard of it yet.
+    Applied,
+    /// A sync is done, and the store has not heard of it yet.
+    Synced,
 }
 
 /// A runtime that holds one thread at the `n`-th time it comes to a place.
@@ -100,10 +106,24 @@ impl Runtime for Holding {
     }
     fn parker(&self) -> Arc<dyn Parker> {
         self.came_to(Place::Submits);
-        self.system.parker()
+        Arc::new(Hasty(self.system.parker()))
     }
     fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn Joined>> {
         self.system.spawn(name, work)
+    }
+}
+
+/// Waits shorter than it is told, so that what is done now and then is done often.
+struct Hasty(Arc<dyn Parker>);
+
+const HASTE: Duration = Duration::from_millis(2);
+
+impl Parker for Hasty {
+    fn park(&self, at_most: Option<Duration>) {
+        self.0.park(at_most.map(|at_most| at_most.min(HASTE)));
+    }
+    fn unpark(&self) {
+        self.0.unpark();
     }
 }
 
@@ -158,6 +178,106 @@ fn a_handle_found_while_its_keyspace_was_dropped_is_of_no_use() {
             );
         }
     });
+}
+
+thread_local! {
+    /// What the thread saw last in its test's memory.
+    static UNSYNCED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// A store whose threads can be held when the engine has done something and its answer is on the way.
+fn open_holding(runtime: &Arc<Holding>, memory: &SimStorage) -> Store {
+    let (seen, holds) = (memory.clone(), Arc::clone(runtime));
+    let pause = move |_| {
+        let now = seen.unsynced();
+        let before = UNSYNCED.replace(now);
+        if now > before {
+            holds.came_to(Place::Applied);
+        } else if now == 0 && before > 0 {
+            holds.came_to(Place::Synced);
+        }
+    };
+    let always = Faults { delays: 1000, ..Faults::default() };
+    let engine = Arc::new(Unreliable::with_pause(memory.embedded(), always, 1, Arc::new(pause)));
+    Store::builder().runtime(Arc::clone(runtime) as Arc<dyn Runtime>).open_engine(engine).unwrap()
+}
+
+/// A commit is applied and not yet visible, because the thread that leads has been put to sleep just then. Whoever meets it
+/// waits for it to become visible instead of trying in vain, over and over, with the view from before.
+#[test]
+fn a_commit_on_its_way_does_not_use_up_the_attempts_of_others() {
+    let _run = Run::begin("races::a_commit_on_its_way_does_not_use_up_the_attempts_of_others");
+    let runtime = Arc::new(Holding::default());
+    let store = open_holding(&runtime, &SimStorage::new());
+    let rows = store.keyspace("rows").unwrap();
+    // Once there are long values, a committer reads its rows before it hands them in.
+    store.transact_with(two_phases(), |txn| txn.put(&rows, "long", [0; 300])).unwrap();
+    store.sync().unwrap();
+    let first = store.begin().unwrap();
+    std::thread::scope(|scope| {
+        let (mut first, keyspace) = (first, rows.clone());
+        let first = runtime.run(scope, (Place::Applied, 1), move || {
+            first.put(&keyspace, "row", "first").unwrap();
+            first.commit()
+        });
+        let second = scope.spawn(|| store.transact(|txn| txn.put(&rows, "row", "second")));
+        std::thread::sleep(Duration::from_millis(100));
+        first.finish().unwrap();
+        second.join().unwrap().unwrap();
+    });
+    assert_eq!(store.snapshot().unwrap().get(&rows, "row").unwrap().unwrap(), b"second");
+}
+
+/// A commit is applied while a sync is on its way back: that sync does not make it durable.
+#[test]
+fn a_sync_covers_nothing_that_came_after_it() {
+    let _run = Run::begin("races::a_sync_covers_nothing_that_came_after_it");
+    let runtime = Arc::new(Holding::default());
+    let memory = SimStorage::new();
+    let store = open_holding(&runtime, &memory);
+    let rows = store.keyspace("rows").unwrap();
+    let mut first = store.begin().unwrap();
+    first.put(&rows, "first", "1").unwrap();
+    std::thread::scope(|scope| {
+        let first = runtime.run(scope, (Place::Synced, 1), || first.commit());
+        let buffered = TxnOptions { durability: Some(Durability::Buffered), ..TxnOptions::default() };
+        store.transact_with(buffered, |txn| txn.put(&rows, "second", "2")).unwrap();
+        assert!(memory.unsynced() > 0);
+        first.finish().unwrap();
+    });
+    // A snapshot shows only what is durable, and everything that was acknowledged: it has to see to the second one.
+    assert!(store.snapshot().unwrap().contains(&rows, "second").unwrap());
+    memory.crash(0);
+    drop((store, rows));
+    let store = Store::builder().open_sim(&memory).unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    let found = store.snapshot().unwrap().multi_get(&rows, ["first", "second"]).unwrap();
+    assert_eq!(found, [Some(b"1".to_vec()), Some(b"2".to_vec())]);
+}
+
+/// The record of a deletion is collected, but not while a transaction is open that began before it: that record may be all
+/// that tells of its conflict.
+#[test]
+fn collection_hides_no_conflict_of_an_old_transaction() {
+    let _run = Run::begin("races::collection_hides_no_conflict_of_an_old_transaction");
+    let runtime: Arc<dyn Runtime> = Arc::new(Holding::default());
+    // With one slot of memory the row itself has to say when it was committed.
+    let store = Store::builder().runtime(runtime).conflict_slots(1).in_memory().unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    let put = |key: &str| store.transact(|txn| txn.put(&rows, key, "1")).unwrap();
+    let delete = |key: &str| store.transact(|txn| txn.delete(&rows, key)).unwrap();
+    put("old");
+    put("older");
+    delete("older");
+    wait_until("a deletion is collected", || store.stats().collected == 1);
+    let mut old = store.begin().unwrap();
+    old.put(&rows, "old", "2").unwrap();
+    delete("old");
+    put("another");
+    // The collector comes by many times.
+    std::thread::sleep(40 * HASTE);
+    assert!(old.commit().is_err_and(|why| why.is_retryable()), "an update is lost");
+    wait_until("the other deletion is collected", || store.stats().collected == 2);
 }
 
 /// A reader's snapshot shows a lock that a crash has left. Others resolve it, and overwrite the row and the primary, before
