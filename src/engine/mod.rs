@@ -147,6 +147,17 @@ pub trait View: Send + Sync {
     fn writes(&self, page: &Page<'_>) -> Result<Vec<(RowKey, WriteRecord)>, EngineError>;
     /// Locks of a range of rows, from its start or, backwards, from its end.
     fn locks(&self, page: &Page<'_>) -> Result<Vec<(RowKey, Lock)>, EngineError>;
+
+    /// A row's columns, with the status of the transaction that began at `start_ts`. The safe point belongs to the engine,
+    /// not to a view, and is left at zero.
+    fn row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
+        Ok(Row {
+            lock: self.lock(row)?,
+            write: self.write(row)?,
+            status: self.status(row, start_ts)?,
+            safe_point: Timestamp::ZERO,
+        })
+    }
 }
 
 /// A request for the next rows of a range.

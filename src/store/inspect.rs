@@ -2,12 +2,13 @@
 
 use std::collections::VecDeque;
 use std::ops::Bound;
+use std::sync::Arc;
 
 use super::{Keyspace, Store};
-use crate::engine::{Page, RowRange};
+use crate::engine::{Page, RowRange, View};
 use crate::error::Result;
 use crate::owner::OwnerId;
-use crate::protocol::CommitPoint;
+use crate::protocol::{CommitPoint, commit_point};
 use crate::row::{Intent, Lock, RowKey, TxnId};
 use crate::timestamp::Timestamp;
 
@@ -75,13 +76,14 @@ pub struct Stats {
 const PAGE_ROWS: usize = 256;
 
 impl Store {
-    /// All locks there are, with owner, primary and commit point. Nothing is resolved by looking.
+    /// All locks there are at this moment, with owner, primary and commit point. Nothing is resolved by looking.
     ///
     /// # Errors
     /// Those of reading; the iterator ends after one.
     pub fn locks(&self) -> Result<Locks> {
         self.inner.check_open()?;
-        Ok(Locks { next: Some(RowRange::all()), page: VecDeque::new(), store: self.clone() })
+        let view = self.inner.engine.view()?;
+        Ok(Locks { view, next: Some(RowRange::all()), page: VecDeque::new(), store: self.clone() })
     }
 
     /// What became of the transaction that began with `start_ts` and `owner` and whose primary is the row `key`; a
@@ -134,8 +136,8 @@ impl Store {
         stats
     }
 
-    fn describe(&self, row: RowKey, lock: Lock) -> Result<LockInfo> {
-        let commit_point = self.inner.coordinator.commit_point(&lock.primary, lock.txn)?;
+    fn describe(&self, view: &dyn View, row: RowKey, lock: Lock) -> Result<LockInfo> {
+        let commit_point = commit_point(&view.row(&lock.primary, lock.txn.start_ts)?, lock.txn);
         let orphan = self.inner.embedded.as_ref().is_some_and(|e| e.pipeline().is_orphan(lock.txn.start_ts));
         Ok(LockInfo {
             keyspace: self.name_of(row.keyspace()),
@@ -154,6 +156,7 @@ impl Store {
 /// An iterator over locks, in the order of their rows.
 #[must_use]
 pub struct Locks {
+    view: Arc<dyn View>,
     next: Option<RowRange>,
     page: VecDeque<(RowKey, Lock)>,
     store: Store,
@@ -166,7 +169,7 @@ impl Iterator for Locks {
         if self.page.is_empty() {
             let range = self.next.take()?;
             let page = Page { range: &range, backwards: false, limit: PAGE_ROWS };
-            match self.store.inner.engine.view().and_then(|view| view.locks(&page)) {
+            match self.view.locks(&page) {
                 Ok(locks) => self.page = locks.into(),
                 Err(why) => return Some(Err(why.into())),
             }
@@ -175,7 +178,7 @@ impl Iterator for Locks {
             }
         }
         let (row, lock) = self.page.pop_front()?;
-        Some(self.store.describe(row, lock))
+        Some(self.store.describe(&*self.view, row, lock))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Crash and recovery.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use percolite::OwnerId;
 use percolite::protocol::{Asker, CommitPoint, Prewrite, Refusal};
@@ -116,14 +116,23 @@ fn resolvers_race_with_a_slow_owner(world: &World) {
     for round in 0..ROUNDS {
         let keys = ["a", "b", "c"].map(|key| format!("{key}{round}"));
         let locked = Arc::new(AtomicBool::new(false));
-        // In every other round the lock's time is over as soon as the first one is there.
+        let (reads, answered) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        // In every other round the lock's time is over before the owner commits; in every fourth the owner is so late that
+        // somebody has read the rows in between.
         let (clock, flag, slow, nap) = (Arc::clone(&world.clock), Arc::clone(&locked), round % 2 == 0, dice.below(400));
+        let (read_by_others, late) = (Arc::clone(&reads), round % 4 == 0);
         let primary = owner.row(&keys[0]);
         owner.tap.on_write(move |groups| {
             if !crate::tap::locks(groups, &primary) {
                 flag.store(true, Ordering::SeqCst);
                 if slow && commits(groups, &primary) {
                     clock.step(TTL_MS as i64 * 2);
+                    // Both resolvers may be in the middle of a read that began before the step; the third begins after it.
+                    let enough = read_by_others.load(Ordering::SeqCst) + 3;
+                    let began = std::time::Instant::now();
+                    while late && read_by_others.load(Ordering::SeqCst) < enough && began.elapsed().as_secs() < 10 {
+                        std::thread::yield_now();
+                    }
                 }
                 std::thread::sleep(std::time::Duration::from_micros(nap));
             }
@@ -132,17 +141,19 @@ fn resolvers_race_with_a_slow_owner(world: &World) {
         let resolvers = [&one, &two].map(|client| {
             let (store, rows, keys, locked) =
                 (client.store.clone(), client.rows.clone(), keys.clone(), Arc::clone(&locked));
+            let (reads, answered) = (Arc::clone(&reads), Arc::clone(&answered));
             spawn(move || {
                 while !locked.load(Ordering::SeqCst) {
                     std::hint::spin_loop();
                 }
-                for _ in 0..4 {
+                while !answered.load(Ordering::SeqCst) {
                     let txn = store.begin().unwrap();
                     let seen = ["c", "a", "b"].map(|key| {
                         let key = keys.iter().find(|name| name.starts_with(key)).unwrap();
                         text(txn.get(&rows, key).unwrap())
                     });
                     assert!(seen.iter().all(|value| *value == seen[0]), "torn: {seen:?}");
+                    reads.fetch_add(1, Ordering::SeqCst);
                 }
             })
         });
@@ -151,6 +162,7 @@ fn resolvers_race_with_a_slow_owner(world: &World) {
             txn.put(&owner.rows, key, "new").unwrap();
         }
         let answer = txn.commit();
+        answered.store(true, Ordering::SeqCst);
         resolvers.into_iter().for_each(|resolver| resolver.join());
         let expected = match &answer {
             Ok(_) => some("new"),

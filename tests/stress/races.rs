@@ -9,7 +9,7 @@ use std::time::Duration;
 use percolite::engine::sim::SimStorage;
 use percolite::engine::unreliable::{Faults, Unreliable};
 use percolite::runtime::{Joined, Parker, Runtime, System};
-use percolite::{CommitProtocol, Durability, Store, TxnOptions};
+use percolite::{CommitPoint, CommitProtocol, Durability, Store, TxnOptions};
 
 use crate::common::{Run, wait_until};
 use crate::support::Home;
@@ -156,6 +156,27 @@ fn a_commit_that_finishes_late_hides_no_conflict() {
         first.commit().unwrap();
         slow.finish().unwrap();
         assert!(second.commit().is_err_and(|why| why.is_retryable()), "an update is lost");
+    });
+}
+
+/// A list of locks shows one moment, however the store moves on while it is being read.
+#[test]
+fn locks_and_their_commit_points_are_listed_as_of_one_moment() {
+    let _run = Run::begin("races::locks_and_their_commit_points_are_listed_as_of_one_moment");
+    let runtime = Arc::new(Holding::default());
+    let store = Store::builder().runtime(Arc::clone(&runtime) as Arc<dyn Runtime>).in_memory().unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    let mut slow = store.begin_with(two_phases()).unwrap();
+    slow.put(&rows, "a", "slow").unwrap();
+    slow.put(&rows, "b", "slow").unwrap();
+    std::thread::scope(|scope| {
+        // It has submitted its locks and not its commit point.
+        let slow = runtime.run(scope, (Place::Submits, 2), || slow.commit());
+        let listed = store.locks().unwrap();
+        slow.finish().unwrap();
+        let points: Vec<_> = listed.map(|lock| lock.unwrap().commit_point).collect();
+        assert_eq!(points, [CommitPoint::Pending; 2]);
+        assert_eq!(store.locks().unwrap().count(), 0);
     });
 }
 

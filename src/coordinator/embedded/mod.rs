@@ -114,12 +114,7 @@ impl Coordinator for Embedded {
     /// A view holds every commit at or below its timestamp, so the primary's row in the same view has the answer, whatever
     /// has happened since. An orphan met this way is resolved in passing.
     fn committed_in(&self, view: &PinnedView, row: &RowKey, lock: &Lock) -> Result<Option<Timestamp>> {
-        let primary = crate::row::Row {
-            lock: view.view.lock(&lock.primary)?,
-            write: view.view.write(&lock.primary)?,
-            status: view.view.status(&lock.primary, lock.txn.start_ts)?,
-            safe_point: Timestamp::ZERO,
-        };
+        let primary = view.view.row(&lock.primary, lock.txn.start_ts)?;
         if self.pipeline.is_orphan(lock.txn.start_ts)
             && let Err(why) = self.resolve_lock(row, lock)
             && self.pipeline.failure().is_none()
