@@ -60,6 +60,14 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
+#[cfg(feature = "crashtest")]
+#[macro_use]
+pub mod crashtest;
+#[cfg(not(feature = "crashtest"))]
+#[macro_use]
+#[path = "no_crashtest.rs"]
+mod crashtest;
+
 pub mod codec;
 mod coordinator;
 mod counters;

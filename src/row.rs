@@ -256,6 +256,7 @@ impl Guard {
             Self::LockAbsent => row.lock.is_none(),
             Self::LockIs(stamp) => row.lock.as_ref().is_some_and(|lock| lock.stamp() == stamp),
             Self::NoCommitAfter(ts) => row.write.as_ref().is_none_or(|write| write.last_commit() <= ts),
+            Self::NoRecordOf(_) if mutated!(LateLockAccepted) => true,
             Self::NoRecordOf(start_ts) => {
                 row.status.is_none() && row.write.as_ref().is_none_or(|write| write.txn.start_ts != start_ts)
             }

@@ -189,12 +189,18 @@ impl Shared {
 
     /// What the lock's primary says. A live owner is pushed above `push_above`.
     fn verdict(&self, lock: &Lock, push_above: Option<Timestamp>) -> Driven<CommitPoint> {
-        let asker = Asker::Shared { current_ts: self.timestamp()?, push_above };
+        crash_point!(ResolveLockSeen);
+        let mut current_ts = self.timestamp()?;
+        if mutated!(TtlOnOwnClock) {
+            current_ts = Timestamp::from_millis(self.runtime.unix_millis());
+        }
+        let asker = Asker::Shared { current_ts, push_above };
         let request = CheckStatus { row: lock.primary.clone(), txn: lock.txn, asker };
         self.drive(&lock.primary, lock.txn.start_ts, None, |as_read| check_status(as_read, &request))
     }
 
     fn carry_out(&self, row: &RowKey, txn: TxnId, verdict: CommitPoint) -> Result<()> {
+        crash_point!(ResolveVerdict if verdict != CommitPoint::Pending);
         let request = Resolve { row: row.clone(), txn, verdict, shared: true };
         let done = self.drive(row, txn.start_ts, None, |as_read| resolve(as_read, &request))?;
         done.map_err(|why| refused(row, why, txn.start_ts))?;
@@ -222,6 +228,8 @@ impl Shared {
         request: &CommitRequest<'_>,
     ) -> Result<()> {
         let CommitRequest { txn, read_ts, .. } = *request;
+        crash_point!(PrewriteBefore if row == primary);
+        crash_point!(PrewriteBetween if row != primary);
         let request = Prewrite {
             row: row.clone(),
             txn,
@@ -252,15 +260,18 @@ impl Shared {
         if age_ms.saturating_add(self.commons.ttl_ms / 2) < life.ttl_ms {
             return Ok(());
         }
+        crash_point!(HeartbeatBefore);
         let request = Heartbeat { row: primary.clone(), txn, ttl_ms: age_ms.saturating_add(self.commons.ttl_ms) };
         let lives = self.drive(primary, txn.start_ts, None, |as_read| heartbeat(as_read, &request))?;
+        crash_point!(HeartbeatDone);
         life.ttl_ms = lives.map_err(|why| refused(primary, why, txn.start_ts))?;
         Ok(())
     }
 
     fn commit_primary(&self, primary: &RowKey, txn: TxnId) -> Result<Timestamp> {
         loop {
-            let commit_ts = self.timestamp()?;
+            let commit_ts = if mutated!(EarlyCommitTs) { txn.start_ts.next() } else { self.timestamp()? };
+            crash_point!(CommitTs);
             let request = Commit {
                 row: primary.clone(),
                 txn,
@@ -274,17 +285,21 @@ impl Shared {
                 // A reader has pushed this transaction above itself.
                 Ok(Err(Refusal::CommitTooEarly(_))) => {}
                 Ok(Err(why)) => return Err(refused(primary, why, txn.start_ts)),
+                Err(_) if mutated!(BlindRetry) => return Err(refused(primary, Refusal::RolledBack, txn.start_ts)),
                 Err(why) => return Err(ErrorKind::Undetermined(why.to_string()).into()),
             }
         }
     }
 
     fn roll_back_rows<'a>(&self, rows: impl Iterator<Item = &'a RowKey>, txn: TxnId) {
+        crash_point!(RollBackBefore);
         for row in rows {
             let request = RollBack { row: row.clone(), txn };
             // What cannot be reached now is resolved by whoever meets it: the primary comes first and has the verdict.
             let _ = self.drive(row, txn.start_ts, None, |as_read| roll_back(as_read, &request));
+            crash_point!(RollBackBetween);
         }
+        crash_point!(RollBackWritten);
         self.counters.rolled_back.add(1);
     }
 }
@@ -293,6 +308,7 @@ impl Coordinator for Shared {
     fn begin(&self) -> Result<(Arc<PinnedView>, TxnId)> {
         // In this order: every transaction that commits at or below the timestamp has its locks in the view already.
         let start_ts = self.timestamp()?;
+        crash_point!(StartTs);
         let view = self.ask(|| self.engine().view())?;
         let view = Arc::new(PatientView { view, runtime: Arc::clone(&self.runtime) });
         let owner = self.owners.next(self.runtime.unix_millis(), self.runtime.random());
@@ -320,8 +336,16 @@ impl Coordinator for Shared {
             Ok(())
         });
         if let Err(why) = prewritten {
+            crash_point!(PrewriteConflict);
             self.roll_back_rows(request.writes.keys(), txn);
             return Err(why);
+        }
+        crash_point!(PrewriteAll);
+        if mutated!(SecondariesFirst) {
+            let early = self.timestamp()?;
+            for row in request.writes.keys().skip(1) {
+                let _ = self.carry_out(row, txn, CommitPoint::Committed(early));
+            }
         }
         let commit_ts = match self.commit_primary(primary, txn) {
             Ok(commit_ts) => commit_ts,
@@ -332,14 +356,18 @@ impl Coordinator for Shared {
                 return Err(why);
             }
         };
+        crash_point!(CommitPrimary);
         for row in request.writes.keys().skip(1) {
             // The verdict stands; a row that cannot be reached now is rolled forward by whoever meets it.
             let _ = self.carry_out(row, txn, CommitPoint::Committed(commit_ts));
+            crash_point!(CommitBetween);
         }
+        crash_point!(CommitSecondaries);
         if request.durable {
             self.confirm(commit_ts)?;
         }
         self.counters.commits_two_phase.add(1);
+        crash_point!(CommitDone);
         Ok(commit_ts)
     }
 

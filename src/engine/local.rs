@@ -87,6 +87,11 @@ impl<S: Storage> Engine for LocalEngine<S> {
                 }
             }
             for change in &group.changes {
+                if mutated!(SplitColumns) {
+                    let lock = change.lock.clone();
+                    cells.add(&RowChange { lock, ..RowChange::new(change.row.clone(), change.start_ts) });
+                    self.storage.write(std::mem::replace(&mut cells.batch, self.storage.batch()))?;
+                }
                 cells.add(change);
             }
             if reads {

@@ -140,9 +140,11 @@ impl RocksStorage {
             })
         })?;
         if is_new {
+            crash_point!(CreateBefore);
             finish(path, &database.borrow_owner().marker)
                 .map_err(|why| EngineError::Open(format!("cannot create a store in {}: {why}", path.display())))?;
         }
+        crash_point!(CreateDone);
         Ok(Self { database: Arc::new(database), write_options: WriteOptions::default(), writing: Mutex::new(()) })
     }
 }

@@ -121,7 +121,7 @@ impl Pipeline {
     /// Makes the changes, or says why not. Returns when they are visible or, if so asked, durable.
     pub fn submit(&self, submission: Submission) -> Result<Settled> {
         self.check_alive()?;
-        let durable = submission.durable;
+        let durable = submission.durable && !mutated!(AcknowledgeBeforeSync);
         let slot = Slot::new(self.runtime());
         let lead = {
             let mut queue = self.queue.lock();
@@ -218,6 +218,7 @@ impl Pipeline {
     ) -> Result<(), (Reply, Error)> {
         let Submission { mut changes, purpose, durable, held, .. } = submission;
         let commit_ts = match purpose {
+            Purpose::CommitPoint if mutated!(EarlyCommitTs) => changes.first().map(|change| change.start_ts.next()),
             Purpose::Commit | Purpose::CommitPoint => match self.timestamp() {
                 Ok(ts) => Some(ts),
                 Err(why) => return Err((reply, why)),
@@ -227,6 +228,7 @@ impl Pipeline {
         };
         let start_ts = changes.first().map(|change| change.start_ts);
         if let (Purpose::Commit | Purpose::CommitPoint, Some(ts)) = (purpose, commit_ts) {
+            crash_point!(CommitTs);
             for change in &mut changes {
                 change.stamp(ts);
             }
@@ -249,7 +251,9 @@ impl Pipeline {
         if groups.is_empty() {
             return;
         }
+        crash_point!(BatchBefore);
         let applied = self.engine().apply(&groups).map_err(Error::from).and_then(|outcomes| {
+            crash_point!(BatchWritten);
             let mut newest = None;
             for ((group, member), outcome) in groups.iter().zip(&members).zip(&outcomes) {
                 match (outcome, member.purpose, member.start_ts) {
@@ -270,6 +274,7 @@ impl Pipeline {
                 }
             }
             self.publish(core, newest)?;
+            crash_point!(BatchPublished);
             Ok(outcomes)
         });
         match applied {
@@ -278,6 +283,7 @@ impl Pipeline {
                 let why = self.poison(why).to_string();
                 for member in members {
                     member.reply.fail(match member.purpose {
+                        _ if mutated!(UndeterminedAsConflict) => ErrorKind::InvalidArgument(why.clone()).into(),
                         Purpose::Commit | Purpose::CommitPoint => ErrorKind::Undetermined(why.clone()).into(),
                         Purpose::RollForward { .. } | Purpose::Collect | Purpose::Other => {
                             ErrorKind::Io(why.clone()).into()

@@ -65,6 +65,7 @@ impl Pipeline {
                         None => true,
                     },
                     // Memory also knows of holds, which leave nothing that could be collected.
+                    Guard::NoCommitAfter(_) if mutated!(SkipConflictCheck) => false,
                     Guard::NoCommitAfter(_) if submission.purpose == Purpose::Collect => true,
                     Guard::NoCommitAfter(ts) => match core.conflicts.check(row, ts) {
                         LastCommit::NotAfter => false,

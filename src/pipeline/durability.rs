@@ -185,30 +185,41 @@ impl Pipeline {
         let durability = &self.durability;
         let _syncing = Syncing { pipeline: self, was_panicking: std::thread::panicking() };
         durability.state.lock().wanted = false;
-        let view = self.current_view();
+        let mut view = self.current_view();
+        crash_point!(SyncBefore);
         let lease = self.lease_if_due();
+        crash_point!(LeaseBefore if lease.is_some());
         let extended = match lease {
             Some(lease) => self.engine().set_meta(&[(LEASE.into(), Some(lease.to_u64().to_be_bytes().to_vec()))]),
             None => Ok(()),
         };
-        let synced = extended.and_then(|()| self.engine().sync());
+        let mut synced = extended.and_then(|()| self.engine().sync());
+        if mutated!(SyncErrorIgnored) && synced.is_err() {
+            synced = self.engine().sync();
+        }
+        if mutated!(DurableSampledLate) {
+            view = self.current_view();
+        }
         if let Err(why) = synced {
             let error = self.poison(why.into());
             durability.state.lock().syncing = false;
             return Err(error);
         }
+        crash_point!(SyncReturned);
         if let Some(lease) = lease {
+            crash_point!(LeaseDurable);
             self.oracle().extend(lease);
         }
         durability.syncs.fetch_add(1, Ordering::Relaxed);
         let ts = view.read_ts;
         *durability.durable_view.lock() = view;
         durability.durable_ts.fetch_max(ts.to_u64(), Ordering::AcqRel);
+        crash_point!(SyncPublished);
         let mut answered = Vec::new();
         let mut state = durability.state.lock();
         state.syncing = false;
         state.waiting.retain(|(wanted, slot)| {
-            let answer = *wanted <= ts;
+            let answer = *wanted <= ts || mutated!(AnySyncAcknowledges);
             if answer {
                 answered.push(Arc::clone(slot));
             }

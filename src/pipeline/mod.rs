@@ -83,16 +83,20 @@ impl Pipeline {
             Some(bytes) => read_timestamp(&bytes)?,
             None => Timestamp::ZERO,
         };
+        let high_water = if mutated!(TimestampsReused) { Timestamp::ZERO } else { high_water };
         let oracle = LeasedOracle::new(high_water);
+        crash_point!(OpenBefore);
         let lease = oracle.first_lease(runtime.unix_millis());
         engine.set_meta(&[(LEASE.into(), Some(lease.to_u64().to_be_bytes().to_vec()))])?;
         engine.sync()?;
+        crash_point!(OpenLeased);
         oracle.extend(lease);
         let opened_at = oracle.next(runtime.unix_millis()).ok_or_else(out_of_timestamps)?;
 
         let view = engine.view()?;
         let any_lock = Page { range: &RowRange::all(), backwards: false, limit: 1 };
         let orphans = !view.locks(&any_lock)?.is_empty();
+        crash_point!(OpenScanned);
         let first = PinnedView::new(opened_at, view, orphans);
         let mut live = LiveViews::default();
         live.add(&first, runtime.elapsed());
@@ -129,6 +133,7 @@ impl Pipeline {
         let closed_well = self.failure.set("it was closed by its user".into()).is_ok();
         self.refuse_waiting_if_failed();
         if closed_well {
+            crash_point!(CloseSynced);
             // The next life may begin where this one ended. Without this it begins above the lease, which is as good.
             let last = self.oracle.last().to_u64().to_be_bytes().to_vec();
             let _ = self.engine.set_meta(&[(LEASE.into(), Some(last))]).and_then(|()| self.engine.sync());
@@ -174,6 +179,9 @@ impl Pipeline {
     pub fn durable_view(&self) -> Result<Arc<PinnedView>> {
         let durable = self.durability.view();
         let current = self.current_view();
+        if mutated!(SnapshotAtVisible) {
+            return Ok(current);
+        }
         if durable.read_ts == current.read_ts {
             // The same commits; the newer view may have fewer locks to look at.
             return Ok(current);
@@ -273,6 +281,7 @@ impl Pipeline {
             return Ok(());
         }
         let view = self.engine.view()?;
+        let check_locks = if mutated!(UnappliedReadLate) { !self.unapplied.lock().is_empty() } else { check_locks };
         let next = PinnedView::new(newest.map_or(read_ts, |ts| ts.max(read_ts)), view, check_locks);
         self.live.lock().add(&next, self.runtime.elapsed());
         let replaced = std::mem::replace(&mut *self.current.lock(), next);

@@ -20,12 +20,18 @@ pub struct Collect {
 /// Removes the record of the deletion, if it is still the row's newest version.
 pub fn collect(row: &Row, request: &Collect) -> RowChange {
     let mut change = RowChange::new(request.row.clone(), Timestamp::ZERO);
-    let deletion = row.write.as_ref().filter(|w| w.value.is_none() && w.commit_ts == request.deleted_at);
+    let deletion = row
+        .write
+        .as_ref()
+        .filter(|w| mutated!(CollectsLiveVersion) || (w.value.is_none() && w.commit_ts == request.deleted_at));
     if row.lock.is_some() {
         return change;
     }
     if deletion.is_some() {
         change.guards = vec![lock_as_read(row), Guard::NoCommitAfter(request.deleted_at)];
+        if mutated!(CollectsLiveVersion) {
+            change.guards.clear();
+        }
         change.write = Edit::Delete;
     }
     change.collected = Some(request.deleted_at);

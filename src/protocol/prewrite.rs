@@ -53,7 +53,7 @@ pub enum Prewritten {
 /// Locks the row for the transaction.
 pub fn prewrite(row: &Row, request: &Prewrite) -> Result<Step<Prewritten>, Refusal> {
     let txn = request.txn;
-    match outcome_of(row, txn) {
+    match outcome_of(row, txn).filter(|_| !mutated!(LateLockAccepted)) {
         Some(Status::RolledBack) => return Err(Refusal::RolledBack),
         Some(Status::Committed(commit_ts)) => return Ok(Step::Done(Prewritten::Committed(commit_ts))),
         None => {}

@@ -31,7 +31,9 @@ pub fn roll_back(row: &Row, request: &RollBack) -> Result<Step<()>, Refusal> {
     change.guards.push(lock_as_read(row));
     if row.status.is_none() {
         change.guards.push(Guard::NoRecordOf(txn.start_ts));
-        change.status = Edit::Put(Status::RolledBack);
+        if !mutated!(NoRollbackRecord) {
+            change.status = Edit::Put(Status::RolledBack);
+        }
     }
     if let Some(own) = own {
         change.lock = Edit::Delete;

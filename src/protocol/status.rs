@@ -74,6 +74,9 @@ pub fn check_status(primary: &Row, request: &CheckStatus) -> Result<Step<CommitP
         if txn.start_ts < primary.safe_point {
             return Err(Refusal::BelowSafePoint(primary.safe_point));
         }
+        if mutated!(StaleStatus) {
+            return Ok(Step::Done(CommitPoint::RolledBack));
+        }
         return end(primary, request);
     };
     if lock.primary != request.row {

@@ -65,6 +65,7 @@ impl Store {
             txn.put(&catalog, name_key(name).as_bytes(), id.0.to_be_bytes())?;
             Ok(id)
         })?;
+        crash_point!(KeyspaceCreated);
         Ok(self.handle(id, name))
     }
 
@@ -139,7 +140,7 @@ impl Store {
     pub(super) fn erase_dropped(&self) -> Result<()> {
         let Some(embedded) = &self.inner.embedded else { return Ok(()) };
         let pipeline = embedded.pipeline();
-        if pipeline.may_have_orphans() {
+        if pipeline.may_have_orphans() && !mutated!(DropLeavesOrphans) {
             return Ok(());
         }
         let catalog = self.catalog();
@@ -152,7 +153,9 @@ impl Store {
             if pipeline.oldest_read() < dropped_at {
                 continue;
             }
+            crash_point!(KeyspaceDropped);
             self.inner.engine.erase(KeyspaceId(id)).map_err(|why| pipeline.poison(why.into()))?;
+            crash_point!(KeyspaceErased);
             // By hand: the background must not queue for a permit that a caller of `close` may hold.
             let mut txn = self.begin()?;
             txn.delete(&catalog, &key)?;

@@ -247,6 +247,7 @@ impl Inner {
             None => pipeline.wait_durable(pipeline.current_view().read_ts),
         };
         pipeline.stop();
+        crash_point!(CloseDone);
         synced
     }
 

@@ -8,6 +8,7 @@ use super::Store;
 use crate::engine::{Page, RowRange};
 use crate::error::{Error, ErrorKind, Result};
 use crate::row::{Intent, Lock, RowKey, TxnId, Value, WriteRecord};
+use crate::timestamp::Timestamp;
 use crate::view::PinnedView;
 
 /// Rows of a range, and how far they reach.
@@ -38,7 +39,13 @@ impl Store {
 
     /// The row's value at the view.
     pub(super) fn read(&self, view: &PinnedView, row: &RowKey) -> Result<Option<Vec<u8>>> {
+        if mutated!(ReadsLatest) {
+            let newest = self.inner.engine.view()?;
+            let newest = PinnedView::new(Timestamp::MAX, newest, view.check_locks);
+            return newest.view.write(row)?.map_or(Ok(None), |write| read_write(&newest, row, write));
+        }
         if view.check_locks
+            && !mutated!(ReaderIgnoresLocks)
             && let Some(lock) = view.view.lock(row)?
             && let LockRead::Decides(value) = self.read_lock(view, row, &lock)?
         {
@@ -73,7 +80,7 @@ impl Store {
         let mut range = range.clone();
         let mut rest = None;
         let mut locks = VecDeque::new();
-        if view.check_locks {
+        if view.check_locks && !mutated!(ReaderIgnoresLocks) {
             locks = view.view.locks(&Page { range: &range, backwards, limit })?.into();
             if locks.len() >= limit
                 && let Some((last, _)) = locks.back()
@@ -145,7 +152,8 @@ impl Store {
 }
 
 fn read_write(view: &PinnedView, row: &RowKey, newest: WriteRecord) -> Result<Option<Vec<u8>>> {
-    let version = if newest.commit_ts <= view.read_ts { Some(newest) } else { view.view.version(row, view.read_ts)? };
+    let read_ts = if mutated!(SeesOneLess) { Timestamp::from_u64(view.read_ts.to_u64() - 1) } else { view.read_ts };
+    let version = if newest.commit_ts <= read_ts { Some(newest) } else { view.view.version(row, view.read_ts)? };
     match version {
         Some(WriteRecord { txn, value: Some(value), .. }) => fetch(view, row, txn, value).map(Some),
         Some(WriteRecord { value: None, .. }) | None => Ok(None),

@@ -232,6 +232,9 @@ impl Txn {
             return Err(Error::invalid("the savepoint is another transaction's"));
         }
         self.savepoints.truncate(position + 1);
+        if mutated!(SavepointLeaks) {
+            return Ok(());
+        }
         for (row, before) in self.undo.drain(undo..).rev() {
             let kept = before.as_ref().map_or(0, |before| size_of_write(&row, before));
             self.undo_bytes -= kept.max(ROW_OVERHEAD_BYTES);
@@ -273,7 +276,7 @@ impl Txn {
         }
         let request = CommitRequest {
             txn: self.id,
-            read_ts: self.view.read_ts,
+            read_ts: if mutated!(ConflictOnStartTs) { self.id.start_ts } else { self.view.read_ts },
             writes: &self.writes,
             protocol: self.options.protocol.unwrap_or(inner.options.protocol),
             durable,

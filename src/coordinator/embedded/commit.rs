@@ -46,6 +46,7 @@ impl Embedded {
                 };
                 changes.push(self.change(row, txn, read_ts, |as_read| one_phase(as_read, &request))?);
             }
+            crash_point!(OnePhaseBefore);
             let submission =
                 Submission { changes, purpose: Purpose::Commit, durable, alive: alive.clone(), held: held.take() };
             match self.pipeline.submit(submission)? {
@@ -71,14 +72,22 @@ impl Embedded {
         let secondaries = writes.iter().filter(|(row, _)| *row != primary);
         let rows: Vec<(&RowKey, &Mutation)> = writes.get_key_value(primary).into_iter().chain(secondaries).collect();
         let mut locks: Vec<(RowKey, Lock)> = Vec::with_capacity(rows.len());
+        crash_point!(PrewriteBefore);
         let prewritten =
             rows.chunks(self.group_rows()).try_for_each(|some| self.prewrite_rows(&this, some, &mut locks));
+        if mutated!(SecondariesFirst)
+            && prewritten.is_ok()
+            && let Some((_, secondaries @ [_, ..])) = locks.split_first()
+        {
+            self.commit_secondaries(&this, secondaries, self.pipeline.timestamp()?)?;
+        }
         let committed = prewritten.and_then(|()| self.commit_primary(&this, &locks, held));
         let commit_ts = match committed {
             Ok(commit_ts) => commit_ts,
             Err(why) => {
                 // A failed pipeline takes no changes any more; the locks are resolved in the store's next life.
                 if self.pipeline.failure().is_none() {
+                    crash_point!(PrewriteConflict if !locks.is_empty());
                     self.release(&locks, txn)?;
                 }
                 return Err(why);
@@ -87,9 +96,11 @@ impl Embedded {
         if let Some((_, secondaries @ [_, ..])) = locks.split_first() {
             // The commit point is behind: whatever fails from here on, nobody may be told that nothing was committed, and
             // this life of the store cannot finish what it has begun.
+            crash_point!(CommitPrimary);
             self.commit_secondaries(&this, secondaries, commit_ts)
                 .map_err(|why| Error::from(ErrorKind::Undetermined(self.pipeline.poison(why).to_string())))?;
         }
+        crash_point!(CommitSecondaries);
         if durable {
             self.pipeline.wait_durable(commit_ts)?;
         }
@@ -132,6 +143,8 @@ impl Embedded {
             let submission = Submission { changes, purpose: Purpose::Other, durable: false, alive, held: None };
             match self.pipeline.submit(submission)? {
                 Settled::Applied(_) => {
+                    crash_point!(PrewritePrimary if locks.is_empty());
+                    crash_point!(PrewriteBetween if !locks.is_empty());
                     locks.extend(put);
                     return Ok(());
                 }
@@ -143,6 +156,7 @@ impl Embedded {
     fn commit_primary(&self, this: &TwoPhase<'_>, locks: &[(RowKey, Lock)], held: Option<Held>) -> Result<Timestamp> {
         let Some(((row, lock), secondaries)) = locks.split_first() else { return Err(unstamped()) };
         let has_secondaries = !secondaries.is_empty();
+        crash_point!(PrewriteAll);
         // The pipeline stamps the change; what it stamps lies above every timestamp handed out before.
         let change = self.commit_change(this, row, lock, lock.min_commit_ts, has_secondaries)?;
         let purpose = if has_secondaries { Purpose::CommitPoint } else { Purpose::Commit };
@@ -166,6 +180,7 @@ impl Embedded {
             while let Some(done) = self.roll_forward(this, &locks, commit_ts, finishes)? {
                 locks.retain(|(row, _)| *row != done);
             }
+            crash_point!(CommitBetween if !finishes);
         }
         Ok(())
     }
@@ -212,6 +227,7 @@ impl Embedded {
     /// Lets go of locks that were taken in vain. Nobody else can have a request of this transaction under way, so the
     /// records of the roll-back need not stay.
     fn release(&self, locks: &[(RowKey, Lock)], txn: TxnId) -> Result<()> {
+        crash_point!(RollBackBefore);
         for some in locks.chunks(self.group_rows()) {
             let mut changes = Vec::with_capacity(some.len());
             for (row, lock) in some {
@@ -226,8 +242,10 @@ impl Embedded {
                 self.pipeline.submit(Submission { changes, purpose, durable: false, alive: Vec::new(), held: None })
             };
             submit(changes)?;
+            crash_point!(RollBackBetween);
             submit(some.iter().map(|(row, _)| forget(row.clone(), txn.start_ts)).collect())?;
         }
+        crash_point!(RollBackWritten);
         if !locks.is_empty() {
             self.counters.rolled_back.add(1);
         }

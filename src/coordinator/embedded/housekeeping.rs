@@ -108,6 +108,7 @@ impl Embedded {
             for (row, lock) in &locks {
                 if pipeline.is_orphan(lock.txn.start_ts) {
                     self.resolve_lock(row, lock)?;
+                    crash_point!(SweepBetween);
                     self.counters.swept.add(1);
                 }
             }
@@ -116,6 +117,7 @@ impl Embedded {
                 return Ok(false);
             }
         }
+        crash_point!(SweepDone);
         self.forget_ended(pipeline.opened_at())?;
         if pipeline.may_have_orphans() {
             pipeline.no_orphans_left()?;
@@ -129,31 +131,39 @@ impl Embedded {
         if engine.statuses(before, 1)?.is_empty() {
             return Ok(());
         }
+        crash_point!(SafePointBefore);
         let closing = |why: crate::engine::EngineError| self.pipeline.poison(why.into());
         engine.advance_safe_point(before).map_err(closing)?;
         engine.sync().map_err(closing)?;
+        crash_point!(SafePointDurable);
         loop {
             let ended = engine.statuses(before, PAGE_ROWS)?;
             if ended.is_empty() {
                 return Ok(());
             }
             self.make(ended.into_iter().map(|(row, start_ts)| forget(row, start_ts)).collect(), Purpose::Other)?;
+            crash_point!(ForgetBetween);
         }
     }
 
     /// Looks at the oldest `limit` records of deleted rows and collects those that nobody needs; the answer is how many
     /// there were to look at, and how many are gone.
     pub fn collect_page(&self, limit: usize) -> Result<(usize, usize)> {
-        let floor = self.pipeline.oldest_read().min(self.pipeline.durable_ts());
+        let mut floor = self.pipeline.oldest_read().min(self.pipeline.durable_ts());
+        if mutated!(CollectsTooEarly) {
+            floor = self.pipeline.current_view().read_ts;
+        }
         let deletions = self.pipeline.engine().deletions(floor, limit)?;
         let found = deletions.len();
         let mut gone = 0;
         for (deleted_at, row) in deletions {
             let as_read = self.pipeline.engine().row(&row, Timestamp::ZERO)?;
             let change = collect(&as_read, &Collect { row, deleted_at });
+            crash_point!(CollectBefore);
             if change.collected.is_some() && self.make(vec![change], Purpose::Collect)? {
                 gone += 1;
             }
+            crash_point!(CollectDone);
         }
         self.counters.collected.add(gone as u64);
         Ok((found, gone))

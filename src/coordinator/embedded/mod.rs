@@ -87,6 +87,7 @@ impl Coordinator for Embedded {
         self.pipeline.check_alive()?;
         let view = self.pipeline.current_view();
         let start_ts = self.pipeline.timestamp()?;
+        crash_point!(StartTs);
         let runtime = self.pipeline.runtime();
         let owner = self.owners.next(runtime.unix_millis(), runtime.random());
         Ok((view, TxnId { start_ts, owner }))
@@ -104,10 +105,14 @@ impl Coordinator for Embedded {
             self.commit_two_phase(request)?
         };
         self.pipeline.acknowledge(commit_ts);
+        crash_point!(CommitDone);
         Ok(commit_ts)
     }
 
     fn confirm(&self, read_ts: Timestamp) -> Result<()> {
+        if mutated!(ReadsNotConfirmed) {
+            return Ok(());
+        }
         self.pipeline.wait_durable(read_ts)
     }
 

@@ -8,7 +8,7 @@ use super::super::refused;
 use super::Embedded;
 use crate::error::{ErrorKind, Result};
 use crate::pipeline::{Purpose, Settled, Submission};
-use crate::protocol::{Asker, CheckStatus, CommitPoint, Refusal, Resolve, Step, check_status, resolve};
+use crate::protocol::{Asker, CheckStatus, CommitPoint, Refusal, Resolve, Step, check_status, forget, resolve};
 use crate::row::{Lock, Row, RowKey, TxnId};
 use crate::timestamp::Timestamp;
 
@@ -30,6 +30,7 @@ impl Embedded {
     /// Gives the verdict on the lock and carries it out; a live owner's lock stays.
     pub(super) fn resolve_lock(&self, row: &RowKey, lock: &Lock) -> Result<Resolved> {
         let txn = lock.txn;
+        crash_point!(ResolveLockSeen);
         let verdict = match self.pipeline.unapplied(txn.start_ts) {
             Some(commit_ts) => CommitPoint::Committed(commit_ts),
             // It may have ended since its lock was read; then somebody has resolved it.
@@ -38,7 +39,13 @@ impl Embedded {
             None => {
                 let primary = lock.primary.clone();
                 let request = CheckStatus { row: primary.clone(), txn, asker: Asker::Orphan };
-                match self.drive(&primary, txn.start_ts, Purpose::Other, |as_read| check_status(as_read, &request))? {
+                crash_point!(ResolveBeforeBack);
+                let asked = if mutated!(BackWithoutAsking) {
+                    Ok(CommitPoint::RolledBack)
+                } else {
+                    self.drive(&primary, txn.start_ts, Purpose::Other, |as_read| check_status(as_read, &request))?
+                };
+                match asked {
                     Ok(verdict) => verdict,
                     // The sweep has come to its end meanwhile.
                     Err(Refusal::BelowSafePoint(_)) if !self.is_locked_by(row, txn)? => return Ok(Resolved::Gone),
@@ -46,6 +53,13 @@ impl Embedded {
                 }
             }
         };
+        crash_point!(ResolveVerdict);
+        let verdict = match verdict {
+            CommitPoint::Committed(ts) if mutated!(ForwardAtWrongTs) => CommitPoint::Committed(ts.next()),
+            verdict => verdict,
+        };
+        crash_point!(ResolveBeforeForward if matches!(verdict, CommitPoint::Committed(_)));
+        crash_point!(ResolvePrimaryBack if verdict == CommitPoint::RolledBack);
         let purpose = match verdict {
             CommitPoint::Committed(commit_ts) => Purpose::RollForward { commit_ts, finishes: false },
             CommitPoint::Pending | CommitPoint::RolledBack => Purpose::Other,
@@ -53,6 +67,11 @@ impl Embedded {
         let request = Resolve { row: row.clone(), txn, verdict, shared: false };
         let done = self.drive(row, txn.start_ts, purpose, |as_read| resolve(as_read, &request))?;
         done.map_err(|why| refused(row, why, txn.start_ts))?;
+        if mutated!(RecoveryForgets) {
+            let forgotten = forget(lock.primary.clone(), txn.start_ts);
+            self.drive(row, txn.start_ts, Purpose::Other, |_| Ok(Step::Apply(Box::new(forgotten.clone()), ())))?.ok();
+        }
+        crash_point!(ResolveDone);
         match verdict {
             CommitPoint::Committed(_) => self.counters.rolled_forward.add(1),
             CommitPoint::RolledBack => self.counters.rolled_back.add(1),

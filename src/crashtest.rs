@@ -1,0 +1,171 @@
+//! The seam of the crash harness: named points at which a run can be stopped, and known mistakes that can be switched on.
+//!
+//! All of it exists only with the feature `crashtest`, which nothing but the harness in `tools/crashtest` asks for: in
+//! any other build `crash_point!` is nothing and `mutated!` is `false`.
+//!
+//! A point is a place in the code with a promise: what must hold if everything stops right there. The harness kills the
+//! process there, or crashes the simulated machine, and then asks the store to keep the promise. A mutant is a mistake that
+//! others have made in stores like this one; the harness shows its worth by finding each of them.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+macro_rules! crash_point {
+    ($point:ident $(if $condition:expr)?) => {
+        if true $(&& $condition)? {
+            $crate::crashtest::reach($crate::crashtest::Point::$point);
+        }
+    };
+}
+
+macro_rules! mutated {
+    ($mutant:ident) => {
+        $crate::crashtest::is_on($crate::crashtest::Mutant::$mutant)
+    };
+}
+
+macro_rules! named {
+    ($(#[$about:meta])* $kind:ident { $($variant:ident $name:literal $text:literal)* }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum $kind {
+            $(#[doc = $text] $variant,)*
+        }
+
+        impl $kind {
+            /// All of them.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// Its name, as the harness prints and reads it.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// What there is to say about it.
+            pub fn text(self) -> &'static str {
+                match self { $(Self::$variant => $text,)* }
+            }
+
+            /// The one of this name.
+            pub fn named(name: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|one| one.name() == name)
+            }
+        }
+    };
+}
+
+named! {
+    /// A place at which a run can be stopped; its text is the promise that holds there.
+    Point {
+        LeaseBefore "lease.before" "no timestamp above the durable lease has been handed out"
+        LeaseDurable "lease.durable" "a durable lease of which nothing was handed out is skipped by the next life"
+        StartTs "begin.start-ts" "a transaction that only has a name leaves nothing behind"
+        PrewriteBefore "prewrite.before" "no row is locked: the transaction never was"
+        PrewritePrimary "prewrite.primary" "the primary is locked: the transaction is rolled back"
+        PrewriteBetween "prewrite.between" "some rows are locked: the transaction is rolled back, all of its locks go"
+        PrewriteConflict "prewrite.conflict" "a conflict with some rows locked: those locks go, nothing was committed"
+        PrewriteAll "prewrite.all" "every row is locked and nothing decided: the transaction is rolled back"
+        CommitTs "commit.ts" "a commit timestamp alone commits nothing"
+        CommitPrimary "commit.primary" "committed at the primary with every secondary locked: all are rolled forward"
+        CommitBetween "commit.between" "some secondaries are versions: the others are rolled forward"
+        CommitSecondaries "commit.secondaries" "no lock is left and the commit stands"
+        CommitDone "commit.done" "as durable as was asked for, and not acknowledged: the commit stands"
+        OnePhaseBefore "one-phase.before" "nothing of the transaction is written"
+        BatchBefore "batch.before" "a batch that is not written changes nothing, and nobody in it was answered"
+        BatchWritten "batch.written" "written and not visible: whole in the log, or cut off with everything behind it"
+        BatchPublished "batch.published" "visible and not durable: others may read it, nobody is told"
+        RollBackBefore "roll-back.before" "the transaction's own locks are left: they are rolled back"
+        RollBackBetween "roll-back.between" "some locks are gone: the others are rolled back too"
+        RollBackWritten "roll-back.written" "the locks are gone and nothing of the transaction is seen"
+        ResolveLockSeen "resolve.lock-seen" "an orphan's lock stays until somebody else resolves it"
+        ResolveVerdict "resolve.verdict" "the verdict stands, whoever carries it out"
+        ResolveBeforeBack "resolve.before-back" "the primary is not rolled back yet: the next resolver does it"
+        ResolvePrimaryBack "resolve.primary-back" "the primary is rolled back: every secondary will be"
+        ResolveBeforeForward "resolve.before-forward" "the row stays locked, and the next resolver rolls it forward"
+        ResolveDone "resolve.done" "the row is resolved; resolving it again changes nothing"
+        SweepBetween "sweep.between" "some orphans are resolved, the others wait"
+        SweepDone "sweep.done" "no orphan is left, their records still are"
+        SafePointBefore "safe-point.before" "every record is there"
+        SafePointDurable "safe-point.durable" "records below the safe point may go, late requests are refused by it"
+        ForgetBetween "forget.between" "some records of ended transactions are gone"
+        CollectBefore "collect.before" "the record of a deletion is there"
+        CollectDone "collect.done" "the record of a deletion is gone and the row stays deleted"
+        HeartbeatBefore "heartbeat.before" "the lock's life ends as it was"
+        HeartbeatDone "heartbeat.done" "the lock lives longer"
+        OpenBefore "open.before" "nothing is changed by trying to open"
+        OpenLeased "open.leased" "timestamps of this life begin above those of all earlier ones"
+        OpenScanned "open.scanned" "orphans are known and not resolved"
+        CreateBefore "create.before" "a store whose creation was cut short is created again"
+        CreateDone "create.done" "an empty store is there"
+        SyncBefore "sync.before" "what is visible is not durable, and nobody was told that it is"
+        SyncReturned "sync.returned" "durable, and the watermark does not say so yet"
+        SyncPublished "sync.published" "the watermark says so, and nobody is told yet"
+        KeyspaceCreated "keyspace.created" "the keyspace is in the catalog, as durable as any commit"
+        KeyspaceDropped "keyspace.dropped" "the keyspace is gone and its rows are not: they are never seen again"
+        KeyspaceErased "keyspace.erased" "the rows are gone, the list of what to erase still names them"
+        CloseSynced "close.synced" "everything is durable; the next life begins above the lease"
+        CloseDone "close.done" "closed"
+    }
+}
+
+named! {
+    /// A known mistake; its text says which.
+    Mutant {
+        SkipConflictCheck "skip-conflict-check" "the combiner takes every row for unchanged"
+        ConflictOnStartTs "conflict-on-start-ts" "conflicts are judged on `start_ts` instead of `read_ts`"
+        SeesOneLess "sees-one-less" "a version committed exactly at the reader's timestamp is not seen"
+        ReaderIgnoresLocks "reader-ignores-locks" "readers never look at the lock column"
+        ReadsLatest "reads-latest" "reads show the newest state instead of the snapshot"
+        EarlyCommitTs "early-commit-ts" "the commit timestamp is taken before the last prewrite"
+        SecondariesFirst "secondaries-first" "secondaries are committed before the primary"
+        AcknowledgeBeforeSync "acknowledge-before-sync" "commits are acknowledged when they are visible"
+        SplitColumns "split-columns" "the lock column is written in a batch of its own"
+        BackWithoutAsking "back-without-asking" "an orphan's lock is rolled back without asking its primary"
+        NoRollbackRecord "no-rollback-record" "rolling back leaves no record"
+        ForwardAtWrongTs "forward-at-wrong-ts" "rolling forward makes up a commit timestamp"
+        StaleStatus "stale-status" "a verdict read earlier is used without making it final"
+        LateLockAccepted "late-lock-accepted" "a prewrite that comes after its transaction's end locks the row"
+        TtlOnOwnClock "ttl-on-own-clock" "a lock's life is measured on the client's wall clock"
+        TimestampsReused "timestamps-reused" "the oracle forgets its lease when the store is opened"
+        CollectsLiveVersion "collects-live-version" "collection takes the newest version whatever it is"
+        CollectsTooEarly "collects-too-early" "collection takes deletions that live transactions must know of"
+        BlindRetry "blind-retry" "a commit without an answer is taken for a conflict and tried again"
+        SyncErrorIgnored "sync-error-ignored" "a failed sync is repeated and believed"
+        UndeterminedAsConflict "undetermined-as-conflict" "a commit whose write failed is reported as aborted"
+        SavepointLeaks "savepoint-leaks" "what a savepoint took back is committed"
+        RecoveryForgets "recovery-forgets" "resolving one row takes away what says how the transaction ended"
+        DurableSampledLate "durable-sampled-late" "the durable watermark is sampled after the sync"
+        SnapshotAtVisible "snapshot-at-visible" "snapshots show what is not durable"
+        ReadsNotConfirmed "reads-not-confirmed" "answers are given though what they were computed from is not durable"
+        AnySyncAcknowledges "any-sync-acknowledges" "any sync that returns answers everybody who waits"
+        UnappliedReadLate "unapplied-read-late" "whether locks matter is read after the view is opened"
+        DropLeavesOrphans "drop-leaves-orphans" "a keyspace is erased while locks elsewhere have their primary in it"
+    }
+}
+
+/// Called at every point with its name.
+pub type Listener = Box<dyn Fn(Point) + Send + Sync>;
+
+static LISTENER: OnceLock<Listener> = OnceLock::new();
+static MUTANT: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// Has every point of this process call `listener`; only the first one counts.
+pub fn listen(listener: Listener) {
+    let _ = LISTENER.set(listener);
+}
+
+/// Switches one mistake on, for the whole process, or all off.
+pub fn mutate(mutant: Option<Mutant>) {
+    let index = mutant.map_or(usize::MAX, |mutant| mutant as usize);
+    MUTANT.store(index, Ordering::SeqCst);
+}
+
+pub(crate) fn reach(point: Point) {
+    if let Some(listener) = LISTENER.get() {
+        listener(point);
+    }
+}
+
+pub(crate) fn is_on(mutant: Mutant) -> bool {
+    MUTANT.load(Ordering::Relaxed) == mutant as usize
+}
