@@ -40,6 +40,10 @@ struct State {
     synced: BatchNumber,
     views: BTreeMap<BatchNumber, usize>,
     crashes: u64,
+    /// How many syncs from now one fails; 0: none does.
+    failing_sync: u64,
+    /// A sync has failed, and what it was to make durable never will be, nor anything behind it.
+    stays_volatile: bool,
 }
 
 /// What a crash left.
@@ -83,7 +87,14 @@ impl SimStorage {
         // Numbers are not used again: a view of a shared engine that was open must not show what is written from here on.
         state.synced = state.written;
         state.crashes += 1;
+        (state.failing_sync, state.stays_volatile) = (0, false);
         Crash { unsynced, lost }
+    }
+
+    /// The `nth` sync from now fails; 1 is the next. As on a real disk, a sync after it may succeed and proves nothing: until
+    /// the next crash nothing that was not durable before becomes so.
+    pub fn fail_sync(&self, nth: u64) {
+        self.state.lock().failing_sync = nth;
     }
 
     /// How many batches would be lost by the worst crash now.
@@ -220,7 +231,15 @@ impl Storage for SimStorage {
 
     fn sync(&self) -> Result<(), EngineError> {
         let mut state = self.alive()?;
-        state.synced = state.written;
+        let fails = state.failing_sync == 1;
+        state.failing_sync = state.failing_sync.saturating_sub(1);
+        if fails {
+            state.stays_volatile = true;
+            return Err(EngineError::Unknown("the simulated disk has failed to sync".into()));
+        }
+        if !state.stays_volatile {
+            state.synced = state.written;
+        }
         Ok(())
     }
 }
