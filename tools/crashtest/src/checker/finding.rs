@@ -1,0 +1,73 @@
+//! What was found, before it is told: the anomaly, where it shows, and who may have to do with it.
+
+use serde::Serialize;
+
+use crate::history::{History, Key, TxnIndex, Value};
+
+use super::anomaly::Anomaly;
+use super::writers::claims;
+
+/// Something wrong.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// What and where.
+    pub sight: Sight,
+    /// The transactions that may be needed to show it, the one where it shows among them.
+    pub involved: Vec<TxnIndex>,
+    /// The rows that may be needed to show it.
+    pub keys: Vec<Key>,
+}
+
+/// What is wrong, and where it shows. Two histories that have the same transactions can be asked whether they show the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Sight {
+    /// What it is called.
+    pub anomaly: Anomaly,
+    /// The transaction in which it shows.
+    pub transaction: u64,
+    /// The row, if it is about one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// What should have been: a JSON value for reads, a sentence otherwise.
+    pub expected: String,
+    /// What was.
+    pub found: String,
+}
+
+impl Finding {
+    /// A finding about a transaction's row.
+    pub fn of_row(
+        history: &History,
+        (anomaly, txn, key): (Anomaly, TxnIndex, Key),
+        expected: String,
+        found: String,
+        others: impl IntoIterator<Item = TxnIndex>,
+    ) -> Self {
+        let transaction = history.transaction(txn).id;
+        let key_text = Some(history.key(key).to_owned());
+        let mut involved = vec![txn];
+        involved.extend(others);
+        Self { sight: Sight { anomaly, transaction, key: key_text, expected, found }, involved, keys: vec![key] }
+    }
+
+    /// A finding about the timestamps of a transaction, and perhaps another one's.
+    pub fn of_times(
+        history: &History,
+        (anomaly, txn): (Anomaly, TxnIndex),
+        expected: String,
+        found: String,
+        other: Option<TxnIndex>,
+    ) -> Self {
+        let transaction = history.transaction(txn).id;
+        let mut involved = vec![txn];
+        involved.extend(other);
+        // A commit timestamp means something only beside a write, so one each has to stay.
+        let keys = involved.iter().filter_map(|txn| claims(history, *txn).next()).collect();
+        Self { sight: Sight { anomaly, transaction, key: None, expected, found }, involved, keys }
+    }
+}
+
+/// A value as JSON.
+pub fn told(history: &History, value: Value) -> String {
+    history.value(value).map_or_else(|| "null".to_owned(), |text| serde_json::Value::from(text).to_string())
+}

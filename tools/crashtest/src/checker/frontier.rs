@@ -1,0 +1,145 @@
+//! The committed rows as they are at one moment of the sweep.
+//!
+//! One record a key holds everything that a read or a commit asks for, so that it costs one look into memory. The running
+//! transaction's own writes are in the record too, under its number: nothing has to be cleared when the next one comes.
+//! An order of the keys and a set of those present exist only if the history has scans.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use crate::history::{History, Key, ScanRange, TxnIndex, Value};
+
+use super::sweep::Source;
+
+/// No transaction's index.
+pub const NOBODY: TxnIndex = TxnIndex::MAX;
+
+#[derive(Clone, Copy)]
+struct Row {
+    value: Value,
+    writer: TxnIndex,
+    /// The last that wrote or claimed it.
+    claimer: TxnIndex,
+    /// Whose own write `own` is.
+    owner: TxnIndex,
+    own: Value,
+}
+
+const ABSENT: Row = Row { value: Value::NONE, writer: NOBODY, claimer: NOBODY, owner: NOBODY, own: Value::NONE };
+
+/// The committed rows.
+pub struct Frontier<'h> {
+    history: &'h History,
+    rows: Vec<Row>,
+    order: Option<Order>,
+}
+
+/// What scans need.
+struct Order {
+    sorted: Vec<Key>,
+    ranks: Vec<u32>,
+    /// The ranks of rows that are there.
+    present: BTreeSet<u32>,
+    /// By key, the last scan that has dealt with it.
+    marks: Vec<u32>,
+    scan: u32,
+}
+
+impl Order {
+    fn new(history: &History) -> Self {
+        let mut sorted: Vec<Key> = history.keys().collect();
+        sorted.sort_unstable_by_key(|key| history.key(*key));
+        let mut ranks = vec![0; sorted.len()];
+        for (rank, key) in (0..).zip(&sorted) {
+            ranks[key.index()] = rank;
+        }
+        Self { ranks, present: BTreeSet::new(), marks: vec![0; sorted.len()], scan: 0, sorted }
+    }
+}
+
+impl<'h> Frontier<'h> {
+    /// The rows before the first transaction.
+    pub fn new(history: &'h History) -> Self {
+        let order = history.has_scans().then(|| Order::new(history));
+        let mut frontier = Self { history, rows: vec![ABSENT; history.key_count()], order };
+        for &(key, value) in history.initial() {
+            frontier.commit(NOBODY, key, value);
+        }
+        frontier
+    }
+
+    /// What a transaction must see in a row, and whose write that is.
+    pub fn seen_by(&self, txn: TxnIndex, key: Key) -> (Value, Source) {
+        let row = &self.rows[key.index()];
+        if row.owner == txn {
+            (row.own, Source::Own)
+        } else if row.writer == NOBODY {
+            (row.value, Source::Initial)
+        } else {
+            (row.value, Source::Other(row.writer))
+        }
+    }
+
+    /// From here on the transaction sees its own write.
+    pub fn lay_over(&mut self, txn: TxnIndex, key: Key, value: Value) {
+        let row = &mut self.rows[key.index()];
+        row.owner = txn;
+        row.own = value;
+    }
+
+    /// Notes who claims the row, and returns who did before.
+    pub fn claim(&mut self, txn: TxnIndex, key: Key) -> TxnIndex {
+        std::mem::replace(&mut self.rows[key.index()].claimer, txn)
+    }
+
+    /// From here on everybody sees the write.
+    pub fn commit(&mut self, txn: TxnIndex, key: Key, value: Value) {
+        let row = &mut self.rows[key.index()];
+        let was_there = row.value != Value::NONE;
+        row.value = value;
+        row.writer = txn;
+        let is_there = value != Value::NONE;
+        if let Some(order) = &mut self.order
+            && was_there != is_there
+        {
+            let rank = order.ranks[key.index()];
+            if is_there { order.present.insert(rank) } else { order.present.remove(&rank) };
+        }
+    }
+
+    /// The ranks of a range's keys.
+    pub fn ranks(&self, range: &ScanRange) -> Range<u32> {
+        let before = |key: &str| {
+            let sorted = self.order.as_ref().map_or(&[][..], |order| &order.sorted);
+            // There are no more keys than numbers for them.
+            u32::try_from(sorted.partition_point(|other| self.history.key(*other) < key)).unwrap_or(u32::MAX)
+        };
+        let from = before(&range.from);
+        let to = range.to.as_deref().map_or(u32::MAX, before);
+        from..to.max(from)
+    }
+
+    /// The place of a key in the order of keys.
+    pub fn rank(&self, key: Key) -> u32 {
+        self.order.as_ref().map_or(0, |order| order.ranks[key.index()])
+    }
+
+    /// From here on no key is marked.
+    pub fn begin_scan(&mut self) {
+        if let Some(order) = &mut self.order {
+            order.scan += 1;
+        }
+    }
+
+    /// Marks a key for this scan. False if it was marked before.
+    pub fn mark(&mut self, key: Key) -> bool {
+        self.order.as_mut().is_some_and(|order| std::mem::replace(&mut order.marks[key.index()], order.scan) != order.scan)
+    }
+
+    /// Rows of the range that are there and not marked; marks them.
+    pub fn unmarked(&mut self, range: Range<u32>) -> Vec<Key> {
+        let Some(Order { sorted, present, marks, scan, .. }) = &mut self.order else { return Vec::new() };
+        let keys = present.range(range).map(|rank| sorted[*rank as usize]);
+        keys.filter(|key| std::mem::replace(&mut marks[key.index()], *scan) != *scan).collect()
+    }
+}

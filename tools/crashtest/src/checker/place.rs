@@ -1,0 +1,193 @@
+//! A commit timestamp for each transaction of unknown outcome that somebody saw.
+//!
+//! The bounds come from one look at every step of the history. On each row, transactions decided to have committed are in the
+//! order of their snapshots, since they may not overlap; so a snapshot or a claim bounds only the last of them before it: the
+//! earlier ones are bounded by their successor.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::history::{History, InternedOp, Key, TxnIndex, Value};
+
+use super::writers::{claims, last_write};
+
+/// Transactions that must have committed, each with the earliest reader that saw it.
+pub type Evidence = FxHashMap<TxnIndex, TxnIndex>;
+
+/// Where a transaction was placed.
+pub struct Place {
+    /// When it took effect.
+    pub commit_ts: u64,
+    /// Who saw it first.
+    pub seen_by: TxnIndex,
+    /// Who else bounds the time.
+    pub bounded_by: Vec<TxnIndex>,
+}
+
+struct Bounds {
+    above: (u64, Option<TxnIndex>),
+    to: (u64, Option<TxnIndex>),
+}
+
+/// Places all of them.
+pub fn place(history: &History, commits: &[Option<u64>], evidence: &Evidence) -> FxHashMap<TxnIndex, Place> {
+    if evidence.is_empty() {
+        return FxHashMap::default();
+    }
+    let rows = Rows::new(history, evidence);
+    let mut bounds: FxHashMap<TxnIndex, Bounds> = evidence
+        .iter()
+        .map(|(&txn, &reader)| {
+            let transaction = history.transaction(txn);
+            let above = transaction.start_ts.unwrap_or(0).max(transaction.read_ts);
+            (txn, Bounds { above: (above, None), to: (history.transaction(reader).read_ts, None) })
+        })
+        .collect();
+    rows.bound_by_claims(history, commits, &mut bounds);
+    rows.bound_by_snapshots(history, &mut bounds);
+
+    let mut free = Free::new(history, commits);
+    let mut in_order: Vec<_> = bounds.into_iter().collect();
+    in_order.sort_unstable_by_key(|(txn, bounds)| (bounds.to.0, *txn));
+    let placed = in_order.into_iter().map(|(txn, Bounds { above, to })| {
+        let lowest = free.at_or_after(above.0.saturating_add(1));
+        // Without room it clashes with somebody, and whoever looks at timestamps will say so.
+        let commit_ts = if lowest <= to.0 || to.0 <= above.0 { lowest } else { to.0 };
+        free.take(commit_ts);
+        let bounded_by = above.1.into_iter().chain(to.1).collect();
+        (txn, Place { commit_ts, seen_by: evidence[&txn], bounded_by })
+    });
+    placed.collect()
+}
+
+/// The rows of the transactions to be placed: for each, who claims it, by read_ts.
+struct Rows<'h> {
+    claimers: FxHashMap<Key, Vec<(u64, TxnIndex)>>,
+    /// By text, for scans.
+    sorted: Vec<(&'h str, Key)>,
+}
+
+impl<'h> Rows<'h> {
+    fn new(history: &'h History, evidence: &Evidence) -> Self {
+        let mut claimers: FxHashMap<Key, Vec<(u64, TxnIndex)>> = FxHashMap::default();
+        for &txn in evidence.keys() {
+            for key in claims(history, txn) {
+                claimers.entry(key).or_default().push((history.transaction(txn).read_ts, txn));
+            }
+        }
+        for claimers in claimers.values_mut() {
+            claimers.sort_unstable();
+            claimers.dedup();
+        }
+        let mut sorted: Vec<_> = claimers.keys().map(|key| (history.key(*key), *key)).collect();
+        sorted.sort_unstable();
+        Self { claimers, sorted }
+    }
+
+    /// The last transaction to be placed whose snapshot of the row lies before `ts`.
+    fn last_before(&self, key: Key, ts: u64) -> Option<TxnIndex> {
+        let claimers = self.claimers.get(&key)?;
+        let before = claimers.partition_point(|(read_ts, _)| *read_ts < ts);
+        Some(claimers[before.checked_sub(1)?].1)
+    }
+
+    /// Whoever claims the row next must have seen it.
+    fn bound_by_claims(&self, history: &History, commits: &[Option<u64>], bounds: &mut FxHashMap<TxnIndex, Bounds>) {
+        for ((txn, transaction), commit_ts) in history.indexed().zip(commits) {
+            if commit_ts.is_none() && !bounds.contains_key(&txn) {
+                continue;
+            }
+            for key in claims(history, txn) {
+                if let Some(last) = self.last_before(key, transaction.read_ts)
+                    && let Some(Bounds { above, to }) = bounds.get_mut(&last)
+                    && transaction.read_ts > above.0
+                {
+                    *to = (*to).min((transaction.read_ts, Some(txn)));
+                }
+            }
+        }
+    }
+
+    /// Whoever looked at the row and did not see it came before.
+    fn bound_by_snapshots(&self, history: &History, bounds: &mut FxHashMap<TxnIndex, Bounds>) {
+        for (txn, transaction) in history.indexed().filter(|(_, transaction)| transaction.reads) {
+            let mut own = FxHashSet::default();
+            for op in history.ops(txn) {
+                match *op {
+                    InternedOp::Write(key, _) => {
+                        own.insert(key);
+                    }
+                    InternedOp::Read(key, value) | InternedOp::ReadForUpdate(key, value) if !own.contains(&key) => {
+                        self.bound_by_snapshot(history, (txn, transaction.read_ts), key, value, bounds);
+                    }
+                    InternedOp::Read(..) | InternedOp::ReadForUpdate(..) => {}
+                    InternedOp::Scan(scan) => {
+                        let range = history.scan(scan);
+                        let first = self.sorted.partition_point(|(text, _)| *text < &*range.from);
+                        let covered = self.sorted[first..].iter().take_while(|(text, _)| range.contains(text));
+                        let mut covered = covered.filter(|(_, key)| !own.contains(key)).peekable();
+                        if covered.peek().is_none() {
+                            continue;
+                        }
+                        let shown: FxHashMap<Key, Value> = history.rows(scan).iter().copied().collect();
+                        for (_, key) in covered {
+                            let value = shown.get(key).copied().unwrap_or(Value::NONE);
+                            self.bound_by_snapshot(history, (txn, transaction.read_ts), *key, value, bounds);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn bound_by_snapshot(
+        &self,
+        history: &History,
+        (txn, read_ts): (TxnIndex, u64),
+        key: Key,
+        value: Value,
+        bounds: &mut FxHashMap<TxnIndex, Bounds>,
+    ) {
+        if let Some(last) = self.last_before(key, read_ts)
+            && let Some(Bounds { above, to }) = bounds.get_mut(&last)
+            && read_ts < to.0
+            && last_write(history, last, key).is_some_and(|written| written != value)
+        {
+            *above = (*above).max((read_ts, Some(txn)));
+        }
+    }
+}
+
+/// The timestamps that nobody has.
+struct Free {
+    /// For a timestamp that is taken, one further on that may not be.
+    further: FxHashMap<u64, u64>,
+}
+
+impl Free {
+    fn new(history: &History, commits: &[Option<u64>]) -> Self {
+        let starts = history.transactions().iter().filter_map(|txn| txn.start_ts);
+        let taken = starts.chain(commits.iter().copied().flatten());
+        Self { further: taken.map(|ts| (ts, ts.saturating_add(1))).collect() }
+    }
+
+    fn take(&mut self, ts: u64) {
+        self.further.entry(ts).or_insert(ts.saturating_add(1));
+    }
+
+    /// The lowest at or after this one. The way is shortened for those who come later.
+    fn at_or_after(&mut self, ts: u64) -> u64 {
+        let mut way = Vec::new();
+        let mut at = ts;
+        while let Some(&next) = self.further.get(&at) {
+            if next == at {
+                break;
+            }
+            way.push(at);
+            at = next;
+        }
+        for passed in way {
+            self.further.insert(passed, at);
+        }
+        at
+    }
+}

@@ -1,0 +1,157 @@
+//! Names for reads that do not show what they should.
+//!
+//! The sweep knows what should have been read and by whom it was written. Who wrote what *was* read decides on the name; then
+//! what else the transaction saw, and when, may tell more: a second, different read of the same row, another row of a
+//! transaction of which one is missing, an acknowledgement that came before the reader began.
+
+use crate::history::{History, InternedOp, Key, Outcome, TxnIndex, Value};
+
+use super::anomaly::Anomaly;
+use super::finding::{Finding, told};
+use super::sweep::{Misplaced, Mismatch, Source};
+use super::writers::{Writers, last_write};
+
+/// Who may have written what was read. The order is from the likeliest to the least likely, should there be several.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Origin {
+    /// It had been there before, and the later the likelier. The number is the commit's distance from the snapshot.
+    Before(u64, Option<TxnIndex>),
+    /// It came later.
+    After(u64, TxnIndex),
+    /// The reader itself wrote it, later.
+    Itself,
+    /// Its writer overwrote it.
+    Intermediate(TxnIndex),
+    /// Its writer was aborted, or may not have committed.
+    Aborted(TxnIndex),
+    /// No writer is known.
+    Nowhere,
+}
+
+/// What the naming needs to know.
+pub struct Context<'h> {
+    /// The history.
+    pub history: &'h History,
+    /// When each transaction took effect.
+    pub commits: &'h [Option<u64>],
+    /// Who wrote what.
+    pub writers: &'h Writers,
+}
+
+impl Context<'_> {
+    /// Names a read.
+    pub fn name(&self, read: &Mismatch) -> Finding {
+        let origin = if read.by == Source::Own { Origin::Nowhere } else { self.origin(read) };
+        let expected_of = match read.by {
+            Source::Other(txn) => Some(txn),
+            Source::Initial | Source::Own => None,
+        };
+        let found_of = match origin {
+            Origin::Before(_, txn) => txn,
+            Origin::After(_, txn) | Origin::Intermediate(txn) | Origin::Aborted(txn) => Some(txn),
+            Origin::Itself | Origin::Nowhere => None,
+        };
+        let (anomaly, other_key) = match origin {
+            _ if read.by == Source::Own => (Anomaly::OwnWriteLost, None),
+            Origin::Aborted(_) => (Anomaly::AbortedRead, None),
+            Origin::Intermediate(_) => (Anomaly::IntermediateRead, None),
+            Origin::Nowhere if read.found != Value::NONE => (Anomaly::GarbageRead, None),
+            _ if self.reads_otherwise(read) => (Anomaly::NonRepeatableRead, None),
+            Origin::Before(..) | Origin::Nowhere => self.name_of_old(read, expected_of),
+            Origin::After(_, writer) => self.name_of_new(read, writer),
+            Origin::Itself => (Anomaly::FutureRead, None),
+        };
+        let others = expected_of.into_iter().chain(found_of);
+        let (expected, found) = (told(self.history, read.expected), told(self.history, read.found));
+        let mut finding = Finding::of_row(self.history, (anomaly, read.txn, read.key), expected, found, others);
+        finding.keys.extend(other_key);
+        finding
+    }
+
+    fn origin(&self, read: &Mismatch) -> Origin {
+        let read_ts = self.history.transaction(read.txn).read_ts;
+        let initial = (self.writers.initial(read.key) == read.found).then_some(Origin::Before(u64::MAX, None));
+        let written = self.writers.of(read.key, read.found).map(|txn| {
+            if last_write(self.history, txn, read.key) != Some(read.found) {
+                return if txn == read.txn { Origin::Itself } else { Origin::Intermediate(txn) };
+            }
+            match self.commits[txn as usize] {
+                _ if txn == read.txn => Origin::Itself,
+                Some(ts) if ts <= read_ts => Origin::Before(read_ts - ts, Some(txn)),
+                Some(ts) => Origin::After(ts - read_ts, txn),
+                None => Origin::Aborted(txn),
+            }
+        });
+        written.chain(initial).min().unwrap_or(Origin::Nowhere)
+    }
+
+    /// It should have seen a newer value.
+    fn name_of_old(&self, read: &Mismatch, missed: Option<TxnIndex>) -> (Anomaly, Option<Key>) {
+        let reader = self.history.transaction(read.txn);
+        let Some(missed) = missed else { return (self.name_of_set(read, Anomaly::StaleRead), None) };
+        let seen = |key, value| value != Value::NONE && last_write(self.history, missed, key) == Some(value);
+        if let Some(key) = self.find_external(read, |key, value| key != read.key && seen(key, value)) {
+            return (Anomaly::FracturedRead, Some(key));
+        }
+        let writer = self.history.transaction(missed);
+        let told = writer.outcome == Outcome::Committed && writer.ended.zip(reader.began).is_some_and(|(a, b)| a < b);
+        (if told { Anomaly::LostAcknowledgedWrite } else { self.name_of_set(read, Anomaly::StaleRead) }, None)
+    }
+
+    /// It saw a value too early.
+    fn name_of_new(&self, read: &Mismatch, writer: TxnIndex) -> (Anomaly, Option<Key>) {
+        let missed = |key, value| last_write(self.history, writer, key).is_some_and(|written| written != value);
+        match self.find_external(read, |key, value| key != read.key && missed(key, value)) {
+            Some(key) => (Anomaly::FracturedRead, Some(key)),
+            None => (self.name_of_set(read, Anomaly::FutureRead), None),
+        }
+    }
+
+    /// A scan that shows the wrong rows is called so; one that shows a wrong value is as bad as a read that does.
+    fn name_of_set(&self, read: &Mismatch, otherwise: Anomaly) -> Anomaly {
+        let scanned = matches!(self.history.ops(read.txn)[read.step], InternedOp::Scan(_));
+        let differs = (read.expected == Value::NONE) != (read.found == Value::NONE);
+        if scanned && differs { Anomaly::Phantom } else { otherwise }
+    }
+
+    /// Whether it read another value of the same row elsewhere.
+    fn reads_otherwise(&self, read: &Mismatch) -> bool {
+        self.find_external(read, |key, value| key == read.key && value != read.found).is_some()
+    }
+
+    /// The first of the rows that the reader was shown, and had not written itself, for which `wanted` holds.
+    fn find_external(&self, read: &Mismatch, wanted: impl Fn(Key, Value) -> bool) -> Option<Key> {
+        let mut own = rustc_hash::FxHashSet::default();
+        for op in self.history.ops(read.txn) {
+            match *op {
+                InternedOp::Write(key, _) => {
+                    own.insert(key);
+                }
+                InternedOp::Read(key, value) | InternedOp::ReadForUpdate(key, value) => {
+                    if wanted(key, value) && !own.contains(&key) {
+                        return Some(key);
+                    }
+                }
+                InternedOp::Scan(scan) => {
+                    let shown = self.history.rows(scan).iter();
+                    let mut seen = shown.filter(|(key, value)| wanted(*key, *value) && !own.contains(key));
+                    if let Some((key, _)) = seen.next() {
+                        return Some(*key);
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Names a row that a scan should not have shown in any state.
+    pub fn name_misplaced(&self, row: &Misplaced) -> Finding {
+        let place = (Anomaly::MalformedScan, row.txn, row.key);
+        let (expected, found) = if row.twice {
+            ("each row once", "a row twice")
+        } else {
+            ("rows of the range", "a row outside of the range")
+        };
+        Finding::of_row(self.history, place, expected.to_owned(), found.to_owned(), None)
+    }
+}

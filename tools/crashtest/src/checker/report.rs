@@ -1,0 +1,152 @@
+//! What is told of a history: counts, and a list of violations that somebody can look at.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::history::{History, Line, Outcome};
+
+use super::anomaly::Anomaly;
+use super::finding::Sight;
+use super::unknown::Decided;
+use super::writers::Writers;
+
+/// The checker's answer.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// The answer in a word.
+    pub verdict: Verdict,
+    /// How many transactions there are.
+    pub transactions: usize,
+    /// How many were acknowledged as committed.
+    pub committed: usize,
+    /// How many are known not to have committed.
+    pub aborted: usize,
+    /// How many had an unknown outcome.
+    pub unknown: usize,
+    /// How many of those, without a commit timestamp, somebody has seen nevertheless.
+    pub inferred: usize,
+    /// How many times a transaction wrote to a row what another one had written there. The checker cannot tell such values
+    /// apart, so it may overlook that the wrong one was read.
+    pub duplicate_values: usize,
+    /// The first violations of each kind of check.
+    pub violations: Vec<Violation>,
+    /// How many more there are.
+    pub more_violations: usize,
+}
+
+/// The answer in a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// A store with snapshot isolation can have answered so.
+    Consistent,
+    /// It cannot.
+    Violated,
+    /// Nobody was told that a transaction had committed, so there was nothing to check.
+    NothingChecked,
+}
+
+/// Something that a store with snapshot isolation does not do.
+#[derive(Debug, Serialize)]
+pub struct Violation {
+    /// What it is called.
+    pub anomaly: Anomaly,
+    /// The transaction in which it shows.
+    pub transaction: u64,
+    /// The row, if it is about one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// What should have been: a JSON value for reads, a sentence otherwise.
+    pub expected: String,
+    /// What was.
+    pub found: String,
+    /// Those of a smallest set that shows it.
+    pub transactions: Vec<u64>,
+    /// The smallest set, as a history of its own, with only the steps that matter. Empty if no small set shows it.
+    pub history: Vec<Line>,
+}
+
+impl Report {
+    pub(super) fn new(
+        history: &History,
+        writers: &Writers,
+        decided: &Decided,
+        violations: Vec<Violation>,
+        more_violations: usize,
+    ) -> Self {
+        let count = |outcome| history.transactions().iter().filter(|txn| txn.outcome == outcome).count();
+        let committed = count(Outcome::Committed);
+        let verdict = match (violations.len(), committed) {
+            (0, 0) => Verdict::NothingChecked,
+            (0, _) => Verdict::Consistent,
+            _ => Verdict::Violated,
+        };
+        Self {
+            verdict,
+            transactions: history.transactions().len(),
+            committed,
+            aborted: count(Outcome::Aborted),
+            unknown: count(Outcome::Unknown),
+            inferred: decided.inferred.len(),
+            duplicate_values: writers.duplicates(),
+            more_violations,
+            violations,
+        }
+    }
+}
+
+impl Violation {
+    pub(super) fn new(sight: Sight, involved: Vec<u64>, history: Vec<Line>) -> Self {
+        let Sight { anomaly, transaction, key, expected, found } = sight;
+        let told = history.iter().filter_map(|line| match line {
+            Line::Transaction(txn) => txn.id,
+            _ => None,
+        });
+        let transactions = if history.is_empty() { involved } else { told.collect() };
+        Self { anomaly, transaction, key, expected, found, transactions, history }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        for violation in &self.violations {
+            writeln!(f, "{violation}")?;
+        }
+        if self.more_violations > 0 {
+            writeln!(f, "… and {} more", self.more_violations)?;
+        }
+        if self.duplicate_values > 0 {
+            let count = self.duplicate_values;
+            writeln!(f, "note: {count} writes repeat another transaction's value for the row; the check is weaker for it")?;
+        }
+        let Self { transactions, committed, aborted, unknown, inferred, .. } = self;
+        write!(f, "{transactions} transactions: {committed} committed, {aborted} aborted, {unknown} unknown")?;
+        if *inferred > 0 {
+            write!(f, " ({inferred} of them seen)")?;
+        }
+        match self.verdict {
+            Verdict::Consistent => write!(f, "; consistent with snapshot isolation"),
+            Verdict::Violated => write!(f, "; {} violations", self.violations.len() + self.more_violations),
+            Verdict::NothingChecked => write!(f, "; nothing was checked"),
+        }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{} in transaction {}", self.anomaly.name(), self.transaction)?;
+        if let Some(key) = &self.key {
+            write!(f, ", key {key:?}")?;
+        }
+        writeln!(f, ": expected {}, found {}", self.expected, self.found)?;
+        for line in &self.history {
+            writeln!(f, "  {}", serde_json::to_string(line).map_err(|_| fmt::Error)?)?;
+        }
+        if self.history.is_empty() {
+            let names: Vec<_> = self.transactions.iter().map(u64::to_string).collect();
+            writeln!(f, "  transactions {}", names.join(", "))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,95 @@
+//! Who wrote a value.
+//!
+//! Values should be unique for each row, and mostly are; then an array by value is the whole index. Writers beyond the
+//! first, and deletions, which are never unique, go into a map. A value that two transactions wrote to one row cannot be
+//! attributed with certainty: the checker still judges by the value, but may miss that it was the wrong one's.
+
+use rustc_hash::FxHashMap;
+
+use crate::history::{History, InternedOp, Key, TxnIndex, Value};
+
+use super::frontier::NOBODY;
+
+/// Who wrote which value, in any outcome.
+pub struct Writers {
+    first: Vec<Option<(Key, TxnIndex)>>,
+    more: FxHashMap<(Key, Value), Vec<TxnIndex>>,
+    duplicates: usize,
+    initial: FxHashMap<Key, Value>,
+}
+
+impl Writers {
+    /// Looks at every write.
+    pub fn new(history: &History) -> Self {
+        let mut writers = Self {
+            first: vec![None; history.value_count()],
+            more: FxHashMap::default(),
+            duplicates: 0,
+            initial: history.initial().iter().copied().collect(),
+        };
+        for &(key, value) in history.initial() {
+            writers.add(key, value, NOBODY);
+        }
+        for (txn, transaction) in history.indexed() {
+            if !transaction.claims {
+                continue;
+            }
+            for op in history.ops(txn) {
+                if let InternedOp::Write(key, value) = *op {
+                    writers.add(key, value, txn);
+                }
+            }
+        }
+        writers
+    }
+
+    fn add(&mut self, key: Key, value: Value, txn: TxnIndex) {
+        let first = &mut self.first[value.index()];
+        if value != Value::NONE && first.is_none() {
+            *first = Some((key, txn));
+            return;
+        }
+        let known = first.filter(|(first, _)| *first == key).map(|(_, writer)| writer);
+        let others = self.more.entry((key, value)).or_default();
+        if known == Some(txn) || others.last() == Some(&txn) {
+            return;
+        }
+        if value != Value::NONE && (known.is_some() || !others.is_empty()) {
+            self.duplicates += 1;
+        }
+        others.push(txn);
+    }
+
+    /// The transactions that wrote this value to this row. Initial rows are nobody's.
+    pub fn of(&self, key: Key, value: Value) -> impl Iterator<Item = TxnIndex> {
+        let first = self.first[value.index()].filter(|(first, _)| *first == key).map(|(_, txn)| txn);
+        let more = self.more.get(&(key, value)).into_iter().flatten().copied();
+        first.into_iter().chain(more).filter(|txn| *txn != NOBODY)
+    }
+
+    /// What the row was before the first transaction.
+    pub fn initial(&self, key: Key) -> Value {
+        self.initial.get(&key).copied().unwrap_or(Value::NONE)
+    }
+
+    /// How many times a transaction wrote to a row what another one had written there.
+    pub fn duplicates(&self) -> usize {
+        self.duplicates
+    }
+}
+
+/// A transaction's last write to a row: what others may see of it.
+pub fn last_write(history: &History, txn: TxnIndex, key: Key) -> Option<Value> {
+    history.ops(txn).iter().rev().find_map(|op| match *op {
+        InternedOp::Write(written, value) if written == key => Some(value),
+        _ => None,
+    })
+}
+
+/// The rows that a transaction wrote or claimed, in order and perhaps repeated.
+pub fn claims(history: &History, txn: TxnIndex) -> impl Iterator<Item = Key> {
+    history.ops(txn).iter().filter_map(|op| match *op {
+        InternedOp::Write(key, _) | InternedOp::ReadForUpdate(key, _) => Some(key),
+        _ => None,
+    })
+}

@@ -1,0 +1,20 @@
+//! Histories of transactions, and a checker of snapshot isolation for them.
+//!
+//! A [`history::History`] says what clients did to a store and what they heard; [`checker::check`] says whether a store with
+//! snapshot isolation can have answered so, and if not, which anomaly it is and which few transactions show it.
+//!
+//! ```
+//! use percolite_crashtest::checker::check;
+//! use percolite_crashtest::history::History;
+//!
+//! let text = r#"
+//!     {"session": 1, "read_ts": 1, "commit_ts": 2, "outcome": "committed", "ops": [["w", "a", "1"]]}
+//!     {"session": 2, "read_ts": 3, "outcome": "committed", "ops": [["r", "a", null]]}
+//! "#;
+//! let report = check(&History::read(text.as_bytes())?);
+//! assert_eq!(report.violations[0].anomaly.name(), "stale-read");
+//! # Ok::<_, percolite_crashtest::history::Error>(())
+//! ```
+
+pub mod checker;
+pub mod history;
