@@ -21,6 +21,8 @@ pub struct Place {
     pub seen_by: TxnIndex,
     /// Who else bounds the time.
     pub bounded_by: Vec<TxnIndex>,
+    /// Whether there was room for it.
+    pub fits: bool,
 }
 
 struct Bounds {
@@ -51,10 +53,11 @@ pub fn place(history: &History, commits: &[Option<u64>], evidence: &Evidence) ->
     let placed = in_order.into_iter().map(|(txn, Bounds { above, to })| {
         let lowest = free.at_or_after(above.0.saturating_add(1));
         // Without room it clashes with somebody, and whoever looks at timestamps will say so.
-        let commit_ts = if lowest <= to.0 || to.0 <= above.0 { lowest } else { to.0 };
+        let fits = lowest <= to.0;
+        let commit_ts = if fits || to.0 <= above.0 { lowest } else { to.0 };
         free.take(commit_ts);
         let bounded_by = above.1.into_iter().chain(to.1).collect();
-        (txn, Place { commit_ts, seen_by: evidence[&txn], bounded_by })
+        (txn, Place { commit_ts, seen_by: evidence[&txn], bounded_by, fits })
     });
     placed.collect()
 }

@@ -18,7 +18,7 @@ use rustc_hash::FxHashMap;
 use crate::history::{History, Key, Outcome, TxnIndex, Value};
 
 use super::place::{Evidence, Place, place};
-use super::sweep::{Mismatch, Sweep, sweep};
+use super::sweep::{Mismatch, Source, Sweep, sweep};
 use super::writers::{claims, last_write};
 
 /// How many transactions that may have deleted a row are tried.
@@ -32,6 +32,13 @@ pub struct Decided {
     pub sweep: Sweep,
     /// Transactions that were decided to have committed, with those who are the reason for when.
     pub inferred: FxHashMap<TxnIndex, Place>,
+}
+
+impl Decided {
+    fn trouble(&self) -> usize {
+        let squeezed = self.inferred.values().filter(|place| !place.fits).count();
+        self.sweep.mismatches.len() + self.sweep.overlaps.len() + squeezed
+    }
 }
 
 /// Decides which transactions committed, and sweeps.
@@ -54,10 +61,8 @@ pub fn decide(history: &History) -> Decided {
         }
         let certain = if unique.is_empty() { deleted } else { unique };
         if !certain.is_empty() {
-            // The sweep goes by read_ts: the first is the earliest.
-            for (txn, reader) in certain {
-                evidence.entry(txn).or_insert(reader);
-            }
+            // The sweep goes by read_ts: the last to be entered is the earliest.
+            evidence.extend(certain.into_iter().rev());
             decided = attempt(history, &evidence);
         } else if let Some((candidates, reader)) = ambiguous {
             let tried = candidates.into_iter().map(|txn| {
@@ -65,8 +70,7 @@ pub fn decide(history: &History) -> Decided {
                 evidence.insert(txn, reader);
                 (attempt(history, &evidence), evidence)
             });
-            let trouble = |sweep: &Sweep| sweep.mismatches.len() + sweep.overlaps.len();
-            let Some(best) = tried.min_by_key(|(decided, _)| trouble(&decided.sweep)) else { return decided };
+            let Some(best) = tried.min_by_key(|(decided, _)| decided.trouble()) else { return decided };
             (decided, evidence) = best;
         } else {
             return decided;
@@ -107,13 +111,22 @@ impl Undecided {
         Self { by_write }
     }
 
-    /// Those that would explain a read.
+    /// Those that would explain a read, if it were evidence, and the earliest.
     fn candidates(&self, history: &History, read: &Mismatch, evidence: &Evidence) -> Vec<TxnIndex> {
         let Some(writers) = self.by_write.get(&(read.key, read.found)) else { return Vec::new() };
-        let read_ts = history.transaction(read.txn).read_ts;
-        // A value that is its alone is its, however impossible that is; a deletion has to be possible.
-        let possible = |txn: TxnIndex| writers.len() == 1 && read.found != Value::NONE || history.transaction(txn).read_ts < read_ts;
-        let open = writers.iter().copied().filter(|txn| *txn != read.txn && !evidence.contains_key(txn) && possible(*txn));
+        let read_ts = |txn| history.transaction(txn).read_ts;
+        // Where that was inferred it may still be moved down.
+        let overwritten = match read.by {
+            Source::Other(txn) => history.transaction(txn).committed_at().unwrap_or_else(|| read_ts(txn).saturating_add(1)),
+            Source::Initial | Source::Own => 0,
+        };
+        let open = writers.iter().copied().filter(|&txn| {
+            let newer = evidence.get(&txn).is_none_or(|reader| read_ts(*reader) > read_ts(read.txn));
+            // What is its alone is its, however impossible. A deletion has to fit between what it deletes and who misses it.
+            let alone = read.found != Value::NONE && writers.len() == 1;
+            let fits = overwritten <= read_ts(txn) && read_ts(txn) < read_ts(read.txn);
+            txn != read.txn && newer && (alone || fits)
+        });
         open.take(TRIED_MAX).collect()
     }
 }

@@ -19,8 +19,7 @@ use super::{History, Line, Op, Outcome, Transaction};
 pub struct Error {
     /// The line, counted from 1.
     pub line: usize,
-    /// What is wrong with it.
-    #[source]
+    /// What is wrong with it. Not the error's source, whose words it would repeat.
     pub problem: Problem,
 }
 

@@ -1,0 +1,426 @@
+//! A store with snapshot isolation, as simple as can be, whose clients take turns at random and record what they hear.
+//!
+//! It can be told to be wrong in one way. Nothing here is shared with the checker but the history's types.
+
+use std::collections::BTreeMap;
+
+use percolite_crashtest::history::{Line, Op, Outcome, Transaction};
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+
+/// What the clients do.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    pub transactions: usize,
+    pub sessions: usize,
+    pub keys: usize,
+    pub ops: usize,
+    /// Whether every transaction has that many operations, and not up to as many.
+    pub fixed: bool,
+    /// Whether values are lists that grow, so that each value tells those before it.
+    pub lists: bool,
+    /// Probabilities.
+    pub scans: f64,
+    pub claims: f64,
+    pub deletions: f64,
+    pub writes: f64,
+    pub roll_backs: f64,
+    pub unknown: f64,
+    pub crashes: f64,
+    /// Whether every timestamp that is not used by the history is lost, or more are.
+    pub dense: bool,
+    /// Whether transactions have a `start_ts`.
+    pub names: bool,
+    /// Whether a snapshot is a timestamp of its own instead of the newest commit's.
+    pub fresh: bool,
+    /// Whether values repeat.
+    pub repeats: bool,
+    pub flaw: Option<Flaw>,
+}
+
+impl Shape {
+    /// A few busy rows, and everything that can happen.
+    pub fn busy() -> Self {
+        Self {
+            transactions: 60,
+            sessions: 5,
+            keys: 6,
+            ops: 5,
+            fixed: false,
+            lists: false,
+            scans: 0.1,
+            claims: 0.1,
+            deletions: 0.2,
+            writes: 0.4,
+            roll_backs: 0.1,
+            unknown: 0.1,
+            crashes: 0.02,
+            dense: true,
+            names: true,
+            fresh: false,
+            repeats: false,
+            flaw: None,
+        }
+    }
+
+    /// One of many shapes.
+    pub fn random(dice: &mut StdRng) -> Self {
+        let often = |dice: &mut StdRng| if dice.random() { dice.random_range(0.0..0.3) } else { 0.0 };
+        Self {
+            transactions: dice.random_range(2..80),
+            sessions: dice.random_range(1..8),
+            keys: dice.random_range(1..10),
+            ops: dice.random_range(1..8),
+            fixed: false,
+            lists: false,
+            scans: often(dice),
+            claims: often(dice),
+            deletions: often(dice),
+            writes: dice.random_range(0.1..0.9),
+            roll_backs: often(dice),
+            unknown: often(dice),
+            crashes: often(dice) / 10.0,
+            dense: dice.random(),
+            names: dice.random(),
+            fresh: dice.random(),
+            repeats: false,
+            flaw: None,
+        }
+    }
+}
+
+/// A way to be wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flaw {
+    /// Conflicts are not looked for.
+    NoConflictCheck,
+    /// Claims are not conflicts.
+    ClaimsForgotten,
+    /// Reads show the newest value.
+    ReadsLatest,
+    /// Reads show other transactions' writes before they commit.
+    ReadsUncommitted,
+    /// Now and then a read shows the version before.
+    ReadsStale,
+    /// Reads do not show the transaction's own writes.
+    OwnWritesHidden,
+    /// Now and then a commit leaves out a write.
+    LosesWrites,
+    /// Now and then a commit is acknowledged and dropped.
+    LosesCommits,
+    /// Now and then a snapshot is older than it should be.
+    OldSnapshots,
+    /// Scans leave out rows now and then.
+    ScansMiss,
+    /// Scans show deleted rows.
+    ScansShowDeleted,
+    /// Now and then a roll-back commits.
+    RollBackCommits,
+    /// Now and then a timestamp is handed out twice.
+    ReusesTimestamps,
+}
+
+impl Flaw {
+    pub const ALL: [Self; 13] = [
+        Self::NoConflictCheck,
+        Self::ClaimsForgotten,
+        Self::ReadsLatest,
+        Self::ReadsUncommitted,
+        Self::ReadsStale,
+        Self::OwnWritesHidden,
+        Self::LosesWrites,
+        Self::LosesCommits,
+        Self::OldSnapshots,
+        Self::ScansMiss,
+        Self::ScansShowDeleted,
+        Self::RollBackCommits,
+        Self::ReusesTimestamps,
+    ];
+}
+
+#[derive(Clone, Default)]
+struct Row {
+    versions: Vec<(u64, Option<String>)>,
+    claimed_at: u64,
+    uncommitted: Option<Option<String>>,
+}
+
+struct Running {
+    txn: Transaction,
+    planned: usize,
+    own: BTreeMap<usize, Option<String>>,
+    claims: Vec<usize>,
+}
+
+/// A commit under way whose client is gone.
+struct Adrift {
+    read_ts: u64,
+    own: BTreeMap<usize, Option<String>>,
+    claims: Vec<usize>,
+}
+
+struct World {
+    shape: Shape,
+    dice: StdRng,
+    rows: Vec<Row>,
+    clock: u64,
+    newest: u64,
+    instant: u64,
+    values: u64,
+    adrift: Vec<Adrift>,
+    lines: Vec<Line>,
+}
+
+/// A history of such a store. The same seed and shape give the same history.
+pub fn history(seed: u64, shape: &Shape) -> Vec<Line> {
+    let mut world = World {
+        dice: StdRng::seed_from_u64(seed),
+        rows: vec![Row::default(); shape.keys],
+        clock: 0,
+        newest: 0,
+        instant: 0,
+        values: 0,
+        adrift: Vec::new(),
+        lines: Vec::new(),
+        shape: shape.clone(),
+    };
+    world.run();
+    world.lines
+}
+
+pub fn key(number: usize) -> String {
+    format!("k{number:02}")
+}
+
+impl World {
+    fn run(&mut self) {
+        if !self.shape.lists && self.dice.random() {
+            let there: Vec<usize> = (0..self.shape.keys).filter(|_| self.dice.random()).collect();
+            let mut rows = Vec::new();
+            for number in there {
+                let value = self.value();
+                self.rows[number].versions.push((0, Some(value.clone())));
+                rows.push((key(number), value));
+            }
+            self.lines.push(Line::Initial(rows));
+        }
+        let mut running: Vec<Option<Running>> = (0..self.shape.sessions).map(|_| None).collect();
+        let mut begun = 0;
+        while begun < self.shape.transactions || running.iter().any(Option::is_some) {
+            self.instant += 1;
+            self.drift();
+            if self.roll(self.shape.crashes) {
+                for session in &mut running {
+                    if let Some(running) = session.take() {
+                        self.give_up(running);
+                    }
+                }
+                self.adrift.clear();
+                self.lines.push(Line::Crash);
+            }
+            let session = self.dice.random_range(0..self.shape.sessions);
+            match running[session].take() {
+                None if begun < self.shape.transactions => {
+                    begun += 1;
+                    running[session] = Some(self.begin(session));
+                }
+                None => {}
+                Some(mut txn) if txn.txn.ops.len() < txn.planned => {
+                    self.step(&mut txn);
+                    running[session] = Some(txn);
+                }
+                Some(txn) => self.end(txn),
+            }
+        }
+    }
+
+    fn roll(&mut self, probability: f64) -> bool {
+        self.dice.random_bool(probability)
+    }
+
+    fn wrong(&mut self, flaw: Flaw, probability: f64) -> bool {
+        self.shape.flaw == Some(flaw) && self.roll(probability)
+    }
+
+    fn value(&mut self) -> String {
+        self.values += 1;
+        if self.shape.repeats { (self.values % 3).to_string() } else { self.values.to_string() }
+    }
+
+    fn tick(&mut self) -> u64 {
+        self.clock += if self.shape.dense { 1 } else { self.dice.random_range(1..5) };
+        self.clock
+    }
+
+    fn begin(&mut self, session: usize) -> Running {
+        let mut read_ts = if self.shape.fresh { self.tick() } else { self.newest };
+        if self.wrong(Flaw::OldSnapshots, 0.1) {
+            read_ts = read_ts.saturating_sub(self.dice.random_range(1..10));
+        }
+        let start_ts = self.shape.names.then(|| self.tick());
+        let txn = Transaction {
+            id: None,
+            session: session as u64,
+            start_ts,
+            read_ts,
+            commit_ts: None,
+            outcome: Outcome::Aborted,
+            began: Some(self.instant),
+            ended: None,
+            ops: Vec::new(),
+        };
+        let least = if self.shape.fixed { self.shape.ops } else { 1 };
+        let planned = self.dice.random_range(least..=self.shape.ops);
+        Running { txn, planned, own: BTreeMap::new(), claims: Vec::new() }
+    }
+
+    fn read(&mut self, running: &Running, number: usize) -> Option<String> {
+        if let Some(own) = running.own.get(&number)
+            && self.shape.flaw != Some(Flaw::OwnWritesHidden)
+        {
+            return own.clone();
+        }
+        if self.shape.flaw == Some(Flaw::ReadsUncommitted)
+            && let Some(value) = &self.rows[number].uncommitted
+        {
+            return value.clone();
+        }
+        let latest = self.shape.flaw == Some(Flaw::ReadsLatest);
+        let stale = self.wrong(Flaw::ReadsStale, 0.1);
+        let read_ts = if latest { u64::MAX } else { running.txn.read_ts };
+        let mut versions = self.rows[number].versions.iter().rev().skip_while(|(ts, _)| *ts > read_ts);
+        if stale {
+            versions.next();
+        }
+        versions.next().and_then(|(_, value)| value.clone())
+    }
+
+    fn step(&mut self, running: &mut Running) {
+        let number = self.dice.random_range(0..self.shape.keys);
+        if self.roll(self.shape.scans) {
+            let other = self.dice.random_range(0..=self.shape.keys);
+            let (from, end) = (number.min(other), if other == number { self.shape.keys } else { number.max(other) });
+            let mut rows = Vec::new();
+            for number in from..end {
+                let shown = self.read(running, number);
+                let missed = self.wrong(Flaw::ScansMiss, 0.1);
+                if let Some(value) = shown {
+                    if !missed {
+                        rows.push((key(number), value));
+                    }
+                } else if self.shape.flaw == Some(Flaw::ScansShowDeleted)
+                    && let Some((_, Some(value))) = self.rows[number].versions.iter().rev().nth(1)
+                {
+                    rows.push((key(number), value.clone()));
+                }
+            }
+            let to = (end < self.shape.keys || self.dice.random()).then(|| key(end));
+            running.txn.ops.push(Op::Scan { from: key(from), to, rows });
+            return;
+        }
+        if self.roll(self.shape.writes) {
+            let mut value = (!self.roll(self.shape.deletions)).then(|| self.value());
+            if self.shape.lists {
+                // A list is read to be appended to.
+                let old = self.read(running, number);
+                running.txn.ops.push(Op::Read(key(number), old.clone()));
+                value = value.map(|value| old.map_or(value.clone(), |old| format!("{old},{value}")));
+            }
+            running.txn.ops.push(Op::Write(key(number), value.clone()));
+            self.rows[number].uncommitted = Some(value.clone());
+            running.own.insert(number, value);
+            running.claims.push(number);
+            return;
+        }
+        let value = self.read(running, number);
+        let op = if self.roll(self.shape.claims) {
+            running.claims.push(number);
+            Op::ReadForUpdate(key(number), value)
+        } else {
+            Op::Read(key(number), value)
+        };
+        running.txn.ops.push(op);
+    }
+
+    fn conflicts(&self, read_ts: u64, claims: &[usize]) -> bool {
+        self.shape.flaw != Some(Flaw::NoConflictCheck) && claims.iter().any(|number| self.rows[*number].claimed_at > read_ts)
+    }
+
+    fn apply(&mut self, own: &BTreeMap<usize, Option<String>>, claims: &[usize]) -> u64 {
+        let commit_ts = if self.wrong(Flaw::ReusesTimestamps, 0.05) { self.clock.max(1) } else { self.tick() };
+        for number in claims {
+            if self.shape.flaw != Some(Flaw::ClaimsForgotten) || own.contains_key(number) {
+                self.rows[*number].claimed_at = commit_ts;
+            }
+        }
+        if !self.wrong(Flaw::LosesCommits, 0.1) {
+            for (number, value) in own {
+                if !self.wrong(Flaw::LosesWrites, 0.1) {
+                    self.rows[*number].versions.push((commit_ts, value.clone()));
+                }
+            }
+        }
+        self.newest = commit_ts;
+        commit_ts
+    }
+
+    fn end(&mut self, mut running: Running) {
+        if self.roll(self.shape.unknown) {
+            self.give_up(running);
+            return;
+        }
+        for number in &running.claims {
+            self.rows[*number].uncommitted = None;
+        }
+        running.txn.ended = Some(self.instant);
+        let rolled_back = self.roll(self.shape.roll_backs);
+        if rolled_back && self.wrong(Flaw::RollBackCommits, 0.5) {
+            self.apply(&running.own, &running.claims);
+        }
+        if !rolled_back && !self.conflicts(running.txn.read_ts, &running.claims) {
+            running.txn.outcome = Outcome::Committed;
+            running.txn.commit_ts = match running.claims[..] {
+                [] => self.dice.random::<bool>().then_some(running.txn.read_ts),
+                _ => Some(self.apply(&running.own, &running.claims)),
+            };
+        }
+        self.lines.push(Line::Transaction(running.txn));
+    }
+
+    /// The client hears nothing; the commit happens now, later, or never, or had not been asked for.
+    fn give_up(&mut self, mut running: Running) {
+        for number in &running.claims {
+            self.rows[*number].uncommitted = None;
+        }
+        if running.txn.ops.len() < running.planned {
+            self.lines.push(Line::Transaction(running.txn));
+            return;
+        }
+        running.txn.outcome = Outcome::Unknown;
+        running.txn.ended = self.dice.random::<bool>().then_some(self.instant);
+        let commits = !self.conflicts(running.txn.read_ts, &running.claims) && !running.claims.is_empty();
+        match self.dice.random_range(0..4) {
+            0 if commits => {
+                let commit_ts = self.apply(&running.own, &running.claims);
+                running.txn.commit_ts = self.dice.random::<bool>().then_some(commit_ts);
+            }
+            1 | 2 if commits => {
+                let Running { txn: Transaction { read_ts, .. }, own, claims, .. } = &running;
+                self.adrift.push(Adrift { read_ts: *read_ts, own: own.clone(), claims: claims.clone() });
+            }
+            _ => {}
+        }
+        self.lines.push(Line::Transaction(running.txn));
+    }
+
+    fn drift(&mut self) {
+        if self.adrift.is_empty() || !self.roll(0.1) {
+            return;
+        }
+        let at = self.dice.random_range(0..self.adrift.len());
+        let Adrift { read_ts, own, claims } = self.adrift.swap_remove(at);
+        if !self.conflicts(read_ts, &claims) {
+            self.apply(&own, &claims);
+        }
+    }
+}
