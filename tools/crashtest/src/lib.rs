@@ -17,4 +17,13 @@
 //! ```
 
 pub mod checker;
+pub mod client;
+pub mod dice;
 pub mod history;
+pub mod invariants;
+pub mod ledger;
+pub mod recorder;
+pub mod sim;
+pub mod value;
+pub mod violation;
+pub mod workload;

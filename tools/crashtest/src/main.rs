@@ -27,6 +27,78 @@ enum Command {
     ///
     /// Exit code 0: it is consistent. 1: it is not, or no transaction in it was committed. 2: it is not a history.
     Check(CheckArgs),
+    /// Simulate histories.
+    Sim(SimArgs),
+}
+
+#[derive(clap::Args)]
+struct SimArgs {
+    #[arg(long)]
+    mode: Option<percolite_crashtest::sim::Mode>,
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    #[arg(long, default_value_t = 1)]
+    count: u64,
+    #[arg(long)]
+    trace: bool,
+    #[arg(long)]
+    twice: bool,
+    #[arg(long)]
+    mutant: Option<String>,
+    #[arg(long)]
+    stop: bool,
+}
+
+fn run_sim(args: &SimArgs) -> ExitCode {
+    use percolite_crashtest::sim::{Mode, Scheduler, run};
+    Scheduler::listen();
+    if let Some(name) = &args.mutant {
+        percolite::crashtest::mutate(percolite::crashtest::Mutant::named(name));
+    }
+    let (mut bad, mut txns, mut committed, mut lost, mut skewed, mut settled, mut steps) = (0, 0, 0, 0, 0, 0, 0);
+    let mut hits = std::collections::BTreeMap::new();
+    let began = std::time::Instant::now();
+    for seed in args.seed..args.seed + args.count {
+        let mode = args.mode.unwrap_or(if seed % 2 == 0 { Mode::Embedded } else { Mode::Shared });
+        let run1 = run(mode, seed, args.trace);
+        if args.twice {
+            let again = run(mode, seed, false);
+            if again.digest != run1.digest {
+                println!("seed {seed}: digest differs");
+            }
+        }
+        for line in &run1.trace {
+            println!("{line}");
+        }
+        txns += run1.transactions;
+        committed += run1.committed;
+        lost += run1.lost;
+        skewed += run1.skewed;
+        settled += run1.settled;
+        steps += run1.steps;
+        for (point, count) in &run1.hits {
+            *hits.entry(*point).or_insert(0) += count;
+        }
+        if !run1.broken.is_empty() {
+            bad += 1;
+            println!("seed {seed} {mode:?}:");
+            for broken in run1.broken.iter().take(3) {
+                println!("   {broken}");
+            }
+            if args.stop {
+                break;
+            }
+        }
+    }
+    println!(
+        "{bad} bad of {}; {txns} txns {committed} committed {lost} lost {skewed} skewed {settled} settled {steps} steps in {:?}",
+        args.count,
+        began.elapsed()
+    );
+    for point in percolite::crashtest::Point::ALL {
+        println!("{:>8} {}", hits.get(point).unwrap_or(&0), point.name());
+    }
+    ExitCode::SUCCESS
 }
 
 #[derive(clap::Args)]
@@ -39,7 +111,10 @@ struct CheckArgs {
 }
 
 fn main() -> ExitCode {
-    let Command::Check(args) = Cli::parse().command;
+    let args = match Cli::parse().command {
+        Command::Check(args) => args,
+        Command::Sim(args) => return run_sim(&args),
+    };
     run_check(&args).unwrap_or_else(|why| {
         eprintln!("error: {}", format!("{why:#}").replace('\n', " "));
         ExitCode::from(2)

@@ -24,10 +24,8 @@ pub fn conflict(history: &History, overlap: &Overlap) -> Finding {
     let both_write = [first, second].iter().all(|txn| last_write(history, *txn, key).is_some());
     let lost = both_write && read_first == Some(true);
     let anomaly = if lost { Anomaly::LostUpdate } else { Anomaly::WriteConflict };
-    let expected = format!(
-        "nobody else's commit between its read_ts {} and its own",
-        history.transaction(second).read_ts
-    );
+    let expected =
+        format!("nobody else's commit between its read_ts {} and its own", history.transaction(second).read_ts);
     let found = format!("transaction {} in between", history.transaction(first).id);
     Finding::of_row(history, (anomaly, second, key), expected, found, [first])
 }
@@ -37,8 +35,8 @@ pub fn own_timestamps<'h>(history: &'h History, commits: &'h [Option<u64>]) -> i
     history.indexed().zip(commits).filter_map(|((txn, transaction), commit_ts)| {
         let read_ts = transaction.read_ts;
         let (expected, found) = match (transaction.start_ts, *commit_ts) {
-            (Some(start_ts), _) if start_ts <= read_ts => {
-                (format!("a start_ts above its read_ts {read_ts}"), format!("start_ts {start_ts}"))
+            (Some(start_ts), _) if start_ts < read_ts => {
+                (format!("a start_ts not below its read_ts {read_ts}"), format!("start_ts {start_ts}"))
             }
             (Some(start_ts), Some(commit_ts)) if commit_ts <= start_ts => {
                 (format!("a commit_ts above its start_ts {start_ts}"), format!("commit_ts {commit_ts}"))
@@ -74,14 +72,17 @@ pub fn reuse<'h>(history: &'h History, commits: &'h [Option<u64>]) -> impl Itera
     })
 }
 
-/// Sessions that went back in time. The lines of a session are in the order in which it ran them.
+/// Sessions that went back in time. The lines of a session are in the order in which it ran them. What a transaction has read
+/// counts once it is acknowledged: before that a store may take it back.
 pub fn sessions(history: &History) -> impl Iterator<Item = Finding> {
     let mut last: FxHashMap<u64, (u64, TxnIndex)> = FxHashMap::default();
     history.indexed().filter_map(move |(txn, transaction)| {
         let known = last.entry(transaction.session).or_insert((0, txn));
         let (least, whose) = *known;
-        let commit_ts = transaction.committed_at().filter(|_| transaction.is_acknowledged());
-        *known = (*known).max((commit_ts.unwrap_or(0).max(transaction.read_ts), txn));
+        if transaction.is_acknowledged() {
+            let commit_ts = transaction.committed_at().unwrap_or(0);
+            *known = (*known).max((commit_ts.max(transaction.read_ts), txn));
+        }
         (transaction.read_ts < least).then(|| {
             let expected = format!("a read_ts of at least {least}, as the session has seen or committed");
             let found = format!("read_ts {}", transaction.read_ts);
@@ -93,11 +94,11 @@ pub fn sessions(history: &History) -> impl Iterator<Item = Finding> {
 /// Snapshots older than what was acknowledged before they were asked for.
 pub fn real_time(history: &History) -> impl Iterator<Item = Finding> {
     let acknowledged = history.indexed().filter(|(_, txn)| txn.is_acknowledged());
-    let mut acknowledged: Vec<(u64, u64, TxnIndex)> = acknowledged
-        .filter_map(|(index, txn)| Some((txn.ended?, txn.committed_at()?, index)))
-        .collect();
+    let mut acknowledged: Vec<(u64, u64, TxnIndex)> =
+        acknowledged.filter_map(|(index, txn)| Some((txn.ended?, txn.committed_at()?, index))).collect();
     acknowledged.sort_unstable();
-    let mut began: Vec<(u64, TxnIndex)> = history.indexed().filter_map(|(index, txn)| Some((txn.began?, index))).collect();
+    let mut began: Vec<(u64, TxnIndex)> =
+        history.indexed().filter_map(|(index, txn)| Some((txn.began?, index))).collect();
     began.sort_unstable();
 
     let mut acknowledged = acknowledged.into_iter().peekable();

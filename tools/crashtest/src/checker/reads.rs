@@ -8,7 +8,7 @@ use crate::history::{History, InternedOp, Key, Outcome, TxnIndex, Value};
 
 use super::anomaly::Anomaly;
 use super::finding::{Finding, told};
-use super::sweep::{Misplaced, Mismatch, Source};
+use super::sweep::{Mismatch, Misplaced, Source};
 use super::writers::{Writers, last_write};
 
 /// Who may have written what was read. The order is from the likeliest to the least likely, should there be several.

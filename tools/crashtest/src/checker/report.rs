@@ -118,7 +118,10 @@ impl fmt::Display for Report {
         }
         if self.duplicate_values > 0 {
             let count = self.duplicate_values;
-            writeln!(f, "note: {count} writes repeat another transaction's value for the row; the check is weaker for it")?;
+            writeln!(
+                f,
+                "note: {count} writes repeat another transaction's value for the row; the check is weaker for it"
+            )?;
         }
         let Self { transactions, committed, aborted, unknown, inferred, .. } = self;
         write!(f, "{transactions} transactions: {committed} committed, {aborted} aborted, {unknown} unknown")?;

@@ -23,7 +23,7 @@ pub enum Line<S = String> {
 }
 
 /// What one transaction did and heard.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Transaction<S = String> {
     /// Its name in reports. Without one it is called by the number of its line.
     #[serde(rename = "txn", skip_serializing_if = "Option::is_none")]

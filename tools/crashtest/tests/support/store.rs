@@ -343,7 +343,8 @@ impl World {
     }
 
     fn conflicts(&self, read_ts: u64, claims: &[usize]) -> bool {
-        self.shape.flaw != Some(Flaw::NoConflictCheck) && claims.iter().any(|number| self.rows[*number].claimed_at > read_ts)
+        self.shape.flaw != Some(Flaw::NoConflictCheck)
+            && claims.iter().any(|number| self.rows[*number].claimed_at > read_ts)
     }
 
     fn apply(&mut self, own: &BTreeMap<usize, Option<String>>, claims: &[usize]) -> u64 {

@@ -1,0 +1,286 @@
+//! A client: runs one transaction after another on a store and enters each in the ledger.
+
+use percolite::engine::Engine;
+use percolite::{
+    CommitProtocol, Durability, Error, ErrorKind, Keyspace, RetryLimits, Store, Timestamp, Txn, TxnOptions,
+};
+
+use crate::dice::Dice;
+use crate::history::{Op, Outcome, Transaction};
+use crate::ledger::{Answer, Entry, MARKERS};
+use crate::recorder::Recorded;
+use crate::value::{Stamp, seal};
+use crate::workload::{Workload, skewed};
+
+/// How often a transaction on every row may meet a lock that has to be resolved first.
+const TOUCHES_MAX: usize = 3;
+
+/// Where a client enters what it does. It must not depend on the store: what was entered survives the store's death.
+pub trait Sink: Send + Sync {
+    /// A clock that all clients share and that never goes back; two moments are never the same.
+    fn now(&self) -> u64;
+    /// A number that no transaction had before.
+    fn number(&self) -> u64;
+    /// Enters a transaction whose commit is about to be asked for.
+    fn asked(&self, number: u64, entry: Entry);
+    /// Enters an answer.
+    fn answered(&self, number: u64, answer: Answer);
+}
+
+/// What the clients of a run do.
+#[derive(Clone, Copy, Debug)]
+pub struct Habits {
+    /// How transactions commit.
+    pub protocol: CommitProtocol,
+    /// When they are acknowledged.
+    pub durability: Durability,
+    /// One value in so many is long; 0: none is.
+    pub long_values: usize,
+}
+
+/// See the [module](self).
+pub struct Client<'a> {
+    /// The store that it uses.
+    pub store: &'a Store,
+    /// The engine below, to look up when a transaction was committed that the store retried by itself.
+    pub engine: &'a dyn Engine,
+    /// Where its rows are.
+    pub rows: Keyspace,
+    /// Its number.
+    pub session: u64,
+    /// Which life of the store it belongs to.
+    pub life: u32,
+    /// Its choices.
+    pub dice: Dice,
+    /// Its ways.
+    pub habits: Habits,
+    /// Its ledger.
+    pub sink: &'a dyn Sink,
+    /// How many transactions it has begun.
+    pub begun: u64,
+    /// A keyspace in which it writes now and then, so that transactions span two.
+    pub beside: Option<Keyspace>,
+    /// How often it has seen write skew where nothing forbids it.
+    pub skewed: u64,
+}
+
+/// How a transaction ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Committed.
+    Committed,
+    /// Not committed; another attempt may succeed.
+    Conflict,
+    /// Not committed because its client chose so.
+    GivenUp,
+}
+
+impl Client<'_> {
+    /// Runs one transaction of the workload, in one of the ways that the store offers.
+    ///
+    /// # Errors
+    /// Those of the store but conflicts.
+    pub fn run(&mut self, workload: &dyn Workload) -> Result<Ended, Error> {
+        match self.dice.below(16) {
+            0 => self.observe(workload).map(|()| Ended::Committed),
+            1 => self.give_up(|txn| workload.transaction(txn)),
+            2..=4 => self.transact(|txn| workload.transaction(txn)),
+            _ => self.attempt(|txn| workload.transaction(txn)),
+        }
+    }
+
+    /// One attempt.
+    ///
+    /// # Errors
+    /// Those of the store but conflicts.
+    pub fn attempt(&mut self, work: impl FnOnce(&mut Recorded<'_>) -> Result<(), Error>) -> Result<Ended, Error> {
+        let marked = !self.dice.one_in(4);
+        let began = self.sink.now();
+        let mut txn = self.store.begin_with(self.options())?;
+        let (number, worked) = self.enter(&mut txn, began, marked, work);
+        if let Err(why) = worked {
+            drop(txn);
+            return self.refused(number, why);
+        }
+        match txn.commit() {
+            Ok(commit) => {
+                self.answer(number, Outcome::Committed, Some(commit.ts));
+                Ok(Ended::Committed)
+            }
+            Err(why) => self.refused(number, why),
+        }
+    }
+
+    /// A transaction that is rolled back in the end; what it has read is checked all the same.
+    fn give_up(&mut self, work: impl FnOnce(&mut Recorded<'_>) -> Result<(), Error>) -> Result<Ended, Error> {
+        let began = self.sink.now();
+        let mut txn = self.store.begin_with(self.options())?;
+        let (number, worked) = self.enter(&mut txn, began, false, work);
+        self.answer(number, Outcome::Aborted, None);
+        if self.dice.one_in(2) {
+            txn.roll_back()?;
+        }
+        worked.map(|()| Ended::GivenUp).or_else(may_happen)
+    }
+
+    /// A transaction that the store repeats until it commits.
+    fn transact(&mut self, mut work: impl FnMut(&mut Recorded<'_>) -> Result<(), Error>) -> Result<Ended, Error> {
+        let limits = RetryLimits { attempts: 6, ..RetryLimits::default() };
+        let options = TxnOptions { retry: Some(limits), ..self.options() };
+        let store = self.store;
+        let mut last = None;
+        // An attempt begins before the closure is called.
+        let mut began = self.sink.now();
+        let done = store.transact_with(options, |txn| {
+            if let Some((number, _)) = last {
+                self.answer(number, Outcome::Aborted, None);
+            }
+            let (number, worked) = self.enter(txn, began, true, &mut work);
+            last = Some((number, txn.start_ts()));
+            began = self.sink.now();
+            worked
+        });
+        let Some((number, start_ts)) = last else { return done.map(|()| Ended::Committed) };
+        match done {
+            Ok(()) => {
+                // Told; when it was committed, the marker knows.
+                let heard = self.sink.now();
+                let marker = self.rows.row_of(self.marker());
+                let found = self.engine.row(&marker, start_ts).ok().and_then(|row| row.write);
+                let commit_ts =
+                    found.filter(|write| write.txn.start_ts == start_ts).map(|write| write.commit_ts.to_u64());
+                self.sink.answered(number, Answer { outcome: Outcome::Committed, commit_ts, ended: heard });
+                Ok(Ended::Committed)
+            }
+            Err(why) => self.refused(number, why),
+        }
+    }
+
+    /// Looks at everything at one moment, and judges it.
+    ///
+    /// # Errors
+    /// Those of the store, and a broken promise of the workload as corruption.
+    pub fn observe(&mut self, workload: &dyn Workload) -> Result<(), Error> {
+        let began = self.sink.now();
+        let snapshot = self.store.snapshot()?;
+        let mut rows = Vec::new();
+        for row in snapshot.range(&self.rows, ..) {
+            let (key, value) = row?;
+            rows.push((String::from_utf8_lossy(&key).into_owned(), crate::value::unseal(&value)));
+        }
+        let read_ts = snapshot.read_ts().to_u64();
+        let state = rows.iter().cloned().collect();
+        let judged = workload.judge(&state);
+        self.skewed += skewed(&state) as u64;
+        let ops = vec![Op::Scan { from: String::new(), to: None, rows }];
+        let txn = self.entry(None, read_ts, began, ops);
+        let number = self.sink.number();
+        self.sink.asked(number, Entry { txn, life: self.life, durable: self.is_durable(), marker: None });
+        self.answer(number, Outcome::Committed, None);
+        judged.map_err(|what| ErrorKind::Corruption(format!("at {read_ts}: {what}")).into())
+    }
+
+    /// A transaction that claims every row there is: nothing that was left behind may stand in its way.
+    ///
+    /// # Errors
+    /// Those of the store but conflicts.
+    pub fn touch_every_row(&mut self) -> Result<Ended, Error> {
+        let mut ended = Ended::GivenUp;
+        for _ in 0..TOUCHES_MAX {
+            ended = self.attempt(|txn| {
+                for (key, _) in txn.scan("")? {
+                    txn.get_for_update(&key)?;
+                }
+                txn.put("touched", "")
+            })?;
+            if ended == Ended::Committed {
+                break;
+            }
+        }
+        Ok(ended)
+    }
+
+    /// Runs the closure and enters what it did.
+    fn enter(
+        &mut self,
+        txn: &mut Txn,
+        began: u64,
+        marked: bool,
+        work: impl FnOnce(&mut Recorded<'_>) -> Result<(), Error>,
+    ) -> (u64, Result<(), Error>) {
+        self.begun += 1;
+        let stamp = Stamp { session: self.session, number: self.begun, write: 0 };
+        let mut dice = self.dice.split();
+        let rows = self.rows.clone();
+        let mut recorded = Recorded::new(txn, &rows, stamp, &mut dice, self.habits.long_values);
+        let mut worked = work(&mut recorded);
+        let mut ops = recorded.into_ops();
+        let writes = ops.iter().any(|op| !matches!(op, Op::Read(..) | Op::Scan { .. }));
+        let marker = (marked && writes && worked.is_ok()).then(|| self.marker());
+        if let Some(marker) = &marker {
+            let (stored, shown) = seal("", stamp, 0);
+            worked = txn.put(&self.rows, marker, stored);
+            ops.push(Op::Write(marker.clone(), Some(shown)));
+        }
+        if let Some(beside) = self.beside.as_ref().filter(|_| writes && worked.is_ok() && dice.one_in(6)) {
+            worked = txn.put(beside, [b'a' + dice.below(3) as u8], "beside");
+        }
+        let entry = self.entry(Some(txn.start_ts()), txn.read_ts().to_u64(), began, ops);
+        let number = self.sink.number();
+        self.sink.asked(number, Entry { txn: entry, life: self.life, durable: self.is_durable(), marker });
+        (number, worked)
+    }
+
+    fn entry(&self, start_ts: Option<Timestamp>, read_ts: u64, began: u64, ops: Vec<Op>) -> Transaction {
+        Transaction {
+            id: None,
+            session: self.session,
+            start_ts: start_ts.map(Timestamp::to_u64),
+            read_ts,
+            commit_ts: None,
+            outcome: Outcome::Unknown,
+            began: Some(began),
+            ended: None,
+            ops,
+        }
+    }
+
+    fn refused(&mut self, number: u64, why: Error) -> Result<Ended, Error> {
+        match why.kind() {
+            // Whether it is committed will be looked up.
+            ErrorKind::Undetermined(_) => Err(why),
+            _ => {
+                self.answer(number, Outcome::Aborted, None);
+                may_happen(why)
+            }
+        }
+    }
+
+    fn answer(&self, number: u64, outcome: Outcome, commit_ts: Option<Timestamp>) {
+        let ended = self.sink.now();
+        self.sink.answered(number, Answer { outcome, commit_ts: commit_ts.map(Timestamp::to_u64), ended });
+    }
+
+    fn marker(&self) -> String {
+        format!("{MARKERS}{}.{}", self.session, self.begun)
+    }
+
+    fn is_durable(&self) -> bool {
+        self.habits.durability == Durability::Sync
+    }
+
+    fn options(&self) -> TxnOptions {
+        let Habits { protocol, durability, .. } = self.habits;
+        TxnOptions { protocol: Some(protocol), durability: Some(durability), ..TxnOptions::default() }
+    }
+}
+
+/// What a client puts up with.
+fn may_happen(why: Error) -> Result<Ended, Error> {
+    match why.kind() {
+        ErrorKind::Conflict(_) | ErrorKind::Exhausted { .. } => Ok(Ended::Conflict),
+        // Somebody has dropped the one beside.
+        ErrorKind::NoSuchKeyspace(_) => Ok(Ended::GivenUp),
+        _ => Err(why),
+    }
+}

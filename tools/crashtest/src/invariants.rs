@@ -1,0 +1,105 @@
+//! What must be true of a store whatever has happened to it, found by looking below it.
+
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::ops::Bound;
+
+use percolite::{KeyspaceId, Timestamp};
+use percolite::codec::Record as _;
+use percolite::engine::storage::{Column, Reader};
+use percolite::engine::{EngineError, RowRange};
+use percolite::keys::{data_key, keyspace_bounds};
+use percolite::row::{RowKey, Value, WriteRecord};
+
+use crate::violation::Broken;
+
+/// Whether replaced versions are kept, whose values are in the data column as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum History {
+    /// They are not.
+    None,
+    /// They are.
+    Kept,
+}
+
+/// I6 and I7: no lock is left, every value that a version names is there, and nothing that no version names.
+///
+/// # Errors
+/// Those of reading.
+pub fn structure(reader: &impl Reader, history: History) -> Result<Vec<Broken>, EngineError> {
+    let mut broken = Vec::new();
+    let mut locks = 0;
+    reader.scan(Column::Lock, &RowRange::all(), false, |_, _| {
+        locks += 1;
+        true
+    })?;
+    if locks > 0 {
+        broken.push(Broken::new("I6 no lock left", format!("{locks} locks are left after all were resolved")));
+    }
+    let mut named = HashSet::new();
+    reader.scan(Column::Write, &RowRange::all(), false, |key, bytes| {
+        let row = RowKey::from_bytes(key);
+        match (row, WriteRecord::decode(bytes)) {
+            (Some(row), Ok(write)) => {
+                if write.commit_ts <= write.txn.start_ts {
+                    let what =
+                        format!("row {row:?} was committed at {} and begun at {}", write.commit_ts, write.txn.start_ts);
+                    broken.push(Broken::new("I7 structure", what));
+                }
+                if write.value == Some(Value::InData) {
+                    named.insert(data_key(&row, write.txn.start_ts));
+                }
+            }
+            (row, write) => broken.push(Broken::new("I7 structure", format!("write column, {row:?}: {write:?}"))),
+        }
+        true
+    })?;
+    let mut there = HashSet::new();
+    reader.scan(Column::Data, &RowRange::all(), false, |key, _| there.insert(key.to_vec()))?;
+    for missing in named.difference(&there) {
+        broken.push(Broken::new("I7 structure", format!("the value {} is missing", missing.escape_ascii())));
+    }
+    if history == History::None {
+        for stray in there.difference(&named) {
+            broken
+                .push(Broken::new("I7 structure", format!("the value {} belongs to no version", stray.escape_ascii())));
+        }
+    }
+    Ok(broken)
+}
+
+/// A number for everything that a keyspace holds: values, locks and versions. Records of deletions do not count, because they
+/// are collected at any time.
+///
+/// # Errors
+/// Those of reading.
+pub fn digest(reader: &impl Reader, keyspace: KeyspaceId) -> Result<u64, EngineError> {
+    let (start, end) = keyspace_bounds(keyspace);
+    let range = RowRange { start: Bound::Included(start), end: Bound::Excluded(end) };
+    let mut hasher = DefaultHasher::new();
+    for column in [Column::Data, Column::Lock, Column::Write] {
+        reader.scan(column, &range, false, |key, bytes| {
+            let is_deletion = column == Column::Write && WriteRecord::decode(bytes).is_ok_and(|write| write.value.is_none());
+            if !is_deletion {
+                (column, key, bytes).hash(&mut hasher);
+            }
+            true
+        })?;
+    }
+    Ok(hasher.finish())
+}
+
+/// The newest timestamp of any version.
+///
+/// # Errors
+/// Those of reading.
+pub fn newest_commit(reader: &impl Reader) -> Result<Timestamp, EngineError> {
+    let mut newest = Timestamp::ZERO;
+    reader.scan(Column::Write, &RowRange::all(), false, |_, bytes| {
+        if let Ok(write) = WriteRecord::decode(bytes) {
+            newest = newest.max(write.commit_ts);
+        }
+        true
+    })?;
+    Ok(newest)
+}

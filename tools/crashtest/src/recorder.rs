@@ -1,0 +1,106 @@
+//! A transaction that writes down what it does.
+//!
+//! Workloads see a [`Recorded`] instead of the store's own transaction, and everything they read and write through it is
+//! in the history. What a savepoint takes back is taken out of the history too.
+
+use percolite::{Error, Keyspace, Txn};
+
+use crate::dice::Dice;
+use crate::history::Op;
+use crate::value::{Stamp, seal, unseal};
+
+/// Values longer than this live in the data column.
+const LONG: usize = 300;
+
+/// See the [module](self).
+pub struct Recorded<'a> {
+    txn: &'a mut Txn,
+    rows: &'a Keyspace,
+    stamp: Stamp,
+    ops: Vec<Op>,
+    dice: &'a mut Dice,
+    /// One value in so many is long.
+    long_values: usize,
+}
+
+impl<'a> Recorded<'a> {
+    /// Records what `txn` does in `rows`; the stamp says whose writes they are.
+    pub fn new(txn: &'a mut Txn, rows: &'a Keyspace, stamp: Stamp, dice: &'a mut Dice, long_values: usize) -> Self {
+        Self { txn, rows, stamp, ops: Vec::new(), dice, long_values }
+    }
+
+    /// What was recorded.
+    pub fn into_ops(self) -> Vec<Op> {
+        self.ops
+    }
+
+    /// Choices of this transaction.
+    pub fn dice(&mut self) -> &mut Dice {
+        self.dice
+    }
+
+    /// Reads a row.
+    pub fn get(&mut self, key: &str) -> Result<Option<String>, Error> {
+        let value = self.txn.get(self.rows, key)?.map(|stored| unseal(&stored));
+        self.ops.push(Op::Read(key.into(), value.clone()));
+        Ok(value)
+    }
+
+    /// Reads a row and claims it.
+    pub fn get_for_update(&mut self, key: &str) -> Result<Option<String>, Error> {
+        let value = self.txn.get_for_update(self.rows, key)?.map(|stored| unseal(&stored));
+        self.ops.push(Op::ReadForUpdate(key.into(), value.clone()));
+        Ok(value)
+    }
+
+    /// Writes a row.
+    pub fn put(&mut self, key: &str, body: &str) -> Result<(), Error> {
+        self.stamp.write += 1;
+        let long = self.long_values > 0 && self.dice.one_in(self.long_values);
+        let filling = if long { LONG + self.dice.below(LONG) } else { 0 };
+        let (stored, shown) = seal(body, self.stamp, filling);
+        self.txn.put(self.rows, key, stored)?;
+        self.ops.push(Op::Write(key.into(), Some(shown)));
+        Ok(())
+    }
+
+    /// Removes a row.
+    pub fn delete(&mut self, key: &str) -> Result<(), Error> {
+        self.txn.delete(self.rows, key)?;
+        self.ops.push(Op::Write(key.into(), None));
+        Ok(())
+    }
+
+    /// Reads all rows whose keys begin with `prefix`, from either end.
+    pub fn scan(&mut self, prefix: &str) -> Result<Vec<(String, String)>, Error> {
+        let scan = self.txn.prefix(self.rows, prefix);
+        let read = |row: Result<(Vec<u8>, Vec<u8>), Error>| {
+            row.map(|(key, value)| (String::from_utf8_lossy(&key).into_owned(), unseal(&value)))
+        };
+        let rows = if self.dice.one_in(2) {
+            scan.map(read).collect::<Result<Vec<_>, _>>()?
+        } else {
+            let mut rows = scan.rev().map(read).collect::<Result<Vec<_>, _>>()?;
+            rows.reverse();
+            rows
+        };
+        self.ops.push(Op::Scan { from: prefix.into(), to: after(prefix), rows: rows.clone() });
+        Ok(rows)
+    }
+
+    /// Does something and takes it back.
+    pub fn in_vain(&mut self, work: impl FnOnce(&mut Self) -> Result<(), Error>) -> Result<(), Error> {
+        let (savepoint, recorded) = (self.txn.savepoint(), self.ops.len());
+        work(self)?;
+        self.txn.rollback_to(savepoint)?;
+        self.ops.truncate(recorded);
+        Ok(())
+    }
+}
+
+/// The first key behind all that begin with `prefix`, which is ASCII; behind those that begin with nothing there is none.
+fn after(prefix: &str) -> Option<String> {
+    let last = prefix.chars().next_back()?;
+    let next = char::from_u32(u32::from(last) + 1)?;
+    Some(format!("{}{next}", &prefix[..prefix.len() - last.len_utf8()]))
+}

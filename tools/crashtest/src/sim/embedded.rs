@@ -1,0 +1,338 @@
+//! One history of a store that a simulated process has for itself: a few lives, each ended by a power cut or a clean close,
+//! and then a look at what is left.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use percolite::engine::Engine;
+use percolite::engine::sim::{SimEngine, SimStorage};
+use percolite::{Keyspace, KeyspaceId, Store};
+
+use super::engine::{Dead, Scheduled, is_dead};
+use super::runtime::SimRuntime;
+use super::scheduler::{Due, Scheduler};
+use super::sink::Book;
+use super::{Plan, Seen, hours, lock, other};
+use crate::client::{Client, Ended, Habits};
+use crate::dice::Dice;
+use crate::invariants::{History, digest, structure};
+use crate::violation::Broken;
+
+/// The keyspace beside the one that is checked; it comes and goes.
+const BESIDE: &str = "beside";
+const ROWS: &str = "rows";
+
+/// See the [module](self).
+pub struct Embedded<'a> {
+    scheduler: &'a Arc<Scheduler>,
+    memory: SimStorage,
+    book: Book,
+    plan: &'a Plan,
+    dice: Dice,
+    broken: Arc<Mutex<Vec<Broken>>>,
+    seen: Seen,
+    sessions: u64,
+}
+
+type Process = Arc<Scheduled<SimEngine>>;
+
+impl<'a> Embedded<'a> {
+    /// A history that has not begun.
+    pub fn new(scheduler: &'a Arc<Scheduler>, plan: &'a Plan, dice: Dice) -> Self {
+        Self {
+            scheduler,
+            memory: SimStorage::new(),
+            book: Book::default(),
+            plan,
+            dice,
+            broken: Arc::default(),
+            seen: Seen::default(),
+            sessions: 0,
+        }
+    }
+
+    /// Lives all lives.
+    pub fn run(mut self) -> (Book, Seen, Vec<Broken>) {
+        for life in 0..self.plan.lives {
+            self.live(life);
+            if self.scheduler.stuck().is_some() {
+                break;
+            }
+        }
+        if self.scheduler.stuck().is_none() {
+            self.look_back();
+        }
+        if let Some(what) = self.scheduler.stuck() {
+            self.breaks("I12 progress", what);
+        }
+        let broken = std::mem::take(&mut *lock(&self.broken));
+        (self.book, self.seen, broken)
+    }
+
+    fn live(&mut self, life: u32) {
+        let dead = Dead::default();
+        let engine: Process =
+            Arc::new(Scheduled::new(Arc::new(self.memory.embedded()), Arc::clone(self.scheduler), Arc::clone(&dead)));
+        self.plan_crash(&dead);
+        let fails_a_sync = self.plan.failing_syncs && self.dice.one_in(2);
+        if let Some(store) = self.open(&engine, &dead) {
+            if fails_a_sync {
+                self.memory.fail_sync(1 + self.dice.below(6) as u64);
+            }
+            self.clients(&store, &engine, &dead, life, fails_a_sync);
+            if !is_dead(&dead) && self.dice.one_in(3) {
+                self.scheduler.unwatch();
+                self.crash(&dead);
+            }
+            let durable_ts = store.stats().durable_ts;
+            // The power may also go while it closes.
+            let closed = store.close();
+            self.scheduler.unwatch();
+            if fails_a_sync && !is_dead(&dead) {
+                self.crash(&dead);
+            }
+            if is_dead(&dead) {
+                let mut ledger = self.book.ledger();
+                self.seen.told.extend(ledger.told());
+                ledger.lose(life, durable_ts);
+            } else if let Err(why) = closed {
+                self.breaks("closes", why.to_string());
+            }
+        }
+        self.scheduler.unwatch();
+    }
+
+    /// Says when the power goes in this life: after so many steps, or at a point.
+    fn plan_crash(&mut self, dead: &Dead) {
+        let due = if self.dice.one_in(3) {
+            Due::Step(1 + self.dice.below(2500) as u64)
+        } else {
+            let Some(point) = self.dice.pick(&self.plan.points).copied() else { return };
+            Due::Point(point, 1 + self.dice.below(self.plan.visits) as u64)
+        };
+        let choice = self.dice.bits();
+        let (memory, dead, lost) = (self.memory.clone(), Arc::clone(dead), Arc::clone(&self.seen.lost));
+        let act = move |_| {
+            dead.store(true, Ordering::SeqCst);
+            lost.fetch_add(memory.crash(choice).lost, Ordering::SeqCst);
+        };
+        self.scheduler.watch(due, Arc::new(act));
+    }
+
+    fn crash(&mut self, dead: &Dead) {
+        let choice = self.dice.bits();
+        dead.store(true, Ordering::SeqCst);
+        self.scheduler.tell("crash");
+        self.seen.lost.fetch_add(self.memory.crash(choice).lost, Ordering::SeqCst);
+    }
+
+    fn open(&mut self, engine: &Process, dead: &Dead) -> Option<Store> {
+        if self.dice.one_in(3) {
+            self.step_clock();
+        }
+        let store = Store::builder()
+            .runtime(Arc::new(SimRuntime(Arc::clone(self.scheduler))))
+            .durability(self.plan.durability)
+            .protocol(self.plan.protocol)
+            .sweep(self.plan.sweep)
+            .conflict_slots(self.plan.conflict_slots)
+            .admission(self.plan.admission)
+            .open_engine(Arc::<Scheduled<SimEngine>>::clone(engine) as Arc<dyn Engine>);
+        match store {
+            Ok(store) => Some(store),
+            Err(_) if is_dead(dead) => None,
+            Err(why) => {
+                self.breaks("opens again", why.to_string());
+                None
+            }
+        }
+    }
+
+    fn keyspaces(&self, store: &Store, dead: &Dead, may_fail: bool) -> Option<(Keyspace, Keyspace)> {
+        match store.keyspace(BESIDE).and_then(|beside| Ok((beside, store.keyspace(ROWS)?))) {
+            Ok(both) => Some(both),
+            Err(why) => {
+                if !is_dead(dead) && !may_fail {
+                    self.breaks("opens again", why.to_string());
+                }
+                None
+            }
+        }
+    }
+
+    fn clients(&mut self, store: &Store, engine: &Process, dead: &Dead, life: u32, may_fail: bool) {
+        let Some((beside, rows)) = self.keyspaces(store, dead, may_fail) else { return };
+        let workload = self.plan.workload;
+        let mut threads = Vec::new();
+        let share = self.plan.transactions.div_ceil(self.plan.clients * self.plan.lives as usize);
+        for _ in 0..self.plan.clients {
+            self.sessions += 1;
+            let mut dice = self.dice.split();
+            let habits = Habits {
+                protocol: if self.plan.mixed && dice.one_in(2) {
+                    other(self.plan.protocol)
+                } else {
+                    self.plan.protocol
+                },
+                durability: self.plan.durability,
+                long_values: self.plan.long_values,
+            };
+            let (store, engine, rows, beside) = (store.clone(), Arc::clone(engine), rows.clone(), beside.clone());
+            let (scheduler, sink, dead) = (Arc::clone(self.scheduler), self.book.of(dead), Arc::clone(dead));
+            let (broken, session, first) = (Arc::clone(&self.broken), self.sessions, threads.is_empty());
+            let drops = self.plan.drops;
+            let (clock_steps, skewed) = (self.plan.clock_steps, Arc::clone(&self.seen.skewed));
+            let work = move || {
+                let mut client = Client {
+                    store: &store,
+                    engine: &*engine,
+                    rows,
+                    session,
+                    life,
+                    dice: dice.split(),
+                    habits,
+                    sink: &sink,
+                    begun: 0,
+                    beside: Some(beside),
+                    skewed: 0,
+                };
+                let outcome = (|| {
+                    if first {
+                        client.attempt(|txn| workload.load(txn))?;
+                    }
+                    for _ in 0..share {
+                        match dice.below(40) {
+                            0 => scheduler.sleep(Duration::from_millis(dice.below(3000) as u64)),
+                            1 if clock_steps => scheduler.step_clock(hours(&mut dice)),
+                            2 if drops => {
+                                ignore_missing(store.drop_keyspace(BESIDE))?;
+                                client.beside = Some(store.keyspace(BESIDE)?);
+                            }
+                            _ => {}
+                        }
+                        client.run(workload)?;
+                        if is_dead(&dead) {
+                            break;
+                        }
+                    }
+                    skewed.fetch_add(client.skewed, Ordering::SeqCst);
+                    Ok::<_, percolite::Error>(())
+                })();
+                match outcome {
+                    Err(why) if !is_dead(&dead) && !may_fail => {
+                        lock(&broken).push(Broken::new("I8 workload, or an error for no reason", why.to_string()));
+                    }
+                    _ => {}
+                }
+            };
+            match self.scheduler.spawn(&format!("client {session}"), Box::new(work)) {
+                Ok(thread) => threads.push(thread),
+                Err(why) => self.breaks("harness", why.to_string()),
+            }
+        }
+        for thread in threads {
+            self.scheduler.join(thread);
+        }
+    }
+
+    /// A last life without a crash: everything is resolved, looked at, and opened once more.
+    fn look_back(&mut self) {
+        self.scheduler.unwatch();
+        let outcome = self.resolve_and_judge().and_then(|before| {
+            let (before, rows) = before;
+            let after = self.open_and_digest(rows)?;
+            if before != after {
+                self.breaks("I11 recovery is idempotent", "opening again has changed what is stored");
+            }
+            Ok(())
+        });
+        if let Err(why) = outcome {
+            self.breaks("opens again", why);
+        }
+    }
+
+    fn resolve_and_judge(&mut self) -> Result<(u64, KeyspaceId), String> {
+        let dead = Dead::default();
+        let engine: Process =
+            Arc::new(Scheduled::new(Arc::new(self.memory.embedded()), Arc::clone(self.scheduler), Arc::clone(&dead)));
+        let Some(store) = self.open(&engine, &dead) else { return Err("it does not open".into()) };
+        let (beside, rows) = self.keyspaces(&store, &dead, false).ok_or("its keyspaces do not open")?;
+        store.resolve_orphans().map_err(|why| format!("orphans are not resolved: {why}"))?;
+        {
+            let mut ledger = self.book.ledger();
+            let settled = ledger.settle(&*engine, &rows).map_err(|why| why.to_string())?;
+            self.seen.settled += settled.committed;
+            lock(&self.broken).extend(settled.lost);
+            if let Some(hole) = ledger.lost_in_the_middle(&self.seen.told) {
+                drop(ledger);
+                self.breaks("I2 a prefix survives", hole);
+            }
+        }
+        let sink = self.book.of(&dead);
+        self.sessions += 1;
+        let habits = Habits {
+            protocol: self.plan.protocol,
+            durability: self.plan.durability,
+            long_values: self.plan.long_values,
+        };
+        let mut client = Client {
+            store: &store,
+            engine: &*engine,
+            rows: rows.clone(),
+            session: self.sessions,
+            life: self.plan.lives,
+            dice: self.dice.split(),
+            habits,
+            sink: &sink,
+            begun: 0,
+            beside: Some(beside),
+            skewed: 0,
+        };
+        let judged = client.observe(self.plan.workload);
+        let progress = client.touch_every_row();
+        drop(client);
+        if let Err(why) = judged {
+            self.breaks("I8 workload", why.to_string());
+        }
+        match progress {
+            Ok(Ended::Committed) => {}
+            other => self.breaks("I12 progress", format!("a transaction on every row: {other:?}")),
+        }
+        store.resolve_orphans().map_err(|why| why.to_string())?;
+        let broken = structure(engine.engine().storage(), History::None).map_err(|why| why.to_string())?;
+        lock(&self.broken).extend(broken);
+        store.close().map_err(|why| format!("it does not close: {why}"))?;
+        let before = digest(engine.engine().storage(), rows.id()).map_err(|why| why.to_string())?;
+        Ok((before, rows.id()))
+    }
+
+    fn open_and_digest(&mut self, rows: KeyspaceId) -> Result<u64, String> {
+        let dead = Dead::default();
+        let engine: Process =
+            Arc::new(Scheduled::new(Arc::new(self.memory.embedded()), Arc::clone(self.scheduler), Arc::clone(&dead)));
+        let Some(store) = self.open(&engine, &dead) else { return Err("it does not open again".into()) };
+        store.resolve_orphans().map_err(|why| why.to_string())?;
+        store.close().map_err(|why| why.to_string())?;
+        digest(engine.engine().storage(), rows).map_err(|why| why.to_string())
+    }
+
+    fn step_clock(&mut self) {
+        if self.plan.clock_steps {
+            let by = hours(&mut self.dice);
+            self.scheduler.step_clock(by);
+        }
+    }
+
+    fn breaks(&self, promise: &'static str, how: impl Into<String>) {
+        lock(&self.broken).push(Broken::new(promise, how));
+    }
+}
+
+/// Another client may have dropped it just now.
+fn ignore_missing(dropped: percolite::Result<()>) -> percolite::Result<()> {
+    match dropped {
+        Err(why) if matches!(why.kind(), percolite::ErrorKind::NoSuchKeyspace(_)) || why.is_retryable() => Ok(()),
+        dropped => dropped,
+    }
+}

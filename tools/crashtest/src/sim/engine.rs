@@ -1,0 +1,146 @@
+//! An engine that lets others have a turn before each call, and that dies with its process.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use percolite::engine::{Capabilities, Engine, EngineError, Group, Outcome, Page, View};
+use percolite::row::{Lock, Row, Status, WriteRecord};
+use percolite::{KeyspaceId, RowKey, Timestamp};
+
+use super::scheduler::Scheduler;
+
+/// Whether a simulated process is dead. The dead one's threads run to their end, and nothing that they do has any effect.
+pub type Dead = Arc<AtomicBool>;
+
+/// See the [module](self).
+pub struct Scheduled<E> {
+    engine: Arc<E>,
+    scheduler: Arc<Scheduler>,
+    dead: Dead,
+}
+
+impl<E: Engine> Scheduled<E> {
+    /// The engine as one process uses it.
+    pub fn new(engine: Arc<E>, scheduler: Arc<Scheduler>, dead: Dead) -> Self {
+        Self { engine, scheduler, dead }
+    }
+
+    /// The engine below.
+    pub fn engine(&self) -> &E {
+        &self.engine
+    }
+
+    fn turn(&self, what: &str) -> Result<&E, EngineError> {
+        self.scheduler.pause(what);
+        alive(&self.dead)?;
+        Ok(&self.engine)
+    }
+}
+
+/// Whether the process is dead.
+pub fn is_dead(dead: &Dead) -> bool {
+    dead.load(Ordering::SeqCst)
+}
+
+fn alive(dead: &Dead) -> Result<(), EngineError> {
+    if is_dead(dead) { Err(EngineError::Unknown("this process is dead".into())) } else { Ok(()) }
+}
+
+impl<E: Engine> Engine for Scheduled<E> {
+    fn capabilities(&self) -> Capabilities {
+        self.engine.capabilities()
+    }
+
+    fn view(&self) -> Result<Arc<dyn View>, EngineError> {
+        let view = self.turn("view")?.view()?;
+        Ok(Arc::new(ScheduledView { view, scheduler: Arc::clone(&self.scheduler), dead: Arc::clone(&self.dead) }))
+    }
+
+    fn row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
+        self.turn("row")?.row(row, start_ts)
+    }
+
+    fn apply(&self, groups: &[Group]) -> Result<Vec<Outcome>, EngineError> {
+        self.turn("apply")?.apply(groups)
+    }
+
+    fn sync(&self) -> Result<(), EngineError> {
+        self.turn("sync")?.sync()
+    }
+
+    fn meta(&self, name: &str) -> Result<Option<Vec<u8>>, EngineError> {
+        self.turn("meta")?.meta(name)
+    }
+
+    fn metas(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, EngineError> {
+        self.turn("metas")?.metas(prefix)
+    }
+
+    fn set_meta(&self, entries: &[(String, Option<Vec<u8>>)]) -> Result<(), EngineError> {
+        self.turn("set meta")?.set_meta(entries)
+    }
+
+    fn safe_point(&self) -> Result<Timestamp, EngineError> {
+        self.turn("safe point")?.safe_point()
+    }
+
+    fn advance_safe_point(&self, to: Timestamp) -> Result<(), EngineError> {
+        self.turn("advance safe point")?.advance_safe_point(to)
+    }
+
+    fn deletions(&self, upto: Timestamp, limit: usize) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
+        self.turn("deletions")?.deletions(upto, limit)
+    }
+
+    fn statuses(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {
+        self.turn("statuses")?.statuses(before, limit)
+    }
+
+    fn erase(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {
+        self.turn("erase")?.erase(keyspace)
+    }
+}
+
+struct ScheduledView {
+    view: Arc<dyn View>,
+    scheduler: Arc<Scheduler>,
+    dead: Dead,
+}
+
+impl ScheduledView {
+    fn turn(&self, what: &str) -> Result<&dyn View, EngineError> {
+        self.scheduler.pause(what);
+        alive(&self.dead)?;
+        Ok(&*self.view)
+    }
+}
+
+impl View for ScheduledView {
+    fn lock(&self, row: &RowKey) -> Result<Option<Lock>, EngineError> {
+        self.turn("read lock")?.lock(row)
+    }
+
+    fn write(&self, row: &RowKey) -> Result<Option<WriteRecord>, EngineError> {
+        self.turn("read write")?.write(row)
+    }
+
+    fn status(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError> {
+        self.turn("read status")?.status(row, start_ts)
+    }
+
+    fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Vec<u8>>, EngineError> {
+        self.turn("read data")?.data(row, start_ts)
+    }
+
+    fn version(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError> {
+        self.turn("read version")?.version(row, upto)
+    }
+
+    fn writes(&self, page: &Page<'_>) -> Result<Vec<(RowKey, WriteRecord)>, EngineError> {
+        self.turn("read writes")?.writes(page)
+    }
+
+    fn locks(&self, page: &Page<'_>) -> Result<Vec<(RowKey, Lock)>, EngineError> {
+        self.turn("read locks")?.locks(page)
+    }
+}

@@ -1,0 +1,424 @@
+//! One thread runs at a time, and the seed says which.
+//!
+//! Every simulated thread is a thread of the operating system that waits at its gate until it is its turn. It gives its turn
+//! up in [`Scheduler::pause`], which is called wherever the store reaches for the world: at every call of the engine,
+//! of the runtime, and at every crash point. Whoever is next comes from the seed, so a seed is one interleaving, and the
+//! same one every time.
+//!
+//! Time is virtual. It creeps while threads run and jumps when all of them wait. The wall clock is derived from it and
+//! can be set wrong.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hasher as _};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use percolite::crashtest::Point;
+
+use crate::dice::Dice;
+
+/// The wall clock when the simulation begins, in milliseconds since 1970.
+const BEGAN_UNIX_MS: u64 = 1_763_700_000_000;
+/// A simulated thread that does not reach the next pause within this time hangs for good.
+const REAL_TIME_MAX: Duration = Duration::from_secs(20);
+
+/// A thread's number.
+pub type ThreadId = usize;
+
+thread_local! {
+    static CURRENT: RefCell<Option<(Arc<Scheduler>, ThreadId)>> = const { RefCell::new(None) };
+}
+
+/// The scheduler of the calling thread and the thread's number, if it is a simulated one.
+pub fn current() -> Option<(Arc<Scheduler>, ThreadId)> {
+    CURRENT.with_borrow(Clone::clone)
+}
+
+/// When a run's crash is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// At the n-th pause from now.
+    Step(u64),
+    /// At the n-th visit of a point from now; 1 is the first.
+    Point(Point, u64),
+}
+
+/// What happens at the crash; it is told in whose turn.
+pub type Act = Arc<dyn Fn(ThreadId) + Send + Sync>;
+
+/// See the [module](self).
+pub struct Scheduler {
+    state: Mutex<State>,
+    watch: Mutex<Option<(Due, Act)>>,
+    hits: Mutex<HashMap<Point, u64>>,
+}
+
+struct State {
+    dice: Dice,
+    threads: Vec<Thread>,
+    now: Duration,
+    clock_offset_ms: i64,
+    /// The thread whose turn it is goes on once in so many pauses.
+    restless: usize,
+    steps: u64,
+    digest: DefaultHasher,
+    trace: Option<Vec<String>>,
+    stuck: Option<String>,
+}
+
+struct Thread {
+    name: String,
+    gate: Arc<Gate>,
+    state: ThreadState,
+    /// An unpark that no park has taken yet.
+    permit: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ThreadState {
+    Ready,
+    Waiting { until: Option<Duration> },
+    Ended,
+}
+
+#[derive(Default)]
+struct Gate {
+    open: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Gate {
+    fn open(&self) {
+        *lock(&self.open) = true;
+        self.opened.notify_one();
+    }
+
+    /// Returns whether the turn came.
+    fn wait(&self) -> bool {
+        let mut open = lock(&self.open);
+        while !*open {
+            let (guard, timeout) =
+                self.opened.wait_timeout(open, REAL_TIME_MAX).unwrap_or_else(PoisonError::into_inner);
+            open = guard;
+            if timeout.timed_out() && !*open {
+                return false;
+            }
+        }
+        *open = false;
+        true
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Scheduler {
+    /// A scheduler whose choices come from the dice, with the calling thread as its first.
+    pub fn adopt(mut dice: Dice, trace: bool) -> Arc<Self> {
+        let restless = [1, 1, 2, 4, 16][dice.below(5)];
+        let main = Thread { name: "main".into(), gate: Arc::default(), state: ThreadState::Ready, permit: false };
+        let scheduler = Arc::new(Self {
+            state: Mutex::new(State {
+                dice,
+                threads: vec![main],
+                now: Duration::ZERO,
+                clock_offset_ms: 0,
+                restless,
+                steps: 0,
+                digest: DefaultHasher::new(),
+                trace: trace.then(Vec::new),
+                stuck: None,
+            }),
+            watch: Mutex::default(),
+            hits: Mutex::default(),
+        });
+        CURRENT.set(Some((Arc::clone(&scheduler), 0)));
+        scheduler
+    }
+
+    /// Has every crash point of this process lead to the scheduler of the thread that comes there.
+    pub fn listen() {
+        percolite::crashtest::listen(Box::new(|point| {
+            if let Some((scheduler, own)) = current() {
+                scheduler.reach(own, point);
+            }
+        }));
+    }
+
+    /// Does `act` once, when it is due.
+    pub fn watch(&self, due: Due, act: Act) {
+        *lock(&self.watch) = Some((due, act));
+    }
+
+    /// Forgets what was due; the answer is whether it had not happened.
+    pub fn unwatch(&self) -> bool {
+        lock(&self.watch).take().is_some()
+    }
+
+    /// How often each point was visited.
+    pub fn hits(&self) -> HashMap<Point, u64> {
+        lock(&self.hits).clone()
+    }
+
+    fn reach(&self, own: ThreadId, point: Point) {
+        *lock(&self.hits).entry(point).or_default() += 1;
+        self.count_down(own, |due| match due {
+            Due::Point(wanted, left) if *wanted == point => {
+                *left -= 1;
+                *left == 0
+            }
+            Due::Point(..) | Due::Step(_) => false,
+        });
+        self.pause(point.name());
+    }
+
+    fn count_down(&self, own: ThreadId, is_due: impl FnOnce(&mut Due) -> bool) {
+        let act = {
+            let mut watch = lock(&self.watch);
+            let due = watch.as_mut().is_some_and(|(due, _)| is_due(due));
+            watch.take_if(|_| due).map(|(_, act)| act)
+        };
+        if let Some(act) = act {
+            self.tell("crash");
+            act(own);
+        }
+    }
+
+    /// Lets the calling thread go its own way again.
+    pub fn release() {
+        CURRENT.set(None);
+    }
+
+    /// The number of the calling thread.
+    fn own() -> ThreadId {
+        current().map_or(0, |(_, own)| own)
+    }
+
+    /// Gives others a turn. `what` is what the thread is about to do.
+    pub fn pause(&self, what: &str) {
+        let own = Self::own();
+        self.count_down(own, |due| match due {
+            Due::Step(left) => {
+                *left = left.saturating_sub(1);
+                *left == 0
+            }
+            Due::Point(..) => false,
+        });
+        let mut state = lock(&self.state);
+        state.note(own, what);
+        let creep = state.dice.below(40) as u64;
+        state.now += Duration::from_micros(creep);
+        let restless = state.restless;
+        if state.dice.one_in(restless) {
+            self.switch(state, own);
+        }
+    }
+
+    /// Waits until unparked, or for at most so long.
+    pub fn park(&self, own: ThreadId, at_most: Option<Duration>) {
+        let mut state = lock(&self.state);
+        state.note(own, "park");
+        let until = at_most.map(|at_most| state.now.saturating_add(at_most));
+        if std::mem::take(&mut state.threads[own].permit) {
+            return;
+        }
+        state.threads[own].state = ThreadState::Waiting { until };
+        self.switch(state, own);
+        let mut state = lock(&self.state);
+        state.threads[own].permit = false;
+    }
+
+    /// Ends a thread's wait, or its next one.
+    pub fn unpark(&self, other: ThreadId) {
+        let mut state = lock(&self.state);
+        let thread = &mut state.threads[other];
+        thread.permit = true;
+        if matches!(thread.state, ThreadState::Waiting { .. }) {
+            thread.state = ThreadState::Ready;
+        }
+    }
+
+    /// Waits so long.
+    pub fn sleep(&self, duration: Duration) {
+        let own = Self::own();
+        let end = self.now() + duration;
+        while self.now() < end {
+            let left = end.saturating_sub(self.now());
+            self.park(own, Some(left));
+        }
+    }
+
+    /// Virtual time since the simulation began.
+    pub fn now(&self) -> Duration {
+        lock(&self.state).now
+    }
+
+    /// The wall clock, which may be wrong.
+    pub fn unix_millis(&self) -> u64 {
+        let state = lock(&self.state);
+        let millis = BEGAN_UNIX_MS + u64::try_from(state.now.as_millis()).unwrap_or(u64::MAX / 2);
+        millis.saturating_add_signed(state.clock_offset_ms)
+    }
+
+    /// Sets the wall clock forward or back.
+    pub fn step_clock(&self, by_ms: i64) {
+        lock(&self.state).clock_offset_ms += by_ms;
+    }
+
+    /// Lets virtual time pass.
+    pub fn advance(&self, by: Duration) {
+        lock(&self.state).now += by;
+    }
+
+    /// 64 bits from the seed.
+    pub fn random(&self) -> u64 {
+        lock(&self.state).dice.bits()
+    }
+
+    /// How many pauses there were.
+    pub fn steps(&self) -> u64 {
+        lock(&self.state).steps
+    }
+
+    /// A number for everything that has happened: equal in every run of the same seed.
+    pub fn digest(&self) -> u64 {
+        lock(&self.state).digest.finish()
+    }
+
+    /// What has happened, if it was asked for.
+    pub fn take_trace(&self) -> Vec<String> {
+        lock(&self.state).trace.take().unwrap_or_default()
+    }
+
+    /// Why nothing goes on any more, if so.
+    pub fn stuck(&self) -> Option<String> {
+        lock(&self.state).stuck.clone()
+    }
+
+    /// Adds something to the trace that is no turn.
+    pub fn tell(&self, what: &str) {
+        lock(&self.state).note(Self::own(), what);
+    }
+
+    /// Begins a thread; it gets its first turn when the seed says so.
+    pub fn spawn(self: &Arc<Self>, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<ThreadId> {
+        let gate: Arc<Gate> = Arc::default();
+        let own = {
+            let mut state = lock(&self.state);
+            let thread =
+                Thread { name: name.into(), gate: Arc::clone(&gate), state: ThreadState::Ready, permit: false };
+            state.threads.push(thread);
+            state.threads.len() - 1
+        };
+        let scheduler = Arc::clone(self);
+        std::thread::Builder::new().name(name.into()).spawn(move || {
+            CURRENT.set(Some((Arc::clone(&scheduler), own)));
+            if gate.wait() {
+                work();
+                scheduler.end(own);
+            }
+        })?;
+        Ok(own)
+    }
+
+    /// Waits for a thread's end.
+    pub fn join(&self, other: ThreadId) {
+        let own = Self::own();
+        while lock(&self.state).threads[other].state != ThreadState::Ended && self.stuck().is_none() {
+            self.park(own, None);
+        }
+    }
+
+    fn end(&self, own: ThreadId) {
+        let mut state = lock(&self.state);
+        state.note(own, "end");
+        state.threads[own].state = ThreadState::Ended;
+        // Whoever waits for an end looks again.
+        for thread in &mut state.threads {
+            if thread.state == (ThreadState::Waiting { until: None }) {
+                thread.permit = true;
+                thread.state = ThreadState::Ready;
+            }
+        }
+        self.switch(state, own);
+    }
+
+    /// Hands the turn to somebody, and waits for it to come back unless the thread has ended.
+    fn switch(&self, mut state: MutexGuard<'_, State>, own: ThreadId) {
+        let Some(next) = state.choose() else {
+            let waiting: Vec<&str> = state
+                .threads
+                .iter()
+                .filter(|thread| thread.state != ThreadState::Ended)
+                .map(|thread| thread.name.as_str())
+                .collect();
+            state.stuck = Some(format!("everybody waits for ever: {}", waiting.join(", ")));
+            let main = Arc::clone(&state.threads[0].gate);
+            state.threads[0].state = ThreadState::Ready;
+            drop(state);
+            main.open();
+            if own != 0 {
+                // Nobody will call this thread any more.
+                loop {
+                    std::thread::park();
+                }
+            }
+            return;
+        };
+        if next == own {
+            return;
+        }
+        let (theirs, mine) = (Arc::clone(&state.threads[next].gate), Arc::clone(&state.threads[own].gate));
+        let ended = state.threads[own].state == ThreadState::Ended;
+        drop(state);
+        theirs.open();
+        if !ended && !mine.wait() {
+            let mut state = lock(&self.state);
+            if state.stuck.is_none() {
+                state.stuck = Some(format!("thread {} does not come back from what it does", state.threads[next].name));
+            }
+            drop(state);
+            if own != 0 {
+                loop {
+                    std::thread::park();
+                }
+            }
+        }
+    }
+}
+
+impl State {
+    fn choose(&mut self) -> Option<ThreadId> {
+        loop {
+            let now = self.now;
+            for thread in &mut self.threads {
+                if let ThreadState::Waiting { until: Some(until) } = thread.state
+                    && until <= now
+                {
+                    thread.state = ThreadState::Ready;
+                }
+            }
+            let ready: Vec<ThreadId> =
+                (0..self.threads.len()).filter(|id| self.threads[*id].state == ThreadState::Ready).collect();
+            if !ready.is_empty() {
+                return ready.get(self.dice.below(ready.len())).copied();
+            }
+            let next = self.threads.iter().filter_map(|thread| match thread.state {
+                ThreadState::Waiting { until } => until,
+                ThreadState::Ready | ThreadState::Ended => None,
+            });
+            self.now = next.min()?;
+        }
+    }
+
+    fn note(&mut self, own: ThreadId, what: &str) {
+        self.steps += 1;
+        self.digest.write_usize(own);
+        self.digest.write(what.as_bytes());
+        if let Some(trace) = &mut self.trace {
+            trace.push(format!("{:>10.3} {:<12} {what}", self.now.as_secs_f64() * 1e3, self.threads[own].name));
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! One history of an engine that several processes share: each has a bad network to it, and may die at any point and leave
+//! its locks to the others. The engine itself does not die; requests come late, twice or never.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use percolite::engine::sim::{SimEngine, SimStorage};
+use percolite::engine::unreliable::{Faults, Unreliable};
+use percolite::engine::{Engine, EngineError};
+use percolite::oracle::{MemoryOracle, Oracle};
+use percolite::{Commons, Pause, Store, Timestamp};
+
+use super::engine::{Dead, Scheduled, is_dead};
+use super::runtime::SimRuntime;
+use super::scheduler::{Due, Scheduler};
+use super::sink::Book;
+use super::{Plan, Seen, hours, lock};
+use crate::client::{Client, Ended, Habits};
+use crate::dice::Dice;
+use crate::invariants::{History, structure};
+use crate::violation::Broken;
+
+const ROWS: &str = "rows";
+const TTL_MS: u64 = 500;
+
+type Network = Unreliable<SimEngine>;
+type Process = Arc<Scheduled<Network>>;
+
+/// The oracle of all processes; asking it is a call like any other.
+struct SimOracle {
+    oracle: MemoryOracle,
+    scheduler: Arc<Scheduler>,
+}
+
+impl Oracle for SimOracle {
+    fn timestamp(&self) -> Result<Timestamp, EngineError> {
+        self.scheduler.pause("oracle");
+        let ts = self.oracle.timestamp();
+        self.scheduler.pause("oracle answers");
+        ts
+    }
+}
+
+/// See the [module](self).
+pub struct Shared<'a> {
+    scheduler: &'a Arc<Scheduler>,
+    memory: SimStorage,
+    oracle: Arc<SimOracle>,
+    book: Book,
+    plan: &'a Plan,
+    dice: Dice,
+    networks: Vec<Arc<Network>>,
+    broken: Arc<Mutex<Vec<Broken>>>,
+    seen: Seen,
+    sessions: u64,
+}
+
+impl<'a> Shared<'a> {
+    /// A history that has not begun.
+    pub fn new(scheduler: &'a Arc<Scheduler>, plan: &'a Plan, dice: Dice) -> Self {
+        let oracle = MemoryOracle::new(Arc::new(SimRuntime(Arc::clone(scheduler))));
+        Self {
+            scheduler,
+            memory: SimStorage::new(),
+            oracle: Arc::new(SimOracle { oracle, scheduler: Arc::clone(scheduler) }),
+            book: Book::default(),
+            plan,
+            dice,
+            networks: Vec::new(),
+            broken: Arc::default(),
+            seen: Seen::default(),
+            sessions: 0,
+        }
+    }
+
+    /// Lives all lives.
+    pub fn run(mut self) -> (Book, Seen, Vec<Broken>) {
+        let begun = self.load();
+        if let Err(why) = begun {
+            self.breaks("harness", why);
+        }
+        for life in 1..=self.plan.lives {
+            self.clients(life);
+            if self.scheduler.stuck().is_some() {
+                break;
+            }
+        }
+        if self.scheduler.stuck().is_none()
+            && let Err(why) = self.look_back()
+        {
+            self.breaks("I12 progress", why);
+        }
+        if let Some(what) = self.scheduler.stuck() {
+            self.breaks("I12 progress", what);
+        }
+        let broken = std::mem::take(&mut *lock(&self.broken));
+        (self.book, self.seen, broken)
+    }
+
+    /// One more process, with its way to the engine.
+    fn process(&mut self, dead: &Dead, faults: Faults) -> (Process, Store) {
+        let runtime = Arc::new(SimRuntime(Arc::clone(self.scheduler)));
+        let scheduler = Arc::clone(self.scheduler);
+        let slow = Arc::new(move |millis| scheduler.sleep(Duration::from_millis(millis)));
+        let network = Arc::new(Unreliable::with_pause(self.memory.shared(), faults, self.dice.bits(), slow));
+        self.networks.push(Arc::clone(&network));
+        let engine: Process = Arc::new(Scheduled::new(network, Arc::clone(self.scheduler), Arc::clone(dead)));
+        let store = Store::builder()
+            .runtime(Arc::<SimRuntime>::clone(&runtime))
+            .durability(self.plan.durability)
+            .admission(self.plan.admission)
+            .open_shared(Commons {
+                engine: Arc::<Scheduled<Network>>::clone(&engine) as Arc<dyn Engine>,
+                oracle: Arc::<SimOracle>::clone(&self.oracle) as Arc<dyn Oracle>,
+                waiter: Arc::new(Pause(runtime)),
+                ttl_ms: TTL_MS,
+            });
+        (engine, store)
+    }
+
+    fn load(&mut self) -> Result<(), String> {
+        let dead = Dead::default();
+        let (engine, store) = self.process(&dead, Faults::default());
+        let sink = self.book.of(&dead);
+        let rows = store.keyspace(ROWS).map_err(|why| why.to_string())?;
+        let mut client = self.client(&store, &*engine, &sink, rows, 0);
+        client.attempt(|txn| self.plan.workload.load(txn)).map_err(|why| why.to_string()).map(drop)
+    }
+
+    fn client<'c>(
+        &mut self,
+        store: &'c Store,
+        engine: &'c dyn Engine,
+        sink: &'c dyn crate::client::Sink,
+        rows: percolite::Keyspace,
+        life: u32,
+    ) -> Client<'c> {
+        self.sessions += 1;
+        Client {
+            store,
+            engine,
+            rows,
+            session: self.sessions,
+            life,
+            dice: self.dice.split(),
+            habits: Habits {
+                protocol: self.plan.protocol,
+                durability: self.plan.durability,
+                long_values: self.plan.long_values,
+            },
+            sink,
+            begun: 0,
+            beside: None,
+            skewed: 0,
+        }
+    }
+
+    fn clients(&mut self, life: u32) {
+        let share = self.plan.transactions.div_ceil(self.plan.clients * self.plan.lives as usize);
+        let processes: Vec<_> = (0..self.plan.clients)
+            .map(|_| {
+                let dead = Dead::default();
+                let faults = network_of(&mut self.dice);
+                let (engine, store) = self.process(&dead, faults);
+                (dead, engine, store)
+            })
+            .collect();
+        let mut threads = Vec::new();
+        for (dead, engine, store) in &processes {
+            self.sessions += 1;
+            let (session, mut dice, plan) = (self.sessions, self.dice.split(), self.plan);
+            let (workload, clock_steps) = (plan.workload, plan.clock_steps);
+            let habits = Habits { protocol: plan.protocol, durability: plan.durability, long_values: plan.long_values };
+            let (store, engine, dead) = (store.clone(), Arc::clone(engine), Arc::clone(dead));
+            let (scheduler, sink) = (Arc::clone(self.scheduler), self.book.of(&dead));
+            let (broken, skewed) = (Arc::clone(&self.broken), Arc::clone(&self.seen.skewed));
+            let work = move || {
+                let Ok(rows) = store.keyspace(ROWS) else { return };
+                let mut client = Client {
+                    store: &store,
+                    engine: &*engine,
+                    rows,
+                    session,
+                    life,
+                    dice: dice.split(),
+                    habits,
+                    sink: &sink,
+                    begun: 0,
+                    beside: None,
+                    skewed: 0,
+                };
+                for _ in 0..share {
+                    match dice.below(30) {
+                        0 => scheduler.sleep(Duration::from_millis(dice.below(2 * TTL_MS as usize) as u64)),
+                        1 if clock_steps => scheduler.step_clock(hours(&mut dice)),
+                        _ => {}
+                    }
+                    let ran = client.run(workload);
+                    if is_dead(&dead) {
+                        return;
+                    }
+                    match ran {
+                        Err(why) if matches!(why.kind(), percolite::ErrorKind::Corruption(_)) => {
+                            lock(&broken).push(Broken::new("I8 workload", why.to_string()));
+                            return;
+                        }
+                        // A network that stays bad for long enough; what is open will be looked up.
+                        Ok(_) | Err(_) => {}
+                    }
+                }
+                skewed.fetch_add(client.skewed, Ordering::SeqCst);
+            };
+            match self.scheduler.spawn(&format!("client {session}"), Box::new(work)) {
+                Ok(thread) => threads.push(thread),
+                Err(why) => self.breaks("harness", why.to_string()),
+            }
+        }
+        self.plan_death(&threads, processes.iter().map(|(dead, ..)| Arc::clone(dead)).collect());
+        for thread in threads {
+            self.scheduler.join(thread);
+        }
+        self.scheduler.unwatch();
+    }
+
+    /// One process dies, wherever it is when the moment comes.
+    fn plan_death(&mut self, threads: &[super::scheduler::ThreadId], processes: Vec<Dead>) {
+        let due = if self.dice.one_in(3) {
+            Due::Step(1 + self.dice.below(4000) as u64)
+        } else {
+            let Some(point) = self.dice.pick(&self.plan.points).copied() else { return };
+            Due::Point(point, 1 + self.dice.below(self.plan.visits) as u64)
+        };
+        let threads = threads.to_vec();
+        let act = move |whose| {
+            if let Some(at) = threads.iter().position(|thread| *thread == whose)
+                && let Some(dead) = processes.get(at)
+            {
+                dead.store(true, Ordering::SeqCst);
+            }
+        };
+        self.scheduler.watch(due, Arc::new(act));
+    }
+
+    /// Whoever is silent is taken for dead now, and one process with a good network looks at everything.
+    fn look_back(&mut self) -> Result<(), String> {
+        self.scheduler.advance(Duration::from_secs(60));
+        let dead = Dead::default();
+        let (engine, store) = self.process(&dead, Faults::default());
+        let sink = self.book.of(&dead);
+        let rows = store.keyspace(ROWS).map_err(|why| why.to_string())?;
+        let mut client = self.client(&store, &*engine, &sink, rows.clone(), self.plan.lives + 1);
+        let judged = client.observe(self.plan.workload);
+        if let Err(why) = judged {
+            self.breaks("I8 workload", why.to_string());
+        }
+        let touched = client.touch_every_row();
+        if !matches!(touched, Ok(Ended::Committed)) {
+            self.breaks("I12 progress", format!("a transaction on every row: {touched:?}"));
+        }
+        // What is still on its way arrives now, and must find everything decided.
+        let late: usize = self.networks.iter().map(|network| network.deliver_late()).sum();
+        self.scheduler.tell(&format!("{late} late requests"));
+        self.scheduler.advance(Duration::from_secs(60));
+        client.observe(self.plan.workload).map_err(|why| why.to_string())?;
+        client.touch_every_row().map_err(|why| why.to_string())?;
+        let settled = self.book.ledger().settle(&*engine, &rows).map_err(|why| why.to_string())?;
+        self.seen.settled += settled.committed;
+        lock(&self.broken).extend(settled.lost);
+        let reader = self.memory.shared();
+        let broken = structure(reader.storage(), History::Kept).map_err(|why| why.to_string())?;
+        lock(&self.broken).extend(broken);
+        Ok(())
+    }
+
+    fn breaks(&self, promise: &'static str, how: impl Into<String>) {
+        lock(&self.broken).push(Broken::new(promise, how));
+    }
+}
+
+/// Networks from good to very bad.
+fn network_of(dice: &mut Dice) -> Faults {
+    let bad = Faults::of_a_bad_network();
+    match dice.below(4) {
+        0 => Faults::default(),
+        1 => Faults { lost_replies: 200, late_duplicates: 300, ..bad },
+        _ => bad,
+    }
+}

@@ -1,0 +1,69 @@
+//! What the workloads write: a body that means something to them, and a stamp that no other write has.
+//!
+//! A value on disk is `body|session.number.write|length` and then as many `~` as the length says, so that values can be
+//! long enough to live in the data column, and a damaged one is noticed. A history keeps everything but the filling.
+
+/// Who wrote a value.
+#[derive(Clone, Copy, Debug)]
+pub struct Stamp {
+    /// The session.
+    pub session: u64,
+    /// Which of its transactions.
+    pub number: u64,
+    /// Which write of that transaction.
+    pub write: u64,
+}
+
+/// A value as it is stored, and as a history shows it.
+pub fn seal(body: &str, stamp: Stamp, filling: usize) -> (Vec<u8>, String) {
+    let Stamp { session, number, write } = stamp;
+    let shown = format!("{body}|{session}.{number}.{write}|{filling}");
+    let mut stored = shown.clone().into_bytes();
+    stored.resize(stored.len() + filling, b'~');
+    (stored, shown)
+}
+
+/// A stored value as a history shows it. One that nobody can have written so is shown as damaged, which no write matches.
+pub fn unseal(stored: &[u8]) -> String {
+    let filling = stored.iter().rev().take_while(|byte| **byte == b'~').count();
+    let shown = stored.get(..stored.len() - filling).and_then(|text| std::str::from_utf8(text).ok());
+    match shown {
+        Some(shown) if shown.rsplit('|').next() == Some(&filling.to_string()) => shown.to_owned(),
+        _ => format!(
+            "damaged: {} bytes, {}",
+            stored.len(),
+            stored.iter().take(64).map(|b| *b as char).collect::<String>()
+        ),
+    }
+}
+
+/// The body of a value that a history shows.
+pub fn body(shown: &str) -> &str {
+    shown.split('|').next().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STAMP: Stamp = Stamp { session: 1, number: 2, write: 3 };
+
+    #[test]
+    fn what_is_sealed_is_unsealed() {
+        for filling in [0, 1, 1000] {
+            let (stored, shown) = seal("body", STAMP, filling);
+            assert_eq!(unseal(&stored), shown);
+            assert_eq!(body(&shown), "body");
+        }
+    }
+
+    #[test]
+    fn a_damaged_value_is_shown_as_what_it_is() {
+        let (mut stored, _) = seal("body", STAMP, 300);
+        stored.pop();
+        assert!(unseal(&stored).starts_with("damaged"));
+        let (mut stored, _) = seal("body", STAMP, 300);
+        stored[200] = 0;
+        assert!(unseal(&stored).starts_with("damaged"));
+    }
+}

@@ -1,0 +1,54 @@
+//! Transfers between accounts: money is neither made nor lost.
+
+use percolite::Error;
+
+use super::{State, Workload, number, number_in, under};
+use crate::recorder::Recorded;
+
+const ACCOUNTS: usize = 8;
+const OPENING: i64 = 100;
+
+pub struct Bank;
+
+impl Workload for Bank {
+    fn name(&self) -> &'static str {
+        "bank"
+    }
+
+    fn load(&self, txn: &mut Recorded<'_>) -> Result<(), Error> {
+        if txn.get("b/0")?.is_some() {
+            return Ok(());
+        }
+        (0..ACCOUNTS).try_for_each(|account| txn.put(&format!("b/{account}"), &OPENING.to_string()))
+    }
+
+    fn transaction(&self, txn: &mut Recorded<'_>) -> Result<(), Error> {
+        if txn.dice().one_in(8) {
+            return txn.scan("b/").map(drop);
+        }
+        let from = txn.dice().below(ACCOUNTS);
+        let to = (from + 1 + txn.dice().below(ACCOUNTS - 1)) % ACCOUNTS;
+        let (from, to) = (format!("b/{from}"), format!("b/{to}"));
+        let (Some(payer), Some(payee)) = (txn.get(&from)?, txn.get(&to)?) else { return Ok(()) };
+        let (payer, payee) = (number_in(Some(&payer)), number_in(Some(&payee)));
+        let amount = i64::try_from(txn.dice().below(20)).unwrap_or_default().min(payer);
+        txn.put(&from, &(payer - amount).to_string())?;
+        txn.put(&to, &(payee + amount).to_string())
+    }
+
+    fn judge(&self, state: &State) -> Result<(), String> {
+        let mut sum = 0;
+        let mut accounts = 0;
+        for (key, body) in under(state, "b/") {
+            sum += number(body).map_err(|why| format!("account {key}: {why}"))?;
+            accounts += 1;
+        }
+        let expected = i64::try_from(ACCOUNTS).unwrap_or_default() * OPENING;
+        // Before anything is loaded there are no accounts.
+        if accounts == 0 || (accounts == ACCOUNTS && sum == expected) {
+            Ok(())
+        } else {
+            Err(format!("{accounts} accounts hold {sum}, {ACCOUNTS} should hold {expected}"))
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Records and an index of them by colour, kept in step: each record is in the index once, under the colour it has.
+
+use percolite::Error;
+
+use super::{State, Workload, under};
+use crate::recorder::Recorded;
+use crate::value::body;
+
+const RECORDS: usize = 8;
+const COLOURS: [&str; 3] = ["blue", "green", "red"];
+
+pub struct Index;
+
+impl Workload for Index {
+    fn name(&self) -> &'static str {
+        "index"
+    }
+
+    fn load(&self, _txn: &mut Recorded<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn transaction(&self, txn: &mut Recorded<'_>) -> Result<(), Error> {
+        let colour = *txn.dice().pick(&COLOURS).unwrap_or(&COLOURS[0]);
+        if txn.dice().one_in(6) {
+            return txn.scan(&format!("i/{colour}/")).map(drop);
+        }
+        let record = txn.dice().below(RECORDS);
+        let key = format!("o/{record}");
+        if let Some(before) = txn.get(&key)? {
+            txn.delete(&format!("i/{}/{record}", body(&before)))?;
+        }
+        if txn.dice().one_in(4) {
+            return txn.delete(&key);
+        }
+        txn.put(&key, colour)?;
+        txn.put(&format!("i/{colour}/{record}"), "")
+    }
+
+    fn judge(&self, state: &State) -> Result<(), String> {
+        let records: Vec<String> =
+            under(state, "o/").map(|(key, colour)| format!("i/{colour}/{}", key.trim_start_matches("o/"))).collect();
+        let mut expected: Vec<&str> = records.iter().map(String::as_str).collect();
+        expected.sort_unstable();
+        let entries: Vec<&str> = under(state, "i/").map(|(key, _)| key).collect();
+        if entries == expected {
+            Ok(())
+        } else {
+            Err(format!("the index has {entries:?}, the records need {expected:?}"))
+        }
+    }
+}

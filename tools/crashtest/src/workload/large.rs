@@ -1,0 +1,41 @@
+//! Transactions of more rows than are changed at once: every row is rewritten, and all show the same generation.
+
+use percolite::Error;
+
+use super::{State, Workload, number_in, under};
+use crate::recorder::Recorded;
+
+/// More than the 1024 rows that a two-phase commit changes at once.
+const ROWS: usize = 1500;
+const FIRST: &str = "g/0000";
+
+pub struct Large;
+
+impl Workload for Large {
+    fn name(&self) -> &'static str {
+        "large"
+    }
+
+    fn load(&self, _txn: &mut Recorded<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn transaction(&self, txn: &mut Recorded<'_>) -> Result<(), Error> {
+        if txn.dice().one_in(3) {
+            // A small one in the way of the large ones.
+            let row = ROWS - 1 - txn.dice().below(8);
+            return txn.get_for_update(&format!("g/{row:04}")).map(drop);
+        }
+        let generation = number_in(txn.get(FIRST)?.as_ref()) + 1;
+        (0..ROWS).try_for_each(|row| txn.put(&format!("g/{row:04}"), &generation.to_string()))
+    }
+
+    fn judge(&self, state: &State) -> Result<(), String> {
+        let generations: Vec<&str> = under(state, "g/").map(|(_, body)| body).collect();
+        match generations.first() {
+            None => Ok(()),
+            Some(first) if generations.len() == ROWS && generations.iter().all(|one| one == first) => Ok(()),
+            Some(_) => Err(format!("{} rows of {ROWS}, not all of one generation", generations.len())),
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Lists that only grow: each transaction appends to one or two of them, and every list shows who appended when.
+
+use percolite::Error;
+
+use super::{State, Workload, under};
+use crate::recorder::Recorded;
+use crate::value::body;
+
+const LISTS: usize = 5;
+
+pub struct List;
+
+impl Workload for List {
+    fn name(&self) -> &'static str {
+        "list"
+    }
+
+    fn load(&self, _txn: &mut Recorded<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn transaction(&self, txn: &mut Recorded<'_>) -> Result<(), Error> {
+        let first = txn.dice().below(LISTS);
+        for list in [first, (first + 1) % LISTS] {
+            let key = format!("l/{list}");
+            let before = if txn.dice().one_in(3) { txn.get_for_update(&key)? } else { txn.get(&key)? };
+            let length = before.as_deref().map_or(0, |shown| body(shown).split(',').count());
+            let next = match before.as_deref().map(body) {
+                // Short enough to stay readable.
+                Some(items) if length < 12 => format!("{items},{length}"),
+                _ => "0".to_owned(),
+            };
+            txn.put(&key, &next)?;
+            if txn.dice().one_in(2) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn judge(&self, state: &State) -> Result<(), String> {
+        for (key, items) in under(state, "l/") {
+            let counts = items.split(',').enumerate().all(|(at, item)| item == at.to_string());
+            if !counts {
+                return Err(format!("list {key} has lost or repeated an item: {items}"));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,57 @@
+//! Registers that are read, written blindly, deleted, claimed and taken back, in no order: everything that the store can
+//! do to a row, for the checker to judge. One register counts.
+
+use percolite::Error;
+
+use super::{State, Workload, number, number_in, under};
+use crate::recorder::Recorded;
+
+const REGISTERS: usize = 6;
+const COUNTER: &str = "c";
+
+pub struct Register;
+
+impl Register {
+    fn step(txn: &mut Recorded<'_>) -> Result<(), Error> {
+        let key = format!("r/{}", txn.dice().below(REGISTERS));
+        match txn.dice().below(8) {
+            0 | 1 => txn.get(&key).map(drop),
+            2 => txn.get_for_update(&key).map(drop),
+            3 => txn.delete(&key),
+            4 => txn.scan("r/").map(drop),
+            5 => txn.in_vain(|txn| {
+                txn.put(&key, "in vain")?;
+                txn.delete(&format!("r/{}", REGISTERS - 1))
+            }),
+            _ => txn.put(&key, "set"),
+        }
+    }
+}
+
+impl Workload for Register {
+    fn name(&self) -> &'static str {
+        "register"
+    }
+
+    fn load(&self, txn: &mut Recorded<'_>) -> Result<(), Error> {
+        if txn.get(COUNTER)?.is_some() { Ok(()) } else { txn.put(COUNTER, "0") }
+    }
+
+    fn transaction(&self, txn: &mut Recorded<'_>) -> Result<(), Error> {
+        if txn.dice().one_in(4) {
+            let count = number_in(txn.get(COUNTER)?.as_ref());
+            txn.put(COUNTER, &(count + 1).to_string())?;
+        }
+        for _ in 0..=txn.dice().below(5) {
+            Self::step(txn)?;
+        }
+        Ok(())
+    }
+
+    fn judge(&self, state: &State) -> Result<(), String> {
+        if let Some((key, _)) = under(state, "r/").find(|(_, body)| *body != "set") {
+            return Err(format!("register {key} holds what was taken back"));
+        }
+        under(state, COUNTER).try_for_each(|(_, body)| number(body).map(drop))
+    }
+}

@@ -1,0 +1,72 @@
+//! Two on call, of whom one may leave if the other stays. Snapshot isolation alone does not keep that: both may leave at
+//! once. Claiming the other's row keeps it. So there are pairs that claim, for whom it must hold, and pairs that do not, for
+//! whom the harness counts how often it broke: a run in which it never does has not tried.
+
+use percolite::Error;
+
+use super::{State, Workload, under};
+use crate::recorder::Recorded;
+use crate::value::body;
+
+const PAIRS: usize = 2;
+/// Pairs that claim what they read, and pairs that do not.
+const CLAIMING: &str = "safe";
+const TRUSTING: &str = "skew";
+
+pub struct Skew;
+
+impl Workload for Skew {
+    fn name(&self) -> &'static str {
+        "skew"
+    }
+
+    fn load(&self, txn: &mut Recorded<'_>) -> Result<(), Error> {
+        if txn.get(&format!("w/{CLAIMING}/0/a"))?.is_some() {
+            return Ok(());
+        }
+        for kind in [CLAIMING, TRUSTING] {
+            for pair in 0..PAIRS {
+                txn.put(&format!("w/{kind}/{pair}/a"), "here")?;
+                txn.put(&format!("w/{kind}/{pair}/b"), "here")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn transaction(&self, txn: &mut Recorded<'_>) -> Result<(), Error> {
+        let kind = if txn.dice().one_in(2) { CLAIMING } else { TRUSTING };
+        let pair = txn.dice().below(PAIRS);
+        let (own, other) = if txn.dice().one_in(2) { ("a", "b") } else { ("b", "a") };
+        let (own, other) = (format!("w/{kind}/{pair}/{own}"), format!("w/{kind}/{pair}/{other}"));
+        let seen = if kind == CLAIMING { txn.get_for_update(&other)? } else { txn.get(&other)? };
+        let stays = seen.as_deref().map(body) == Some("here");
+        let comes = txn.get(&own)?.as_deref().map(body) == Some("gone");
+        if comes {
+            txn.put(&own, "here")
+        } else if stays {
+            txn.put(&own, "gone")
+        } else {
+            Ok(())
+        }
+    }
+
+    fn judge(&self, state: &State) -> Result<(), String> {
+        for pair in 0..PAIRS {
+            let prefix = format!("w/{CLAIMING}/{pair}/");
+            let gone = under(state, &prefix).filter(|(_, body)| *body == "gone").count();
+            if gone == 2 {
+                return Err(format!("write skew although both claimed: {prefix}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How many pairs that did not claim are both gone in this state.
+pub fn skewed(state: &State) -> usize {
+    let both_gone = |pair: &usize| {
+        let prefix = format!("w/{TRUSTING}/{pair}/");
+        under(state, &prefix).filter(|(_, body)| *body == "gone").count() == 2
+    };
+    (0..PAIRS).filter(both_gone).count()
+}
