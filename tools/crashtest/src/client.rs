@@ -1,5 +1,7 @@
 //! A client: runs one transaction after another on a store and enters each in the ledger.
 
+use std::collections::BTreeSet;
+
 use percolite::engine::Engine;
 use percolite::{
     CommitProtocol, Durability, Error, ErrorKind, Keyspace, RetryLimits, Store, Timestamp, Txn, TxnOptions,
@@ -180,15 +182,17 @@ impl Client<'_> {
         judged.map_err(|what| ErrorKind::Corruption(format!("at {read_ts}: {what}")).into())
     }
 
-    /// A transaction that claims every row there is: nothing that was left behind may stand in its way.
+    /// A transaction that claims every row that has a value or a lock: nothing that was left behind may stand in its way.
     ///
     /// # Errors
     /// Those of the store but conflicts.
     pub fn touch_every_row(&mut self) -> Result<Ended, Error> {
         let mut ended = Ended::GivenUp;
         for _ in 0..TOUCHES_MAX {
+            let locked = self.locked()?;
             ended = self.attempt(|txn| {
-                for (key, _) in txn.scan("")? {
+                let there = txn.scan("")?.into_iter().map(|(key, _)| key);
+                for key in there.chain(locked).collect::<BTreeSet<_>>() {
                     txn.get_for_update(&key)?;
                 }
                 txn.put("touched", "")
@@ -198,6 +202,18 @@ impl Client<'_> {
             }
         }
         Ok(ended)
+    }
+
+    /// The keys of rows with locks.
+    fn locked(&self) -> Result<Vec<String>, Error> {
+        let mut keys = Vec::new();
+        for lock in self.store.locks()? {
+            let row = lock?.row;
+            if row.keyspace() == self.rows.id() {
+                keys.push(String::from_utf8_lossy(row.key()).into_owned());
+            }
+        }
+        Ok(keys)
     }
 
     /// Runs the closure and enters what it did.

@@ -4,12 +4,12 @@ use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::ops::Bound;
 
-use percolite::{KeyspaceId, Timestamp};
 use percolite::codec::Record as _;
 use percolite::engine::storage::{Column, Reader};
 use percolite::engine::{EngineError, RowRange};
 use percolite::keys::{data_key, keyspace_bounds};
-use percolite::row::{RowKey, Value, WriteRecord};
+use percolite::row::{Lock, RowKey, Value, WriteRecord};
+use percolite::{KeyspaceId, Timestamp};
 
 use crate::violation::Broken;
 
@@ -28,14 +28,14 @@ pub enum History {
 /// Those of reading.
 pub fn structure(reader: &impl Reader, history: History) -> Result<Vec<Broken>, EngineError> {
     let mut broken = Vec::new();
-    let mut locks = 0;
-    reader.scan(Column::Lock, &RowRange::all(), false, |_, _| {
-        locks += 1;
+    reader.scan(Column::Lock, &RowRange::all(), false, |key, bytes| {
+        let lock = match Lock::decode(bytes) {
+            Ok(lock) => format!("of the transaction {} with primary {:?}", lock.txn.start_ts, lock.primary),
+            Err(why) => why.to_string(),
+        };
+        broken.push(Broken::new("I6 no lock left", format!("row {:?} has a lock {lock}", RowKey::from_bytes(key))));
         true
     })?;
-    if locks > 0 {
-        broken.push(Broken::new("I6 no lock left", format!("{locks} locks are left after all were resolved")));
-    }
     let mut named = HashSet::new();
     reader.scan(Column::Write, &RowRange::all(), false, |key, bytes| {
         let row = RowKey::from_bytes(key);
@@ -79,7 +79,8 @@ pub fn digest(reader: &impl Reader, keyspace: KeyspaceId) -> Result<u64, EngineE
     let mut hasher = DefaultHasher::new();
     for column in [Column::Data, Column::Lock, Column::Write] {
         reader.scan(column, &range, false, |key, bytes| {
-            let is_deletion = column == Column::Write && WriteRecord::decode(bytes).is_ok_and(|write| write.value.is_none());
+            let is_deletion =
+                column == Column::Write && WriteRecord::decode(bytes).is_ok_and(|write| write.value.is_none());
             if !is_deletion {
                 (column, key, bytes).hash(&mut hasher);
             }

@@ -22,6 +22,7 @@ pub mod dice;
 pub mod history;
 pub mod invariants;
 pub mod ledger;
+pub mod outcome;
 pub mod recorder;
 pub mod sim;
 pub mod value;

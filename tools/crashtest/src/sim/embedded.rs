@@ -77,7 +77,7 @@ impl<'a> Embedded<'a> {
         self.plan_crash(&dead);
         let fails_a_sync = self.plan.failing_syncs && self.dice.one_in(2);
         if let Some(store) = self.open(&engine, &dead) {
-            if fails_a_sync {
+            if fails_a_sync && !is_dead(&dead) {
                 self.memory.fail_sync(1 + self.dice.below(6) as u64);
             }
             self.clients(&store, &engine, &dead, life, fails_a_sync);
@@ -300,9 +300,9 @@ impl<'a> Embedded<'a> {
             other => self.breaks("I12 progress", format!("a transaction on every row: {other:?}")),
         }
         store.resolve_orphans().map_err(|why| why.to_string())?;
+        store.close().map_err(|why| format!("it does not close: {why}"))?;
         let broken = structure(engine.engine().storage(), History::None).map_err(|why| why.to_string())?;
         lock(&self.broken).extend(broken);
-        store.close().map_err(|why| format!("it does not close: {why}"))?;
         let before = digest(engine.engine().storage(), rows.id()).map_err(|why| why.to_string())?;
         Ok((before, rows.id()))
     }

@@ -23,6 +23,8 @@ use crate::violation::Broken;
 
 const ROWS: &str = "rows";
 const TTL_MS: u64 = 500;
+/// Longer than any clock is off: a transaction may be taken to be as old as that, and live as long.
+const A_DAY: Duration = Duration::from_secs(24 * 3600);
 
 type Network = Unreliable<SimEngine>;
 type Process = Arc<Scheduled<Network>>;
@@ -244,7 +246,7 @@ impl<'a> Shared<'a> {
 
     /// Whoever is silent is taken for dead now, and one process with a good network looks at everything.
     fn look_back(&mut self) -> Result<(), String> {
-        self.scheduler.advance(Duration::from_secs(60));
+        self.scheduler.advance(A_DAY);
         let dead = Dead::default();
         let (engine, store) = self.process(&dead, Faults::default());
         let sink = self.book.of(&dead);
@@ -261,7 +263,7 @@ impl<'a> Shared<'a> {
         // What is still on its way arrives now, and must find everything decided.
         let late: usize = self.networks.iter().map(|network| network.deliver_late()).sum();
         self.scheduler.tell(&format!("{late} late requests"));
-        self.scheduler.advance(Duration::from_secs(60));
+        self.scheduler.advance(A_DAY);
         client.observe(self.plan.workload).map_err(|why| why.to_string())?;
         client.touch_every_row().map_err(|why| why.to_string())?;
         let settled = self.book.ledger().settle(&*engine, &rows).map_err(|why| why.to_string())?;

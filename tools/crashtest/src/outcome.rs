@@ -1,0 +1,75 @@
+//! What a layer of the harness has to say when it is done.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use crate::violation::Broken;
+
+/// The result of one layer.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Outcome {
+    /// The layer's name, which is also its command.
+    pub layer: String,
+    /// How many cases were run to their end.
+    pub cases: u64,
+    /// How many transactions they had.
+    pub transactions: u64,
+    /// How many commits were acknowledged.
+    pub acknowledged: u64,
+    /// How much that was not synced was really lost, in the layer's own unit; zero where the layer loses nothing.
+    pub lost: u64,
+    /// How many commits nobody had been told of and that were there.
+    pub unanswered: u64,
+    /// How often each point was visited.
+    pub visits: BTreeMap<String, u64>,
+    /// Why nothing was run, if so.
+    pub skipped: Option<String>,
+    /// What went wrong.
+    pub failures: Vec<Failure>,
+    /// Other figures, by name; lists are plotted.
+    pub figures: BTreeMap<String, Vec<f64>>,
+    /// How long it took, in seconds.
+    pub seconds: f64,
+}
+
+/// A case in which a promise was broken.
+#[derive(Clone, Debug, Serialize)]
+pub struct Failure {
+    /// The command line that repeats it.
+    pub replay: String,
+    /// What was broken.
+    pub broken: Vec<Broken>,
+    /// Where the store, the history and the log are kept.
+    pub kept: Option<PathBuf>,
+}
+
+impl Outcome {
+    /// Nothing yet.
+    pub fn of(layer: &str) -> Self {
+        Self { layer: layer.into(), ..Self::default() }
+    }
+
+    /// Whether it held, and something was there to hold.
+    pub fn is_good(&self) -> bool {
+        self.failures.is_empty() && (self.skipped.is_some() || (self.cases > 0 && self.acknowledged > 0))
+    }
+
+    /// Adds another's counts and failures, as of a further run of the same layer.
+    pub fn add(&mut self, other: Self) {
+        self.cases += other.cases;
+        self.transactions += other.transactions;
+        self.acknowledged += other.acknowledged;
+        self.lost += other.lost;
+        self.unanswered += other.unanswered;
+        for (point, visits) in other.visits {
+            *self.visits.entry(point).or_default() += visits;
+        }
+        self.failures.extend(other.failures);
+        for (name, mut figures) in other.figures {
+            self.figures.entry(name).or_default().append(&mut figures);
+        }
+        self.seconds += other.seconds;
+    }
+}
