@@ -47,7 +47,8 @@ pub enum ErrorKind {
         limit: usize,
     },
     /// The store failed at a moment when the transaction may or may not have been committed. Open the store again and
-    /// look ([`Store::txn_status`](crate::Store::txn_status)), or make the transaction safe to repeat.
+    /// look: at what the transaction wrote, or by [`Store::txn_status`](crate::Store::txn_status) before others write there.
+    /// Or make the transaction safe to repeat.
     Undetermined(String),
     /// The call makes no sense; it changed nothing.
     InvalidArgument(String),

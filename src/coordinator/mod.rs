@@ -60,8 +60,8 @@ pub trait Coordinator: Send + Sync {
     /// When the transaction that holds this lock, found in `view`, was committed, if the view shows that it was.
     fn committed_in(&self, view: &PinnedView, row: &RowKey, lock: &Lock) -> Result<Option<Timestamp>>;
 
-    /// What became of the transaction, asked at its primary; changes nothing.
-    fn commit_point(&self, primary: &RowKey, txn: TxnId) -> Result<CommitPoint>;
+    /// What the primary says of the transaction, if anything; changes nothing.
+    fn trace(&self, primary: &RowKey, txn: TxnId) -> Result<Option<CommitPoint>>;
 
     /// Waits, within bounds, until another attempt at these rows is worth making after this conflict; what it answers is
     /// held meanwhile.

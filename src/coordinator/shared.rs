@@ -20,7 +20,7 @@ use crate::owner::OwnerIds;
 use crate::pipeline::Turn;
 use crate::protocol::{
     Asker, CheckStatus, Commit, CommitPoint, Heartbeat, Prewrite, Prewritten, Refusal, Resolve, RollBack, Step,
-    check_status, commit, commit_point, heartbeat, prewrite, resolve, roll_back,
+    check_status, commit, heartbeat, prewrite, resolve, roll_back, trace,
 };
 use crate::row::{Lock, Mutation, Row, RowKey, Status, TxnId, WriteRecord};
 use crate::runtime::Runtime;
@@ -386,8 +386,8 @@ impl Coordinator for Shared {
         }
     }
 
-    fn commit_point(&self, primary: &RowKey, txn: TxnId) -> Result<CommitPoint> {
-        Ok(commit_point(&self.ask(|| self.engine().row(primary, txn.start_ts))?, txn))
+    fn trace(&self, primary: &RowKey, txn: TxnId) -> Result<Option<CommitPoint>> {
+        Ok(trace(&self.ask(|| self.engine().row(primary, txn.start_ts))?, txn))
     }
 
     fn wait_turn(&self, _rows: &[RowKey], conflict: &Conflict, attempt: u32) -> Vec<Turn> {

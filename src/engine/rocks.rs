@@ -12,6 +12,7 @@ use std::io::{self, Read as _, Write as _};
 use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rocksdb::{
@@ -35,6 +36,11 @@ const MARKER: &str = "PERCOLITE";
 const UNFINISHED: &str = "PERCOLITE.new";
 const MARKER_TEXT: &str = "percolite store, format ";
 const BLOOM_BITS_PER_KEY: f64 = 10.0;
+
+/// How often a write is tried again while RocksDB catches up with flushing and compacting, and how long after each attempt:
+/// some five minutes in all.
+const STALL_TRIES_MAX: usize = 300_000;
+const STALL_PAUSE: Duration = Duration::from_millis(1);
 
 /// How much memory RocksDB may use, in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -145,7 +151,9 @@ impl RocksStorage {
                 .map_err(|why| EngineError::Open(format!("cannot create a store in {}: {why}", path.display())))?;
         }
         crash_point!(CreateDone);
-        Ok(Self { database: Arc::new(database), write_options: WriteOptions::default(), writing: Mutex::new(()) })
+        let mut write_options = WriteOptions::default();
+        write_options.set_no_slowdown(true);
+        Ok(Self { database: Arc::new(database), write_options, writing: Mutex::new(()) })
     }
 }
 
@@ -155,8 +163,12 @@ impl RocksStorage {
 ///   the old file loses its unsynced tail exactly at a record border, RocksDB replays the new file over the hole. With
 ///   this option it stops at the hole, and what is recovered is a prefix of what was written. Early release of row locks
 ///   and unsynced prewrites are sound only on a prefix. (It has no setter; `track_and_verify_wals_in_manifest` is another.)
-/// - `max_bgerror_resume_count=0`: after a failed write the store stays closed until it is opened again, so RocksDB need not
-///   try to come back by itself.
+/// - `max_bgerror_resume_count=0` and `atomic_flush`: after a failed write the store stays closed until it is opened again, so
+///   RocksDB need not try to come back by itself. On a full disk it does so all the same, and there is no option against
+///   it: it begins a new log and flushes the columns. Flushed one by one, some would be ahead of the gap in the log when
+///   that is cut short, and the store could never be opened again; flushed together, they stay together.
+/// - `no_slowdown` on every write: a write that RocksDB would keep waiting is refused instead, and waits here. Inside, it would
+///   wait in front of RocksDB's own attempt to come back from a full disk, and that behind the write, for ever.
 /// - No `sync` on any write, no `unordered_write`, no manual log flush, no recycled log files: the first would hold up the
 ///   group behind a running sync, the others give up the order that recovery relies on.
 fn options(memory: RocksMemory) -> Result<Options, EngineError> {
@@ -169,6 +181,7 @@ fn options(memory: RocksMemory) -> Result<Options, EngineError> {
     options.create_missing_column_families(true);
     options.set_compression_type(DBCompressionType::Lz4);
     options.set_enable_write_thread_adaptive_yield(false);
+    options.set_atomic_flush(true);
     options.set_write_buffer_size((memory.write_buffers / 4).max(1 << 20));
     options.set_db_write_buffer_size(memory.write_buffers);
     options.set_max_background_jobs(2);
@@ -409,7 +422,23 @@ impl Storage for RocksStorage {
         if batch.batch.is_empty() {
             return Ok(());
         }
-        self.database.borrow_owner().db.write_opt(batch.batch, &self.write_options).map_err(failed)
+        let db = &self.database.borrow_owner().db;
+        // RocksDB takes the batch away even where it refuses it.
+        let bytes = batch.batch.data().to_vec();
+        let mut refused = match db.write_opt(batch.batch, &self.write_options) {
+            Err(why) if why.kind() == rocksdb::ErrorKind::Incomplete => why,
+            done => return done.map_err(failed),
+        };
+        for _ in 0..STALL_TRIES_MAX {
+            // The time that a disk takes is real, whatever the store's runtime.
+            #[allow(clippy::disallowed_methods)]
+            std::thread::sleep(STALL_PAUSE);
+            match db.write_opt(WriteBatch::from_data(&bytes), &self.write_options) {
+                Err(why) if why.kind() == rocksdb::ErrorKind::Incomplete => refused = why,
+                done => return done.map_err(failed),
+            }
+        }
+        Err(EngineError::Unknown(format!("RocksDB has taken no write for minutes: {refused}")))
     }
 
     fn sync(&self) -> Result<(), EngineError> {

@@ -51,13 +51,18 @@ pub struct CheckStatus {
     pub asker: Asker,
 }
 
-/// What the primary's row says, without changing anything.
+/// What the primary's row says to somebody who has met one of the transaction's locks, without changing anything.
 pub fn commit_point(primary: &Row, txn: TxnId) -> CommitPoint {
+    trace(primary, txn).unwrap_or(CommitPoint::RolledBack)
+}
+
+/// What the primary's row says, if it says anything. Without a trace the transaction has not come to its primary yet, was
+/// rolled back before it did, or ended so long ago that its records are gone: a lock elsewhere would tell which.
+pub fn trace(primary: &Row, txn: TxnId) -> Option<CommitPoint> {
     match outcome_of(primary, txn) {
-        Some(Status::Committed(commit_ts)) => CommitPoint::Committed(commit_ts),
-        Some(Status::RolledBack) => CommitPoint::RolledBack,
-        None if lock_of(primary, txn).is_some() => CommitPoint::Pending,
-        None => CommitPoint::RolledBack,
+        Some(Status::Committed(commit_ts)) => Some(CommitPoint::Committed(commit_ts)),
+        Some(Status::RolledBack) => Some(CommitPoint::RolledBack),
+        None => lock_of(primary, txn).map(|_| CommitPoint::Pending),
     }
 }
 

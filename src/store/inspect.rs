@@ -36,8 +36,30 @@ pub struct LockInfo {
     pub orphan: bool,
 }
 
-/// What became of a transaction.
-pub type TxnStatus = CommitPoint;
+/// What became of a transaction, as far as its primary tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TxnStatus {
+    /// It is in the middle of its commit, or died there.
+    Pending,
+    /// It was committed, at this timestamp.
+    Committed(Timestamp),
+    /// It was rolled back, for ever.
+    RolledBack,
+    /// The row knows nothing of it. Either it has not come to its commit, or it was refused there, or it was committed and
+    /// the row was written again since. Only the first and the last of them can be told apart, by whether it still runs.
+    NoTrace,
+}
+
+impl From<Option<CommitPoint>> for TxnStatus {
+    fn from(trace: Option<CommitPoint>) -> Self {
+        match trace {
+            Some(CommitPoint::Pending) => Self::Pending,
+            Some(CommitPoint::Committed(commit_ts)) => Self::Committed(commit_ts),
+            Some(CommitPoint::RolledBack) => Self::RolledBack,
+            None => Self::NoTrace,
+        }
+    }
+}
 
 /// What a store has done since it was opened, and how it stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -86,15 +108,19 @@ impl Store {
         Ok(Locks { view, next: Some(RowRange::all()), page: VecDeque::new(), store: self.clone() })
     }
 
-    /// What became of the transaction that began with `start_ts` and `owner` and whose primary is the row `key`; a
-    /// [`LockInfo`] or a [`Conflict`](crate::Conflict) names all three. Once the records of a transaction are collected, one
-    /// that was committed and overwritten reads as rolled back; ask soon after an open, before the sweep has ended.
+    /// What became of the transaction that began with `start_ts` and `owner`, asked at its primary, which a [`LockInfo`]
+    /// names.
+    ///
+    /// A record of the end stays at the primary only while locks elsewhere may need it. Apart from that the row's newest
+    /// version tells who wrote it: so any row that the transaction wrote, once no lock is on it, can be asked in the primary's
+    /// place, and answers until it is written again. To find out about a commit that ended [`Undetermined`](crate::ErrorKind::Undetermined), open the
+    /// store and ask before others write, at a row that only this transaction writes if there is one.
     ///
     /// # Errors
     /// Those of reading.
     pub fn txn_status(&self, primary: &RowKey, start_ts: Timestamp, owner: OwnerId) -> Result<TxnStatus> {
         self.inner.check_open()?;
-        self.inner.coordinator.commit_point(primary, TxnId { start_ts, owner })
+        self.inner.coordinator.trace(primary, TxnId { start_ts, owner }).map(TxnStatus::from)
     }
 
     /// Resolves every orphan lock now, as the background sweep would; the answer is how many there were.
@@ -186,5 +212,29 @@ impl Keyspace {
     /// The row of a key, as conflicts and locks name it.
     pub fn row_of(&self, key: impl AsRef<[u8]>) -> RowKey {
         self.row(key.as_ref())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transaction_without_a_trace_is_not_called_rolled_back() {
+        let store = Store::in_memory().unwrap();
+        let rows = store.keyspace("rows").unwrap();
+        let write = || {
+            let mut txn = store.begin().unwrap();
+            txn.put(&rows, "k", "v").unwrap();
+            txn
+        };
+        let txn = write();
+        let (start_ts, owner) = (txn.start_ts(), txn.owner());
+        let status = || store.txn_status(&rows.row_of("k"), start_ts, owner).unwrap();
+        assert_eq!(status(), TxnStatus::NoTrace);
+        let commit = txn.commit().unwrap();
+        assert_eq!(status(), TxnStatus::Committed(commit.ts));
+        write().commit().unwrap();
+        assert_eq!(status(), TxnStatus::NoTrace);
     }
 }

@@ -17,7 +17,7 @@ use crate::engine::Engine;
 use crate::error::{Conflict, ConflictReason, Result};
 use crate::owner::OwnerIds;
 use crate::pipeline::{Pipeline, Turn, Turns};
-use crate::protocol::{CommitPoint, commit_point};
+use crate::protocol::{CommitPoint, commit_point, trace};
 use crate::row::{Lock, Mutation, RowKey, TxnId};
 use crate::runtime::Runtime;
 use crate::timestamp::Timestamp;
@@ -132,8 +132,8 @@ impl Coordinator for Embedded {
         })
     }
 
-    fn commit_point(&self, primary: &RowKey, txn: TxnId) -> Result<CommitPoint> {
-        Ok(commit_point(&self.pipeline.engine().row(primary, txn.start_ts)?, txn))
+    fn trace(&self, primary: &RowKey, txn: TxnId) -> Result<Option<CommitPoint>> {
+        Ok(trace(&self.pipeline.engine().row(primary, txn.start_ts)?, txn))
     }
 
     fn wait_turn(&self, rows: &[RowKey], conflict: &Conflict, _attempt: u32) -> Vec<Turn> {

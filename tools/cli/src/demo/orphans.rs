@@ -7,7 +7,7 @@
 
 use anyhow::{Context as _, Result};
 use indicatif::HumanCount;
-use percolite::{CommitPoint, LockInfo, Store};
+use percolite::{CommitPoint, LockInfo, Store, TxnStatus};
 
 use super::Seen;
 use super::crash::Moment;
@@ -111,8 +111,8 @@ pub fn ask_again(store: &Store, locks: &[LockInfo], seen: &mut Seen) -> Result<(
     let mut kept = true;
     for lock in locks {
         let expected = match lock.commit_point {
-            CommitPoint::Pending => CommitPoint::RolledBack,
-            decided => decided,
+            CommitPoint::Pending | CommitPoint::RolledBack => TxnStatus::RolledBack,
+            CommitPoint::Committed(commit_ts) => TxnStatus::Committed(commit_ts),
         };
         kept &= store.txn_status(&lock.primary, lock.start_ts, lock.owner)? == expected;
     }
