@@ -42,6 +42,8 @@ struct State {
     crashes: u64,
     /// How many syncs from now one fails; 0: none does.
     failing_sync: u64,
+    /// How many writes from now one fails; 0: none does.
+    failing_write: u64,
     /// A sync has failed, and what it was to make durable never will be, nor anything behind it.
     stays_volatile: bool,
 }
@@ -87,7 +89,7 @@ impl SimStorage {
         // Numbers are not used again: a view of a shared engine that was open must not show what is written from here on.
         state.synced = state.written;
         state.crashes += 1;
-        (state.failing_sync, state.stays_volatile) = (0, false);
+        (state.failing_sync, state.failing_write, state.stays_volatile) = (0, 0, false);
         Crash { unsynced, lost }
     }
 
@@ -95,6 +97,12 @@ impl SimStorage {
     /// the next crash nothing that was not durable before becomes so.
     pub fn fail_sync(&self, nth: u64) {
         self.state.lock().failing_sync = nth;
+    }
+
+    /// The `nth` write from now is answered with an error although it was made, as when a disk fails between the log's bytes
+    /// and the answer; 1 is the next.
+    pub fn fail_write(&self, nth: u64) {
+        self.state.lock().failing_write = nth;
     }
 
     /// How many batches would be lost by the worst crash now.
@@ -226,7 +234,9 @@ impl Storage for SimStorage {
                 }
             }
         }
-        Ok(())
+        let fails = state.failing_write == 1;
+        state.failing_write = state.failing_write.saturating_sub(1);
+        if fails { Err(EngineError::Unknown("the simulated disk has failed to write".into())) } else { Ok(()) }
     }
 
     fn sync(&self) -> Result<(), EngineError> {

@@ -79,9 +79,6 @@ pub fn check_status(primary: &Row, request: &CheckStatus) -> Result<Step<CommitP
         if txn.start_ts < primary.safe_point {
             return Err(Refusal::BelowSafePoint(primary.safe_point));
         }
-        if mutated!(StaleStatus) {
-            return Ok(Step::Done(CommitPoint::RolledBack));
-        }
         return end(primary, request);
     };
     if lock.primary != request.row {
@@ -112,6 +109,9 @@ fn expired(txn: TxnId, ttl_ms: u64, current_ts: Timestamp) -> bool {
 }
 
 fn end(primary: &Row, request: &CheckStatus) -> Result<Step<CommitPoint>, Refusal> {
+    if mutated!(StaleStatus) {
+        return Ok(Step::Done(CommitPoint::RolledBack));
+    }
     let request = RollBack { row: request.row.clone(), txn: request.txn };
     Ok(match roll_back(primary, &request)? {
         Step::Apply(mut change, ()) => {

@@ -73,14 +73,15 @@ impl<'a> Embedded<'a> {
     fn live(&mut self, life: u32) {
         let dead = Dead::default();
         let engine: Process =
-            Arc::new(Scheduled::new(Arc::new(self.memory.embedded()), Arc::clone(self.scheduler), Arc::clone(&dead)));
+            self.process(&dead);
         self.plan_crash(&dead);
-        let fails_a_sync = self.plan.failing_syncs && self.dice.one_in(2);
+        let disk_fails = self.plan.failing_disk && self.dice.one_in(2);
         if let Some(store) = self.open(&engine, &dead) {
-            if fails_a_sync && !is_dead(&dead) {
-                self.memory.fail_sync(1 + self.dice.below(6) as u64);
+            if disk_fails && !is_dead(&dead) {
+                let nth = 1 + self.dice.below(30) as u64;
+                if self.dice.one_in(2) { self.memory.fail_sync(nth) } else { self.memory.fail_write(nth) }
             }
-            self.clients(&store, &engine, &dead, life, fails_a_sync);
+            self.clients(&store, &engine, &dead, life, disk_fails);
             if !is_dead(&dead) && self.dice.one_in(3) {
                 self.scheduler.unwatch();
                 self.crash(&dead);
@@ -89,7 +90,7 @@ impl<'a> Embedded<'a> {
             // The power may also go while it closes.
             let closed = store.close();
             self.scheduler.unwatch();
-            if fails_a_sync && !is_dead(&dead) {
+            if disk_fails && !is_dead(&dead) {
                 self.crash(&dead);
             }
             if is_dead(&dead) {
@@ -101,6 +102,11 @@ impl<'a> Embedded<'a> {
             }
         }
         self.scheduler.unwatch();
+    }
+
+    fn process(&self, dead: &Dead) -> Process {
+        let (engine, scheduler) = (Arc::new(self.memory.embedded()), Arc::clone(self.scheduler));
+        Arc::new(Scheduled::new(engine, scheduler, Arc::clone(dead), self.plan.group_rows))
     }
 
     /// Says when the power goes in this life: after so many steps, or at a point.
@@ -132,7 +138,7 @@ impl<'a> Embedded<'a> {
             self.step_clock();
         }
         let store = Store::builder()
-            .runtime(Arc::new(SimRuntime(Arc::clone(self.scheduler))))
+            .runtime(SimRuntime::new(self.scheduler, 0))
             .durability(self.plan.durability)
             .protocol(self.plan.protocol)
             .sweep(self.plan.sweep)
@@ -198,6 +204,11 @@ impl<'a> Embedded<'a> {
                     skewed: 0,
                 };
                 let outcome = (|| {
+                    if first && drops && dice.one_in(2) {
+                        // Before anybody has met what an earlier life left locked.
+                        ignore_missing(store.drop_keyspace(BESIDE))?;
+                        client.beside = None;
+                    }
                     if first {
                         client.attempt(|txn| workload.load(txn))?;
                     }
@@ -255,7 +266,7 @@ impl<'a> Embedded<'a> {
     fn resolve_and_judge(&mut self) -> Result<(u64, KeyspaceId), String> {
         let dead = Dead::default();
         let engine: Process =
-            Arc::new(Scheduled::new(Arc::new(self.memory.embedded()), Arc::clone(self.scheduler), Arc::clone(&dead)));
+            self.process(&dead);
         let Some(store) = self.open(&engine, &dead) else { return Err("it does not open".into()) };
         let (beside, rows) = self.keyspaces(&store, &dead, false).ok_or("its keyspaces do not open")?;
         store.resolve_orphans().map_err(|why| format!("orphans are not resolved: {why}"))?;
@@ -310,7 +321,7 @@ impl<'a> Embedded<'a> {
     fn open_and_digest(&mut self, rows: KeyspaceId) -> Result<u64, String> {
         let dead = Dead::default();
         let engine: Process =
-            Arc::new(Scheduled::new(Arc::new(self.memory.embedded()), Arc::clone(self.scheduler), Arc::clone(&dead)));
+            self.process(&dead);
         let Some(store) = self.open(&engine, &dead) else { return Err("it does not open again".into()) };
         store.resolve_orphans().map_err(|why| why.to_string())?;
         store.close().map_err(|why| why.to_string())?;

@@ -17,12 +17,13 @@ pub struct Scheduled<E> {
     engine: Arc<E>,
     scheduler: Arc<Scheduler>,
     dead: Dead,
+    group_rows_max: usize,
 }
 
 impl<E: Engine> Scheduled<E> {
-    /// The engine as one process uses it.
-    pub fn new(engine: Arc<E>, scheduler: Arc<Scheduler>, dead: Dead) -> Self {
-        Self { engine, scheduler, dead }
+    /// The engine as one process uses it; it says that it can change at most so many rows at once.
+    pub fn new(engine: Arc<E>, scheduler: Arc<Scheduler>, dead: Dead, group_rows_max: usize) -> Self {
+        Self { engine, scheduler, dead, group_rows_max }
     }
 
     /// The engine below.
@@ -48,7 +49,8 @@ fn alive(dead: &Dead) -> Result<(), EngineError> {
 
 impl<E: Engine> Engine for Scheduled<E> {
     fn capabilities(&self) -> Capabilities {
-        self.engine.capabilities()
+        let below = self.engine.capabilities();
+        Capabilities { group_rows_max: below.group_rows_max.min(self.group_rows_max), ..below }
     }
 
     fn view(&self) -> Result<Arc<dyn View>, EngineError> {
@@ -61,11 +63,15 @@ impl<E: Engine> Engine for Scheduled<E> {
     }
 
     fn apply(&self, groups: &[Group]) -> Result<Vec<Outcome>, EngineError> {
-        self.turn("apply")?.apply(groups)
+        let applied = self.turn("apply")?.apply(groups);
+        self.scheduler.pause("applied");
+        applied
     }
 
     fn sync(&self) -> Result<(), EngineError> {
-        self.turn("sync")?.sync()
+        let synced = self.turn("sync")?.sync();
+        self.scheduler.pause("synced");
+        synced
     }
 
     fn meta(&self, name: &str) -> Result<Option<Vec<u8>>, EngineError> {

@@ -50,11 +50,16 @@ pub struct Plan {
     durability: Durability,
     sweep: bool,
     conflict_slots: usize,
+    /// The most rows that the engine changes at once.
+    group_rows: usize,
     admission: usize,
     long_values: usize,
     clock_steps: bool,
+    /// How long a silent process is waited for, and whether it may be cut off for a while.
+    ttl_ms: u64,
+    cut_off: bool,
     drops: bool,
-    failing_syncs: bool,
+    failing_disk: bool,
     /// Where it may crash, and at which visit at most.
     points: Vec<Point>,
     visits: usize,
@@ -75,11 +80,14 @@ impl Plan {
             durability: if dice.one_in(3) { Durability::Buffered } else { Durability::Sync },
             sweep: !dice.one_in(3),
             conflict_slots: [1, 4, 64, 4096][dice.below(4)],
+            group_rows: [usize::MAX, usize::MAX, 2, 3][dice.below(4)],
             admission: 2 + dice.below(6),
             long_values: [0, 2, 8][dice.below(3)],
             clock_steps: dice.one_in(3),
+            ttl_ms: [10, 30, 500][dice.below(3)],
+            cut_off: dice.one_in(2),
             drops: dice.one_in(3),
-            failing_syncs: dice.one_in(8),
+            failing_disk: dice.one_in(6),
             points: Point::ALL.to_vec(),
             visits: [1, 3, 40][dice.below(3)],
         }

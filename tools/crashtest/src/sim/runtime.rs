@@ -7,34 +7,44 @@ use percolite::runtime::{Joined, Parker, Runtime};
 
 use super::scheduler::{Scheduler, ThreadId, current};
 
-/// Time, chance and threads by the scheduler.
-pub struct SimRuntime(pub Arc<Scheduler>);
+/// Time, chance and threads by the scheduler. Each process has a wall clock of its own.
+pub struct SimRuntime {
+    scheduler: Arc<Scheduler>,
+    clock_off_by_ms: i64,
+}
+
+impl SimRuntime {
+    /// The world of a process whose wall clock is off by so much.
+    pub fn new(scheduler: &Arc<Scheduler>, clock_off_by_ms: i64) -> Arc<Self> {
+        Arc::new(Self { scheduler: Arc::clone(scheduler), clock_off_by_ms })
+    }
+}
 
 impl Runtime for SimRuntime {
     fn unix_millis(&self) -> u64 {
-        self.0.unix_millis()
+        self.scheduler.unix_millis().saturating_add_signed(self.clock_off_by_ms)
     }
 
     fn elapsed(&self) -> Duration {
-        self.0.now()
+        self.scheduler.now()
     }
 
     fn random(&self) -> u64 {
-        self.0.random()
+        self.scheduler.random()
     }
 
     fn sleep(&self, duration: Duration) {
-        self.0.sleep(duration);
+        self.scheduler.sleep(duration);
     }
 
     fn parker(&self) -> Arc<dyn Parker> {
         let own = current().map_or(0, |(_, own)| own);
-        Arc::new(SimParker { scheduler: Arc::clone(&self.0), own })
+        Arc::new(SimParker { scheduler: Arc::clone(&self.scheduler), own })
     }
 
     fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn Joined>> {
-        let thread = self.0.spawn(name, work)?;
-        Ok(Box::new(SimThread { scheduler: Arc::clone(&self.0), thread }))
+        let thread = self.scheduler.spawn(name, work)?;
+        Ok(Box::new(SimThread { scheduler: Arc::clone(&self.scheduler), thread }))
     }
 }
 
@@ -44,7 +54,11 @@ struct SimParker {
 }
 
 impl Parker for SimParker {
+    /// A park may end for no reason, and here long ones often do: what is done every second would otherwise hardly be done
+    /// in the few milliseconds of virtual time that a history takes.
     fn park(&self, at_most: Option<Duration>) {
+        let hasty = Duration::from_micros(self.scheduler.random() % 4000);
+        let at_most = at_most.map(|at_most| if self.scheduler.random() % 2 == 0 { at_most.min(hasty) } else { at_most });
         self.scheduler.park(self.own, at_most);
     }
 

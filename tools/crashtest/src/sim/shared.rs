@@ -22,7 +22,6 @@ use crate::invariants::{History, structure};
 use crate::violation::Broken;
 
 const ROWS: &str = "rows";
-const TTL_MS: u64 = 500;
 /// Longer than any clock is off: a transaction may be taken to be as old as that, and live as long.
 const A_DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -61,7 +60,7 @@ pub struct Shared<'a> {
 impl<'a> Shared<'a> {
     /// A history that has not begun.
     pub fn new(scheduler: &'a Arc<Scheduler>, plan: &'a Plan, dice: Dice) -> Self {
-        let oracle = MemoryOracle::new(Arc::new(SimRuntime(Arc::clone(scheduler))));
+        let oracle = MemoryOracle::new(SimRuntime::new(scheduler, 0));
         Self {
             scheduler,
             memory: SimStorage::new(),
@@ -102,12 +101,13 @@ impl<'a> Shared<'a> {
 
     /// One more process, with its way to the engine.
     fn process(&mut self, dead: &Dead, faults: Faults) -> (Process, Store) {
-        let runtime = Arc::new(SimRuntime(Arc::clone(self.scheduler)));
+        let days_off = if self.plan.clock_steps { self.dice.below(7) as i64 - 3 } else { 0 };
+        let runtime = SimRuntime::new(self.scheduler, days_off * A_DAY.as_millis() as i64);
         let scheduler = Arc::clone(self.scheduler);
         let slow = Arc::new(move |millis| scheduler.sleep(Duration::from_millis(millis)));
         let network = Arc::new(Unreliable::with_pause(self.memory.shared(), faults, self.dice.bits(), slow));
         self.networks.push(Arc::clone(&network));
-        let engine: Process = Arc::new(Scheduled::new(network, Arc::clone(self.scheduler), Arc::clone(dead)));
+        let engine: Process = Arc::new(Scheduled::new(network, Arc::clone(self.scheduler), Arc::clone(dead), usize::MAX));
         let store = Store::builder()
             .runtime(Arc::<SimRuntime>::clone(&runtime))
             .durability(self.plan.durability)
@@ -116,7 +116,7 @@ impl<'a> Shared<'a> {
                 engine: Arc::<Scheduled<Network>>::clone(&engine) as Arc<dyn Engine>,
                 oracle: Arc::<SimOracle>::clone(&self.oracle) as Arc<dyn Oracle>,
                 waiter: Arc::new(Pause(runtime)),
-                ttl_ms: TTL_MS,
+                ttl_ms: self.plan.ttl_ms,
             });
         (engine, store)
     }
@@ -194,7 +194,7 @@ impl<'a> Shared<'a> {
                 };
                 for _ in 0..share {
                     match dice.below(30) {
-                        0 => scheduler.sleep(Duration::from_millis(dice.below(2 * TTL_MS as usize) as u64)),
+                        0 => scheduler.sleep(Duration::from_millis(dice.below(1000) as u64)),
                         1 if clock_steps => scheduler.step_clock(hours(&mut dice)),
                         _ => {}
                     }
@@ -218,11 +218,33 @@ impl<'a> Shared<'a> {
                 Err(why) => self.breaks("harness", why.to_string()),
             }
         }
+        if self.plan.cut_off {
+            self.cut_off(&threads);
+        }
         self.plan_death(&threads, processes.iter().map(|(dead, ..)| Arc::clone(dead)).collect());
         for thread in threads {
             self.scheduler.join(thread);
         }
         self.scheduler.unwatch();
+    }
+
+    /// Networks that carry nothing for a while, one after the other.
+    fn cut_off(&mut self, threads: &[super::scheduler::ThreadId]) {
+        let networks: Vec<_> = self.networks.iter().rev().take(threads.len()).cloned().collect();
+        let (mut dice, scheduler) = (self.dice.split(), Arc::clone(self.scheduler));
+        let work = move || {
+            for _ in 0..4 {
+                scheduler.sleep(Duration::from_millis(dice.below(100) as u64));
+                let Some(network) = dice.pick(&networks).cloned() else { return };
+                network.set_faults(Faults { lost_requests: 1000, ..Faults::default() });
+                scheduler.sleep(Duration::from_millis(50 + dice.below(300) as u64));
+                network.set_faults(network_of(&mut dice));
+            }
+        };
+        // It ends by itself; nobody waits for it.
+        if let Err(why) = self.scheduler.spawn("network", Box::new(work)) {
+            self.breaks("harness", why.to_string());
+        }
     }
 
     /// One process dies, wherever it is when the moment comes.
