@@ -19,6 +19,7 @@
 pub mod checker;
 pub mod client;
 pub mod dice;
+pub mod evidence;
 pub mod history;
 pub mod invariants;
 pub mod ledger;

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::violation::Broken;
 
 /// The result of one layer.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
     /// The layer's name, which is also its command.
     pub layer: String,
@@ -22,8 +22,8 @@ pub struct Outcome {
     pub lost: u64,
     /// How many commits nobody had been told of and that were there.
     pub unanswered: u64,
-    /// How often each point was visited.
-    pub visits: BTreeMap<String, u64>,
+    /// How often each point was visited, by place and point.
+    pub visits: BTreeMap<String, BTreeMap<String, u64>>,
     /// Why nothing was run, if so.
     pub skipped: Option<String>,
     /// What went wrong.
@@ -35,7 +35,7 @@ pub struct Outcome {
 }
 
 /// A case in which a promise was broken.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Failure {
     /// The command line that repeats it.
     pub replay: String,
@@ -56,6 +56,11 @@ impl Outcome {
         self.failures.is_empty() && (self.skipped.is_some() || (self.cases > 0 && self.acknowledged > 0))
     }
 
+    /// Counts visits of a point.
+    pub fn visit(&mut self, place: &str, point: &str, visits: u64) {
+        *self.visits.entry(place.into()).or_default().entry(point.into()).or_default() += visits;
+    }
+
     /// Adds another's counts and failures, as of a further run of the same layer.
     pub fn add(&mut self, other: Self) {
         self.cases += other.cases;
@@ -63,8 +68,10 @@ impl Outcome {
         self.acknowledged += other.acknowledged;
         self.lost += other.lost;
         self.unanswered += other.unanswered;
-        for (point, visits) in other.visits {
-            *self.visits.entry(point).or_default() += visits;
+        for (place, points) in other.visits {
+            for (point, visits) in points {
+                self.visit(&place, &point, visits);
+            }
         }
         self.failures.extend(other.failures);
         for (name, mut figures) in other.figures {

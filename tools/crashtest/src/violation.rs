@@ -2,23 +2,23 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::checker::Report;
 
 /// See the [module](self).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Broken {
     /// Which promise, by its number in DESIGN.md.
-    pub promise: &'static str,
+    pub promise: String,
     /// How it shows.
     pub how: String,
 }
 
 impl Broken {
     /// A broken promise.
-    pub fn new(promise: &'static str, how: impl Into<String>) -> Self {
-        Self { promise, how: how.into() }
+    pub fn new(promise: &str, how: impl Into<String>) -> Self {
+        Self { promise: promise.into(), how: how.into() }
     }
 
     /// Those that the checker found.

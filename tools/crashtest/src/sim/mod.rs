@@ -5,6 +5,7 @@
 //! the clock says, what the network does. Two modes: *embedded*, where one process has the engine for itself and dies as a
 //! whole, and *shared*, where several processes use one engine through bad networks and die one by one.
 
+pub mod campaign;
 mod embedded;
 mod engine;
 mod runtime;
