@@ -37,6 +37,11 @@ use writers::Writers;
 /// How many violations of each kind of check are told: more than somebody looks at.
 const TOLD_MAX: usize = 10;
 
+/// Says in a word whether a history is consistent: for those who ask often, and want the reasons only if it is not.
+pub fn verdict(history: &History) -> Verdict {
+    Verdict::of(history, find(history).findings.is_empty())
+}
+
 /// Checks a history.
 pub fn check(history: &History) -> Report {
     let found = find(history);

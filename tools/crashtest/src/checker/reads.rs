@@ -82,7 +82,11 @@ impl Context<'_> {
                 None => Origin::Aborted(txn),
             }
         });
-        written.chain(initial).min().unwrap_or(Origin::Nowhere)
+        // No row looks the same whoever deleted it: that somebody gave up a deletion explains nothing.
+        let explains = |origin: &Origin| {
+            read.found != Value::NONE || !matches!(origin, Origin::Intermediate(_) | Origin::Aborted(_))
+        };
+        written.chain(initial).filter(explains).min().unwrap_or(Origin::Nowhere)
     }
 
     /// It should have seen a newer value.

@@ -35,9 +35,10 @@ pub struct Decided {
 }
 
 impl Decided {
-    fn trouble(&self) -> usize {
+    /// What speaks against it. A read that does not fit may yet be explained, a conflict stays.
+    fn trouble(&self) -> (usize, usize) {
         let squeezed = self.inferred.values().filter(|place| !place.fits).count();
-        self.sweep.mismatches.len() + self.sweep.overlaps.len() + squeezed
+        (self.sweep.overlaps.len() + squeezed, self.sweep.mismatches.len())
     }
 }
 
