@@ -54,7 +54,12 @@ fn main() {
     let committed = lines.iter().filter(|line| matches!(line, Line::Transaction(txn) if txn.outcome == percolite_crashtest::history::Outcome::Committed)).count();
     let text = text(&lines);
     drop(lines);
-    println!("{} transactions of {} operations, {committed} committed, {} MB", shape.transactions, shape.ops, text.len() >> 20);
+    println!(
+        "{} transactions of {} operations, {committed} committed, {} MB",
+        shape.transactions,
+        shape.ops,
+        text.len() >> 20
+    );
     for _ in 0..arguments.rounds {
         let started = Instant::now();
         let history = History::read(text.as_bytes()).unwrap();
@@ -62,6 +67,11 @@ fn main() {
         let report = check(&history);
         let checked = started.elapsed() - parsed;
         assert_eq!(report.verdict, Verdict::Consistent, "{report}");
-        println!("parsed in {:.2} s, checked in {:.2} s, {} seen", parsed.as_secs_f64(), checked.as_secs_f64(), report.inferred);
+        println!(
+            "parsed in {:.2} s, checked in {:.2} s, {} seen",
+            parsed.as_secs_f64(),
+            checked.as_secs_f64(),
+            report.inferred
+        );
     }
 }

@@ -267,7 +267,11 @@ fn any_tiny(dice: &mut StdRng, unknown_max: usize) -> Vec<Line> {
             apply(&mut state, op);
             match op {
                 Op::Read(key, value) | Op::ReadForUpdate(key, value) => {
-                    *value = if dice.random_bool(0.95) { state.get(key).cloned() } else { values.choose(dice).unwrap().clone() };
+                    *value = if dice.random_bool(0.95) {
+                        state.get(key).cloned()
+                    } else {
+                        values.choose(dice).unwrap().clone()
+                    };
                 }
                 Op::Scan { from, to, rows } => {
                     let inside = state.iter().filter(|(key, _)| *key >= from && to.as_ref().is_none_or(|to| *key < to));

@@ -29,7 +29,20 @@ const MUTATIONS: &[(&str, Mutation, &[Anomaly])] = &[
     ("a read does not show its own write", own, &[OwnWriteLost]),
     ("a second read shows something else", again, &[NonRepeatableRead]),
     ("a scan misses a row", missed, &[Phantom, OwnWriteLost, LostAcknowledgedWrite, FracturedRead, NonRepeatableRead]),
-    ("a scan shows a deleted row", undead, &[Phantom, FracturedRead, NonRepeatableRead, LostAcknowledgedWrite, FutureRead, OwnWriteLost, IntermediateRead, AbortedRead]),
+    (
+        "a scan shows a deleted row",
+        undead,
+        &[
+            Phantom,
+            FracturedRead,
+            NonRepeatableRead,
+            LostAcknowledgedWrite,
+            FutureRead,
+            OwnWriteLost,
+            IntermediateRead,
+            AbortedRead,
+        ],
+    ),
     ("a scan shows a row twice", twice, &[MalformedScan]),
     ("a scan shows a row outside of its range", outside, &[MalformedScan]),
     ("a commit is dropped", dropped, &[AbortedRead]),
@@ -129,7 +142,11 @@ fn txns_mut(lines: &mut [Line]) -> impl Iterator<Item = &mut Transaction> {
 }
 
 /// One of the transactions for which this holds.
-fn any_txn<'a>(lines: &'a mut [Line], dice: &mut StdRng, wanted: impl Fn(&Transaction) -> bool) -> Option<&'a mut Transaction> {
+fn any_txn<'a>(
+    lines: &'a mut [Line],
+    dice: &mut StdRng,
+    wanted: impl Fn(&Transaction) -> bool,
+) -> Option<&'a mut Transaction> {
     let mut fitting: Vec<_> = txns_mut(lines).filter(|txn| wanted(txn)).collect();
     if fitting.is_empty() { None } else { Some(fitting.swap_remove(dice.random_range(0..fitting.len()))) }
 }
@@ -165,7 +182,9 @@ fn change_read(
         for (step, op) in txn.ops.iter().enumerate() {
             match op {
                 Op::Read(key, value) if !own.contains(key) => {
-                    choices.extend(choose(&before, txn, key, value).into_iter().filter(|v| v != value).map(|v| (at, step, v)));
+                    choices.extend(
+                        choose(&before, txn, key, value).into_iter().filter(|v| v != value).map(|v| (at, step, v)),
+                    );
                 }
                 Op::Write(key, _) => drop(own.insert(key)),
                 _ => {}
@@ -250,7 +269,8 @@ fn again(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
     let other = |txn: &Transaction| {
         txn.ops.iter().find_map(|op| match op {
             Op::Read(key, value) if writes(txn, key).next().is_none() => {
-                let other = all.iter().find(|(ts, k, v)| *ts != txn.read_ts && k == key && v != value && v.is_some())?;
+                let other =
+                    all.iter().find(|(ts, k, v)| *ts != txn.read_ts && k == key && v != value && v.is_some())?;
                 Some(Op::Read(key.clone(), other.2.clone()))
             }
             _ => None,
@@ -267,7 +287,9 @@ fn scan<'a>(lines: &'a mut [Line], dice: &mut StdRng, wanted: fn(&Op) -> bool) -
 }
 
 fn missed(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
-    let Op::Scan { rows, .. } = scan(lines, dice, |op| matches!(op, Op::Scan { rows, .. } if !rows.is_empty()))? else { return None };
+    let Op::Scan { rows, .. } = scan(lines, dice, |op| matches!(op, Op::Scan { rows, .. } if !rows.is_empty()))? else {
+        return None;
+    };
     rows.remove(dice.random_range(0..rows.len()));
     Some(())
 }
@@ -290,40 +312,56 @@ fn undead(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
 }
 
 fn twice(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
-    let Op::Scan { rows, .. } = scan(lines, dice, |op| matches!(op, Op::Scan { rows, .. } if !rows.is_empty()))? else { return None };
+    let Op::Scan { rows, .. } = scan(lines, dice, |op| matches!(op, Op::Scan { rows, .. } if !rows.is_empty()))? else {
+        return None;
+    };
     let row = rows.choose(dice)?.clone();
     rows.push(row);
     Some(())
 }
 
 fn outside(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
-    let Op::Scan { from, rows, .. } = scan(lines, dice, |op| matches!(op, Op::Scan { rows, .. } if !rows.is_empty()))? else { return None };
+    let Op::Scan { from, rows, .. } = scan(lines, dice, |op| matches!(op, Op::Scan { rows, .. } if !rows.is_empty()))?
+    else {
+        return None;
+    };
     let key = rows.iter().map(|(key, _)| key.clone()).min()?;
     *from = format!("{key}!");
     Some(())
 }
 
 fn dropped(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
-    let txn = any_txn(lines, dice, |txn| txn.commit_ts.is_some() && txn.ops.iter().any(|op| matches!(op, Op::Write(_, Some(_)))))?;
+    let txn = any_txn(lines, dice, |txn| {
+        txn.commit_ts.is_some() && txn.ops.iter().any(|op| matches!(op, Op::Write(_, Some(_))))
+    })?;
     txn.outcome = Outcome::Aborted;
     txn.commit_ts = None;
     let id = txn.clone();
     // It shows only if somebody saw it.
-    let seen: BTreeSet<String> = id.ops.iter().filter_map(|op| if let Op::Write(key, _) = op { writes(&id, key).last()? } else { None }).collect();
-    txns(lines).filter(|txn| **txn != id).flat_map(|txn| &txn.ops).any(|op| match op {
-        Op::Read(_, Some(value)) | Op::ReadForUpdate(_, Some(value)) => seen.contains(value),
-        Op::Scan { rows, .. } => rows.iter().any(|(_, value)| seen.contains(value)),
-        _ => false,
-    })
-    .then_some(())
+    let seen: BTreeSet<String> = id
+        .ops
+        .iter()
+        .filter_map(|op| if let Op::Write(key, _) = op { writes(&id, key).last()? } else { None })
+        .collect();
+    txns(lines)
+        .filter(|txn| **txn != id)
+        .flat_map(|txn| &txn.ops)
+        .any(|op| match op {
+            Op::Read(_, Some(value)) | Op::ReadForUpdate(_, Some(value)) => seen.contains(value),
+            Op::Scan { rows, .. } => rows.iter().any(|(_, value)| seen.contains(value)),
+            _ => false,
+        })
+        .then_some(())
 }
 
 fn write_dropped(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
     let seen: BTreeSet<String> = txns(lines)
-        .flat_map(|txn| txn.ops.iter().filter_map(|op| match op {
-            Op::Read(key, Some(value)) if writes(txn, key).next().is_none() => Some(value.clone()),
-            _ => None,
-        }))
+        .flat_map(|txn| {
+            txn.ops.iter().filter_map(|op| match op {
+                Op::Read(key, Some(value)) if writes(txn, key).next().is_none() => Some(value.clone()),
+                _ => None,
+            })
+        })
         .collect();
     let wanted = |op: &Op| matches!(op, Op::Write(_, Some(value)) if seen.contains(value));
     let txn = any_txn(lines, dice, |txn| txn.commit_ts.is_some() && txn.ops.iter().any(wanted))?;

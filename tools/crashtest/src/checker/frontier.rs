@@ -103,7 +103,11 @@ impl<'h> Frontier<'h> {
             && was_there != is_there
         {
             let rank = order.ranks[key.index()];
-            if is_there { order.present.insert(rank) } else { order.present.remove(&rank) };
+            if is_there {
+                order.present.insert(rank)
+            } else {
+                order.present.remove(&rank)
+            };
         }
     }
 
@@ -133,7 +137,9 @@ impl<'h> Frontier<'h> {
 
     /// Marks a key for this scan. False if it was marked before.
     pub fn mark(&mut self, key: Key) -> bool {
-        self.order.as_mut().is_some_and(|order| std::mem::replace(&mut order.marks[key.index()], order.scan) != order.scan)
+        self.order
+            .as_mut()
+            .is_some_and(|order| std::mem::replace(&mut order.marks[key.index()], order.scan) != order.scan)
     }
 
     /// Rows of the range that are there and not marked; marks them.

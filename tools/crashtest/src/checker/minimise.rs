@@ -38,10 +38,14 @@ fn suspects<'h>(history: &'h History, finding: &'h Finding) -> impl Iterator<Ite
     involved.sort_unstable();
     involved.dedup();
     let everybody = || history.indexed().map(|(txn, _)| txn);
-    let touches = |txn| history.ops(txn).iter().any(|op| match op {
-        InternedOp::Read(key, _) | InternedOp::ReadForUpdate(key, _) | InternedOp::Write(key, _) => finding.keys.contains(key),
-        InternedOp::Scan(scan) => finding.keys.iter().any(|key| history.scan(*scan).contains(history.key(*key))),
-    });
+    let touches = |txn| {
+        history.ops(txn).iter().any(|op| match op {
+            InternedOp::Read(key, _) | InternedOp::ReadForUpdate(key, _) | InternedOp::Write(key, _) => {
+                finding.keys.contains(key)
+            }
+            InternedOp::Scan(scan) => finding.keys.iter().any(|key| history.scan(*scan).contains(history.key(*key))),
+        })
+    };
     let sets: [Box<dyn Fn() -> (Vec<TxnIndex>, Vec<Key>)>; 3] = [
         Box::new(move || (involved.clone(), finding.keys.clone())),
         Box::new(move || (everybody().filter(|txn| touches(*txn)).collect(), finding.keys.clone())),
@@ -52,7 +56,8 @@ fn suspects<'h>(history: &'h History, finding: &'h Finding) -> impl Iterator<Ite
 
 fn excerpt(history: &History, txns: &[TxnIndex], keys: &[Key]) -> Vec<Line> {
     let initial = history.initial().iter().filter(|(key, _)| keys.contains(key));
-    let initial = initial.filter_map(|(key, value)| Some((history.key(*key).to_owned(), history.value(*value)?.to_owned())));
+    let initial =
+        initial.filter_map(|(key, value)| Some((history.key(*key).to_owned(), history.value(*value)?.to_owned())));
     let initial: Vec<_> = initial.collect();
     let initial = (!initial.is_empty()).then_some(Line::Initial(initial));
     initial.into_iter().chain(txns.iter().map(|txn| Line::Transaction(history.excerpt(*txn, keys)))).collect()
@@ -61,5 +66,6 @@ fn excerpt(history: &History, txns: &[TxnIndex], keys: &[Key]) -> Vec<Line> {
 fn shows(lines: &[Line], sight: &Sight) -> bool {
     let mut history = History::default();
     // A part of a history is a history: nothing is refused.
-    lines.iter().all(|line| history.push(line).is_ok()) && find(&history).findings.iter().any(|found| found.sight == *sight)
+    lines.iter().all(|line| history.push(line).is_ok())
+        && find(&history).findings.iter().any(|found| found.sight == *sight)
 }

@@ -24,10 +24,8 @@ pub fn conflict(history: &History, overlap: &Overlap) -> Finding {
     let both_write = [first, second].iter().all(|txn| last_write(history, *txn, key).is_some());
     let lost = both_write && read_first == Some(true);
     let anomaly = if lost { Anomaly::LostUpdate } else { Anomaly::WriteConflict };
-    let expected = format!(
-        "nobody else's commit between its read_ts {} and its own",
-        history.transaction(second).read_ts
-    );
+    let expected =
+        format!("nobody else's commit between its read_ts {} and its own", history.transaction(second).read_ts);
     let found = format!("transaction {} in between", history.transaction(first).id);
     Finding::of_row(history, (anomaly, second, key), expected, found, [first])
 }
@@ -93,11 +91,11 @@ pub fn sessions(history: &History) -> impl Iterator<Item = Finding> {
 /// Snapshots older than what was acknowledged before they were asked for.
 pub fn real_time(history: &History) -> impl Iterator<Item = Finding> {
     let acknowledged = history.indexed().filter(|(_, txn)| txn.is_acknowledged());
-    let mut acknowledged: Vec<(u64, u64, TxnIndex)> = acknowledged
-        .filter_map(|(index, txn)| Some((txn.ended?, txn.committed_at()?, index)))
-        .collect();
+    let mut acknowledged: Vec<(u64, u64, TxnIndex)> =
+        acknowledged.filter_map(|(index, txn)| Some((txn.ended?, txn.committed_at()?, index))).collect();
     acknowledged.sort_unstable();
-    let mut began: Vec<(u64, TxnIndex)> = history.indexed().filter_map(|(index, txn)| Some((txn.began?, index))).collect();
+    let mut began: Vec<(u64, TxnIndex)> =
+        history.indexed().filter_map(|(index, txn)| Some((txn.began?, index))).collect();
     began.sort_unstable();
 
     let mut acknowledged = acknowledged.into_iter().peekable();

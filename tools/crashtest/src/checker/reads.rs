@@ -8,7 +8,7 @@ use crate::history::{History, InternedOp, Key, Outcome, TxnIndex, Value};
 
 use super::anomaly::Anomaly;
 use super::finding::{Finding, told};
-use super::sweep::{Misplaced, Mismatch, Source};
+use super::sweep::{Mismatch, Misplaced, Source};
 use super::writers::{Writers, last_write};
 
 /// Who may have written what was read. The order is from the likeliest to the least likely, should there be several.
@@ -82,10 +82,9 @@ impl Context<'_> {
                 None => Origin::Aborted(txn),
             }
         });
-        // No row looks the same whoever deleted it: that somebody gave up a deletion explains nothing.
-        let explains = |origin: &Origin| {
-            read.found != Value::NONE || !matches!(origin, Origin::Intermediate(_) | Origin::Aborted(_))
-        };
+        // No row looks the same whoever deleted it: a deletion that never took effect explains nothing.
+        let explains =
+            |origin: &Origin| read.found != Value::NONE || matches!(origin, Origin::Before(..) | Origin::After(..));
         written.chain(initial).filter(explains).min().unwrap_or(Origin::Nowhere)
     }
 

@@ -124,7 +124,10 @@ impl fmt::Display for Report {
         }
         if self.duplicate_values > 0 {
             let count = self.duplicate_values;
-            writeln!(f, "note: {count} writes repeat another transaction's value for the row; the check is weaker for it")?;
+            writeln!(
+                f,
+                "note: {count} writes repeat another transaction's value for the row; the check is weaker for it"
+            )?;
         }
         let Self { transactions, committed, aborted, unknown, inferred, .. } = self;
         write!(f, "{transactions} transactions: {committed} committed, {aborted} aborted, {unknown} unknown")?;
@@ -133,7 +136,10 @@ impl fmt::Display for Report {
         }
         match self.verdict {
             Verdict::Consistent => write!(f, "; consistent with snapshot isolation"),
-            Verdict::Violated => write!(f, "; {} violations", self.violations.len() + self.more_violations),
+            Verdict::Violated => match self.violations.len() + self.more_violations {
+                1 => write!(f, "; 1 violation"),
+                count => write!(f, "; {count} violations"),
+            },
             Verdict::NothingChecked => write!(f, "; nothing was checked"),
         }
     }

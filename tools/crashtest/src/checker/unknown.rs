@@ -80,7 +80,8 @@ pub fn decide(history: &History) -> Decided {
 }
 
 fn attempt(history: &History, evidence: &Evidence) -> Decided {
-    let mut commits: Vec<_> = history.transactions().iter().map(crate::history::InternedTransaction::committed_at).collect();
+    let mut commits: Vec<_> =
+        history.transactions().iter().map(crate::history::InternedTransaction::committed_at).collect();
     let inferred = place(history, &commits, evidence);
     for (txn, place) in &inferred {
         commits[*txn as usize] = Some(place.commit_ts);
@@ -118,7 +119,9 @@ impl Undecided {
         let read_ts = |txn| history.transaction(txn).read_ts;
         // Where that was inferred it may still be moved down.
         let overwritten = match read.by {
-            Source::Other(txn) => history.transaction(txn).committed_at().unwrap_or_else(|| read_ts(txn).saturating_add(1)),
+            Source::Other(txn) => {
+                history.transaction(txn).committed_at().unwrap_or_else(|| read_ts(txn).saturating_add(1))
+            }
             Source::Initial | Source::Own => 0,
         };
         let open = writers.iter().copied().filter(|&txn| {

@@ -306,7 +306,11 @@ impl History {
                 let shown = self.rows(scan).iter().filter_map(|(key, value)| row(*key, *value));
                 let rows: Vec<_> = shown.filter_map(|(key, value)| Some((key, value?))).collect();
                 let matters = !rows.is_empty() || keys.iter().any(|key| range.contains(self.key(*key)));
-                matters.then(|| Op::Scan { from: (*range.from).to_owned(), to: range.to.as_deref().map(str::to_owned), rows })
+                matters.then(|| Op::Scan {
+                    from: (*range.from).to_owned(),
+                    to: range.to.as_deref().map(str::to_owned),
+                    rows,
+                })
             }
         });
         Transaction {

@@ -90,7 +90,8 @@ impl Case<'_> {
 
     fn state_at(&self, ts: u64, commits: &[Option<u64>]) -> Rows {
         let mut state = self.initial.clone();
-        let mut done: Vec<(u64, usize)> = commits.iter().enumerate().filter_map(|(at, ts)| Some(((*ts)?, at))).collect();
+        let mut done: Vec<(u64, usize)> =
+            commits.iter().enumerate().filter_map(|(at, ts)| Some(((*ts)?, at))).collect();
         done.sort_unstable();
         for (_, at) in done.into_iter().take_while(|(commit_ts, _)| *commit_ts <= ts) {
             for op in &self.txns[at].ops {
