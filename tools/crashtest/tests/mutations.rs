@@ -17,7 +17,7 @@ use crate::support::store::{Shape, history};
 use crate::support::{report, seed, text};
 
 /// Changes a history, unless it has no place for the change. Says in which transaction the change must show, if it is known.
-type Mutation = fn(&mut Vec<Line>, &mut StdRng) -> Option<()>;
+type Mutation = fn(&mut [Line], &mut StdRng) -> Option<()>;
 
 /// Each change, and what it may be called.
 const MUTATIONS: &[(&str, Mutation, &[Anomaly])] = &[
@@ -197,7 +197,7 @@ fn change_read(
     Some(())
 }
 
-fn older(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
+fn older(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
     change_read(lines, dice, |lines, txn, key, value| {
         let versions = versions(lines, key);
         let seen = versions.iter().rposition(|(ts, _)| *ts <= txn.read_ts).unwrap();
@@ -207,21 +207,21 @@ fn older(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
     })
 }
 
-fn later(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
+fn later(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
     change_read(lines, dice, |lines, txn, key, _| {
         let later = versions(lines, key).into_iter().filter(|(ts, value)| *ts > txn.read_ts && value.is_some());
         later.map(|(_, value)| value).collect()
     })
 }
 
-fn aborted(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
+fn aborted(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
     change_read(lines, dice, |lines, reader, key, _| {
         let aborted = txns(lines).filter(|txn| txn.outcome == Outcome::Aborted && *txn != reader);
         aborted.filter_map(|txn| writes(txn, key).last()).filter(Option::is_some).collect()
     })
 }
 
-fn intermediate(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
+fn intermediate(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
     change_read(lines, dice, |lines, reader, key, _| {
         let mut values = Vec::new();
         for txn in txns(lines).filter(|txn| *txn != reader) {
@@ -233,11 +233,11 @@ fn intermediate(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
     })
 }
 
-fn garbage(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
+fn garbage(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
     change_read(lines, dice, |_, _, _, _| vec![Some("nobody's".into())])
 }
 
-fn own(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
+fn own(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
     let reads_own = |txn: &Transaction| {
         let mut own = BTreeSet::new();
         txn.ops.iter().position(|op| match op {
@@ -256,7 +256,7 @@ fn own(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
     Some(())
 }
 
-fn again(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
+fn again(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
     let all: Vec<(u64, String, Option<String>)> = txns(lines)
         .filter_map(|txn| txn.commit_ts.map(|ts| (ts, txn)))
         .flat_map(|(ts, txn)| {
@@ -286,7 +286,7 @@ fn scan<'a>(lines: &'a mut [Line], dice: &mut StdRng, wanted: fn(&Op) -> bool) -
     any_txn(lines, dice, |txn| txn.ops.iter().any(wanted))?.ops.iter_mut().find(|op| wanted(op))
 }
 
-fn missed(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
+fn missed(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
     let Op::Scan { rows, .. } = scan(lines, dice, |op| matches!(op, Op::Scan { rows, .. } if !rows.is_empty()))? else {
         return None;
     };
@@ -294,7 +294,7 @@ fn missed(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
     Some(())
 }
 
-fn undead(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
+fn undead(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
     let written: Vec<(String, String)> = txns(lines)
         .flat_map(|txn| &txn.ops)
         .filter_map(|op| match op {
@@ -311,7 +311,7 @@ fn undead(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
     Some(())
 }
 
-fn twice(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
+fn twice(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
     let Op::Scan { rows, .. } = scan(lines, dice, |op| matches!(op, Op::Scan { rows, .. } if !rows.is_empty()))? else {
         return None;
     };
@@ -320,7 +320,7 @@ fn twice(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
     Some(())
 }
 
-fn outside(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
+fn outside(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
     let Op::Scan { from, rows, .. } = scan(lines, dice, |op| matches!(op, Op::Scan { rows, .. } if !rows.is_empty()))?
     else {
         return None;
@@ -330,7 +330,7 @@ fn outside(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
     Some(())
 }
 
-fn dropped(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
+fn dropped(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
     let txn = any_txn(lines, dice, |txn| {
         txn.commit_ts.is_some() && txn.ops.iter().any(|op| matches!(op, Op::Write(_, Some(_))))
     })?;
@@ -354,7 +354,7 @@ fn dropped(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
         .then_some(())
 }
 
-fn write_dropped(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
+fn write_dropped(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
     let seen: BTreeSet<String> = txns(lines)
         .flat_map(|txn| {
             txn.ops.iter().filter_map(|op| match op {
@@ -371,7 +371,7 @@ fn write_dropped(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
     Some(())
 }
 
-fn overlap(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
+fn overlap(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
     let written = |txn: &Transaction| -> BTreeSet<String> {
         let keys = txn.ops.iter().filter_map(|op| match op {
             Op::Write(key, _) | Op::ReadForUpdate(key, _) => Some(key.clone()),
@@ -398,44 +398,44 @@ fn other_commit(lines: &[Line], dice: &mut StdRng) -> Option<u64> {
     commits.choose(dice).copied()
 }
 
-fn same_commit(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
+fn same_commit(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
     let ts = other_commit(lines, dice)?;
     any_txn(lines, dice, |txn| claims(txn) && txn.commit_ts.is_some_and(|other| other != ts))?.commit_ts = Some(ts);
     Some(())
 }
 
-fn same_start(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
+fn same_start(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
     let ts = txns(lines).next()?.start_ts;
     any_txn(lines, dice, |txn| txn.start_ts != ts)?.start_ts = ts;
     Some(())
 }
 
-fn start_is_commit(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
+fn start_is_commit(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
     let ts = other_commit(lines, dice)?;
     any_txn(lines, dice, |txn| txn.commit_ts != Some(ts))?.start_ts = Some(ts);
     Some(())
 }
 
-fn commit_too_low(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
+fn commit_too_low(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
     let txn = any_txn(lines, dice, |txn| claims(txn) && txn.commit_ts.is_some() && txn.read_ts > 0)?;
     txn.start_ts = None;
     txn.commit_ts = Some(dice.random_range(txn.read_ts - 1..=txn.read_ts));
     Some(())
 }
 
-fn start_too_low(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
+fn start_too_low(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
     let txn = any_txn(lines, dice, |_| true)?;
     txn.start_ts = Some(txn.read_ts);
     Some(())
 }
 
-fn start_too_high(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
+fn start_too_high(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
     let txn = any_txn(lines, dice, |txn| claims(txn) && txn.commit_ts.is_some())?;
     txn.start_ts = txn.commit_ts.map(|ts| ts + dice.random_range(0..2));
     Some(())
 }
 
-fn session_back(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
+fn session_back(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
     let mut last: BTreeMap<u64, u64> = BTreeMap::new();
     let mut choices = Vec::new();
     for (at, txn) in txns(lines).enumerate() {
@@ -450,7 +450,7 @@ fn session_back(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
     Some(())
 }
 
-fn session_forgets(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
+fn session_forgets(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
     let mut last: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
     let mut choices = Vec::new();
     for (at, txn) in txns(lines).enumerate() {
@@ -468,7 +468,7 @@ fn session_forgets(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
     Some(())
 }
 
-fn real_time(lines: &mut Vec<Line>, dice: &mut StdRng) -> Option<()> {
+fn real_time(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
     let told: Vec<(u64, u64)> =
         txns(lines).filter(|txn| claims(txn)).filter_map(|txn| Some((txn.ended?, txn.commit_ts?))).collect();
     let newest = |txn: &Transaction| told.iter().filter(|(ended, _)| Some(*ended) < txn.began).map(|(_, ts)| *ts).max();

@@ -7,7 +7,7 @@
 //! | file | what |
 //! |---|---|
 //! | `sweep`, `frontier` | reads and conflicts, in the order of timestamps |
-//! | `unknown`, `place` | which unknown outcomes were commits, and when |
+//! | `unknown`, `place`, `scope` | which unknown outcomes were commits, and when |
 //! | `order` | sessions, real time, reuse, a transaction's own timestamps |
 //! | `reads`, `writers` | the name of what a read shows |
 //! | `minimise` | the smallest set |
@@ -20,6 +20,7 @@ mod order;
 mod place;
 mod reads;
 mod report;
+mod scope;
 mod sweep;
 mod unknown;
 mod writers;

@@ -193,7 +193,7 @@ pub fn history(seed: u64, shape: &Shape) -> Vec<Line> {
 }
 
 pub fn key(number: usize) -> String {
-    format!("k{number:02}")
+    format!("k{number:06}")
 }
 
 impl World {
