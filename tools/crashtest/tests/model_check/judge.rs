@@ -136,8 +136,12 @@ impl Fates {
     pub fn told(&mut self, case: &Case<'_>, start_ts: Timestamp, answer: CommitPoint) -> Result<(), Rule> {
         let txn = case.number(start_ts);
         match answer {
-            CommitPoint::Pending if self.0[txn].end.is_none() => Ok(()),
-            CommitPoint::Pending => Err(Rule::OneVerdict),
+            // An owner that has given up may not have told its primary yet.
+            CommitPoint::Pending => {
+                let Fate { end, carried_out } = self.0[txn];
+                let decided = carried_out & 1 << case.scripts[txn].primary() != 0;
+                if decided || matches!(end, Some(End::Committed(_))) { Err(Rule::OneVerdict) } else { Ok(()) }
+            }
             CommitPoint::Committed(commit_ts) if self.0[txn].end == Some(End::Committed(commit_ts)) => Ok(()),
             CommitPoint::Committed(_) => Err(Rule::OneVerdict),
             CommitPoint::RolledBack => self.end(case, txn, End::RolledBack),
