@@ -13,8 +13,8 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use percolite::protocol::{
-    Asker, CheckStatus, Commit, CommitPoint, OnePhase, Prewrite, Refusal, Resolve, RollBack, Step, check_status, commit,
-    commit_point, forget, one_phase, prewrite, resolve, roll_back,
+    Asker, CheckStatus, Commit, CommitPoint, OnePhase, Prewrite, Refusal, Resolve, RollBack, Step, check_status,
+    commit, commit_point, forget, one_phase, prewrite, resolve, roll_back,
 };
 use percolite::row::{Edit, Intent, Lock, Row, RowChange, Status, TxnId};
 use percolite::timestamp::Timestamp;
@@ -132,17 +132,6 @@ pub enum Action {
 type Stepped = Result<bool, Rule>;
 
 impl Embedded {
-    pub fn new(
-        rows: usize,
-        scripts: Vec<Script>,
-        group_rows: usize,
-        crashes: u8,
-        errands: usize,
-        sights: &[&'static str],
-    ) -> Self {
-        Self { scripts, rows, group_rows, crashes, errands, sights: Sights::of(sights) }
-    }
-
     fn judged<T>(&self, state: &State, judge: impl FnOnce(&Case<'_>) -> T) -> T {
         let lives = |lock: &Lock| !state.is_orphan(lock.txn.start_ts);
         judge(&Case { scripts: &self.scripts, named: &state.named, lives: &lives })
@@ -217,13 +206,23 @@ impl Embedded {
         }
     }
 
-    fn commit(&self, state: &State, client: usize, n: usize, commit_ts: Timestamp, keep_status: bool) -> Step<Timestamp> {
+    fn commit(
+        &self,
+        state: &State,
+        client: usize,
+        n: usize,
+        commit_ts: Timestamp,
+        keep_status: bool,
+    ) -> Step<Timestamp> {
         let row = self.scripts[client].writes[n].0;
         let txn = Self::txn(state, client);
         let as_read = Row { lock: Some(self.lock(state, client, n)), ..state.now().rows.read(row, txn.start_ts) };
-        let request =
-            Commit { row: key(row), txn, commit_ts, keep_status, keep_replaced: false, record_holds: false };
+        let request = Commit { row: key(row), txn, commit_ts, keep_status, keep_replaced: false, record_holds: false };
         commit(&as_read, &request).unwrap_or_else(|why| panic!("its owner can commit its own lock: {why:?}"))
+    }
+
+    fn has_equal_before(&self, state: &State, client: usize) -> bool {
+        (0..client).any(|before| self.scripts[before] == self.scripts[client] && state.phases[before] == Phase::Idle)
     }
 
     fn client(&self, state: &mut State, client: usize) -> Stepped {
@@ -458,9 +457,11 @@ impl Embedded {
         if state.swept || rows.locks().any(|(_, lock)| state.is_orphan(lock.txn.start_ts)) {
             return Ok(false);
         }
-        let statuses = rows.cells.iter().enumerate().flat_map(|(row, cells)| {
-            cells.statuses.iter().map(move |(start_ts, _)| (row, *start_ts))
-        });
+        let statuses = rows
+            .cells
+            .iter()
+            .enumerate()
+            .flat_map(|(row, cells)| cells.statuses.iter().map(move |(start_ts, _)| (row, *start_ts)));
         let ended: Vec<_> = statuses.filter(|(_, start_ts)| state.is_orphan(*start_ts)).collect();
         if ended.is_empty() {
             (state.swept, state.orphans) = (true, false);
@@ -540,11 +541,15 @@ impl Embedded {
             }
         }
         let over = |phase: &Phase| {
-            matches!(phase, Phase::Idle | Phase::Acknowledged(_) | Phase::Unacknowledged(_) | Phase::Refused | Phase::Dead)
+            matches!(
+                phase,
+                Phase::Idle | Phase::Acknowledged(_) | Phase::Unacknowledged(_) | Phase::Refused | Phase::Dead
+            )
         };
         let quiet = state.swept && state.phases.iter().all(over) && state.errands.iter().all(|e| *e == Errand::None);
         // An errand that comes after the sweep may put a rollback record back; the next opening's sweep forgets it.
-        let put_back = |(start_ts, status): &(Timestamp, Status)| *status == Status::RolledBack && *start_ts < rows.safe_point;
+        let put_back =
+            |(start_ts, status): &(Timestamp, Status)| *status == Status::RolledBack && *start_ts < rows.safe_point;
         let left = rows.cells.iter().any(|cells| cells.lock.is_some() || !cells.statuses.iter().all(put_back));
         if quiet && left {
             return Err(Rule::NothingLeft);
@@ -595,6 +600,8 @@ impl Model for Embedded {
             match phase {
                 Phase::Unacknowledged(_) if state.log.len() == 1 => actions.push(Action::Acknowledge(client)),
                 Phase::Unacknowledged(_) | Phase::Acknowledged(_) | Phase::Refused | Phase::Dead => {}
+                // Of those that do the same the first begins first: any other order is the same but for their numbers.
+                Phase::Idle if self.has_equal_before(state, client) => {}
                 _ => actions.push(Action::Client(client)),
             }
         }
@@ -676,7 +683,9 @@ impl Told for Embedded {
             Action::Client(client) => format!("client {client}: {:?}", state.phases[client]),
             Action::Acknowledge(client) => format!("client {client} is answered: {:?}", state.phases[client]),
             Action::Errand(errand) => format!("an errand goes on: {:?}", state.errands[errand]),
-            Action::Crash { keep } => format!("crash: {} of {} writes are lost", state.log.len() - 1 - keep, state.log.len() - 1),
+            Action::Crash { keep } => {
+                format!("crash: {} of {} writes are lost", state.log.len() - 1 - keep, state.log.len() - 1)
+            }
             Action::Meet { row, .. } => format!("an errand meets the lock on {:?}", key(row)),
             Action::Sync | Action::Sweep => format!("{action:?}"),
         }

@@ -90,7 +90,8 @@ where
     }
 
     let found = explored.discoveries();
-    let shortest = found.into_iter().map(|(promise, path)| (promise, path.into_vec())).min_by_key(|(_, path)| path.len());
+    let shortest =
+        found.into_iter().map(|(promise, path)| (promise, path.into_vec())).min_by_key(|(_, path)| path.len());
     if let Some((promise, path)) = shortest {
         println!("\n{name}: BROKEN: {promise}");
         for (number, (state, action)) in path.iter().enumerate() {

@@ -5,10 +5,10 @@
 //! reader must see at a timestamp follows from these ends alone: the newest committed writer of each row at or below it.
 //! So the rows are compared with a list of ends, never with a second copy of the protocol.
 
+use percolite::OwnerId;
 use percolite::protocol::{Asker, CheckStatus, CommitPoint, Resolve, Step, check_status, resolve};
 use percolite::row::{Edit, Intent, Lock, Mutation, RowChange, Status, TxnId, Value, WriteRecord};
 use percolite::timestamp::Timestamp;
-use percolite::OwnerId;
 
 use crate::rows::{Cells, Rows, index};
 
@@ -30,7 +30,7 @@ pub enum Rule {
 }
 
 /// What a transaction writes. The first row is its primary.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
     pub writes: Vec<(usize, Mutation)>,
     pub one_phase: bool,

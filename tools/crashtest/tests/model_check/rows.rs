@@ -208,7 +208,10 @@ fn put<T>(edit: &Edit<T>, digest: &mut Vec<u8>, encode: impl Fn(&T, &mut Vec<u8>
 impl fmt::Debug for Sent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let RowChange { row, start_ts, guards, lock, write, status, .. } = &*self.change;
-        write!(f, "change of {row:?} for the transaction {start_ts}: lock {lock:?}, write {write:?}, status {status:?}, if {guards:?}")
+        write!(
+            f,
+            "change of {row:?} for the transaction {start_ts}: lock {lock:?}, write {write:?}, status {status:?}, if {guards:?}"
+        )
     }
 }
 

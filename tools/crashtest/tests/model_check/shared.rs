@@ -85,8 +85,16 @@ enum Reader {
     Begin,
     Stamped(Timestamp),
     /// Has read the rows before the one whose lock it asks about.
-    Reading { read_ts: Timestamp, view: Rows, found: Vec<Option<Timestamp>>, errand: Errand },
-    Done { read_ts: Timestamp, found: Vec<Option<Timestamp>> },
+    Reading {
+        read_ts: Timestamp,
+        view: Rows,
+        found: Vec<Option<Timestamp>>,
+        errand: Errand,
+    },
+    Done {
+        read_ts: Timestamp,
+        found: Vec<Option<Timestamp>>,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Hash)]
@@ -139,7 +147,10 @@ pub enum Action {
     Deliver(usize),
     Tick,
     SafePoint,
-    Forget { row: usize, start_ts: Timestamp },
+    Forget {
+        row: usize,
+        start_ts: Timestamp,
+    },
 }
 
 /// What came of asking a step.
@@ -226,6 +237,11 @@ impl Shared {
             }
         }
         Ok(())
+    }
+
+    /// Of those that do the same the first begins first: any other order is the same but for their numbers.
+    fn has_equal_before(&self, state: &State, w: usize) -> bool {
+        (0..w).any(|before| self.scripts[before] == self.scripts[w] && state.writers[before].task == Task::Begin)
     }
 
     fn row_of(&self, state: &State, w: usize) -> usize {
@@ -516,7 +532,10 @@ impl Shared {
         let decides = match settled {
             Settled::NotYet(errand) => return Ok(Reader::Reading { read_ts, view, found, errand }),
             // It is told that its snapshot is too old, and has read nothing.
-            Settled::Failed => return Ok(Reader::Done { read_ts, found: Vec::new() }),
+            Settled::Failed => {
+                self.sights.met("a reader comes after its answer is forgotten");
+                return Ok(Reader::Done { read_ts, found: Vec::new() });
+            }
             Settled::Verdict(end) => matches!(end, Some(End::Committed(commit_ts)) if commit_ts <= read_ts),
         };
         if decides {
@@ -643,7 +662,7 @@ impl Model for Shared {
             let sending = writer.errand.as_ref().map_or(&writer.sending, |errand| &errand.sending);
             if sending.is_some() {
                 actions.extend(fates.iter().map(|fate| Action::WriterSends(w, *fate)));
-            } else if writer.task != Task::Ended {
+            } else if writer.task != Task::Ended && !(writer.task == Task::Begin && self.has_equal_before(state, w)) {
                 actions.push(Action::Writer(w));
             }
         }
@@ -653,6 +672,7 @@ impl Model for Shared {
                     actions.extend(fates.iter().map(|fate| Action::ReaderSends(r, *fate)));
                 }
                 Reader::Done { .. } => {}
+                Reader::Begin if r > 0 && state.readers[r - 1] == Reader::Begin => {}
                 _ => actions.push(Action::Reader(r)),
             }
         }
