@@ -9,14 +9,16 @@
 //!
 //! In every state a reader opens a view and must see exactly what is committed.
 
+#[path = "embedded/clients.rs"]
+mod clients;
+#[path = "embedded/recovery.rs"]
+mod recovery;
+
 use std::hash::Hash;
 use std::sync::Arc;
 
-use percolite::protocol::{
-    Asker, CheckStatus, Commit, CommitPoint, OnePhase, Prewrite, Refusal, Resolve, RollBack, Step, check_status,
-    commit, commit_point, forget, one_phase, prewrite, resolve, roll_back,
-};
-use percolite::row::{Edit, Intent, Lock, Row, RowChange, Status, TxnId};
+use percolite::protocol::{Asker, CommitPoint, commit_point};
+use percolite::row::{Guard, Intent, Lock, RowChange, Status};
 use percolite::timestamp::Timestamp;
 use stateright::{Model, Property};
 
@@ -38,7 +40,7 @@ pub struct Embedded {
 
 /// The rows after some write to the log, and how transactions have ended according to it.
 #[derive(Clone, Debug, PartialEq, Hash)]
-pub struct Moment {
+struct Moment {
     rows: Rows,
     fates: Fates,
 }
@@ -46,12 +48,24 @@ pub struct Moment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Phase {
     Idle,
-    Viewed { read_ts: Timestamp },
-    OnePhase,
-    Prewriting { group: usize },
+    Viewed {
+        read_ts: Timestamp,
+    },
+    /// In one phase.
+    AtOnce,
+    Prewriting {
+        group: usize,
+    },
     CommitPoint,
-    Secondaries { group: usize, commit_ts: Timestamp },
-    Releasing { group: usize, groups: usize, forgetting: bool },
+    Secondaries {
+        group: usize,
+        commit_ts: Timestamp,
+    },
+    Releasing {
+        group: usize,
+        groups: usize,
+        forgetting: bool,
+    },
     Unacknowledged(Timestamp),
     Acknowledged(Timestamp),
     Refused,
@@ -166,355 +180,6 @@ impl Embedded {
         Ok(Ok(commit_ts))
     }
 
-    fn txn(state: &State, client: usize) -> TxnId {
-        txn_id(state.named[client].expect("only a transaction that has begun takes steps").start_ts)
-    }
-
-    fn groups(&self, client: usize) -> usize {
-        self.scripts[client].writes.len().div_ceil(self.group_rows)
-    }
-
-    /// The secondaries are grouped anew, without the primary.
-    fn secondary_groups(&self, client: usize) -> usize {
-        (self.scripts[client].writes.len() - 1).div_ceil(self.group_rows)
-    }
-
-    /// The change that locks the n-th row of the transaction, decided on an untouched row: the guards know better.
-    fn prewrite(&self, state: &State, client: usize, n: usize) -> RowChange {
-        let (row, mutation) = &self.scripts[client].writes[n];
-        let txn = Self::txn(state, client);
-        let request = Prewrite {
-            row: key(*row),
-            txn,
-            read_ts: state.named[client].expect("it has begun").read_ts,
-            primary: key(self.scripts[client].primary()),
-            mutation: mutation.clone(),
-            sequence: 1,
-            ttl_ms: 0,
-            min_commit_ts: txn.start_ts.next(),
-        };
-        match prewrite(&Row::default(), &request) {
-            Ok(Step::Apply(change, _)) => *change,
-            other => panic!("an untouched row can be locked, not {other:?}"),
-        }
-    }
-
-    fn lock(&self, state: &State, client: usize, n: usize) -> Lock {
-        match self.prewrite(state, client, n).lock {
-            Edit::Put(lock) => lock,
-            other => panic!("a prewrite puts a lock, not {other:?}"),
-        }
-    }
-
-    fn commit(
-        &self,
-        state: &State,
-        client: usize,
-        n: usize,
-        commit_ts: Timestamp,
-        keep_status: bool,
-    ) -> Step<Timestamp> {
-        let row = self.scripts[client].writes[n].0;
-        let txn = Self::txn(state, client);
-        let as_read = Row { lock: Some(self.lock(state, client, n)), ..state.now().rows.read(row, txn.start_ts) };
-        let request = Commit { row: key(row), txn, commit_ts, keep_status, keep_replaced: false, record_holds: false };
-        commit(&as_read, &request).unwrap_or_else(|why| panic!("its owner can commit its own lock: {why:?}"))
-    }
-
-    fn has_equal_before(&self, state: &State, client: usize) -> bool {
-        (0..client).any(|before| self.scripts[before] == self.scripts[client] && state.phases[before] == Phase::Idle)
-    }
-
-    fn client(&self, state: &mut State, client: usize) -> Stepped {
-        let script = &self.scripts[client];
-        let phase = state.phases[client];
-        state.phases[client] = match phase {
-            Phase::Idle => Phase::Viewed { read_ts: state.visible_ts },
-            Phase::Viewed { read_ts } => {
-                let start_ts = state.draw();
-                if read_ts >= start_ts {
-                    return Err(Rule::TimestampsInOrder);
-                }
-                state.named[client] = Some(Named { read_ts, start_ts });
-                if script.one_phase { Phase::OnePhase } else { Phase::Prewriting { group: 0 } }
-            }
-            Phase::OnePhase => match self.one_phase(state, client)? {
-                Ok(commit_ts) => Phase::Unacknowledged(commit_ts),
-                Err(row) => match self.in_the_way(state, client, row) {
-                    None => return Ok(false),
-                    Some(conflict) => {
-                        self.sights.met(conflict);
-                        self.give_up(state, client)?;
-                        Phase::Refused
-                    }
-                },
-            },
-            Phase::Prewriting { group } => {
-                let rows = group * self.group_rows..((group + 1) * self.group_rows).min(script.writes.len());
-                let changes = rows.map(|n| self.prewrite(state, client, n)).collect();
-                match self.submit(state, changes, None)? {
-                    Ok(_) if group + 1 < self.groups(client) => Phase::Prewriting { group: group + 1 },
-                    Ok(_) => Phase::CommitPoint,
-                    Err(row) => match self.in_the_way(state, client, row) {
-                        None => return Ok(false),
-                        Some(conflict) => {
-                            self.sights.met(conflict);
-                            self.give_up(state, client)?;
-                            self.releasing(0, group, false)
-                        }
-                    },
-                }
-            }
-            Phase::CommitPoint => {
-                let secondaries = script.writes.len() > 1;
-                let earliest = self.lock(state, client, 0).min_commit_ts;
-                let Step::Apply(change, _) = self.commit(state, client, 0, earliest, secondaries) else {
-                    return Err(Rule::OneVerdict);
-                };
-                match self.submit(state, vec![*change], Some(client))? {
-                    Ok(commit_ts) if secondaries => Phase::Secondaries { group: 0, commit_ts },
-                    Ok(commit_ts) => Phase::Unacknowledged(commit_ts),
-                    // Nobody may have touched a lock of a transaction that lives.
-                    Err(_) => return Err(Rule::LiveOwnersLeftAlone),
-                }
-            }
-            Phase::Secondaries { group, commit_ts } => {
-                self.roll_forward(state, client, group, commit_ts)?;
-                if group + 1 < self.secondary_groups(client) {
-                    Phase::Secondaries { group: group + 1, commit_ts }
-                } else {
-                    Phase::Unacknowledged(commit_ts)
-                }
-            }
-            Phase::Releasing { group, groups, forgetting } => {
-                self.release(state, client, group, forgetting)?;
-                if forgetting { self.releasing(group + 1, groups, false) } else { self.releasing(group, groups, true) }
-            }
-            Phase::Unacknowledged(_) | Phase::Acknowledged(_) | Phase::Refused | Phase::Dead => return Ok(false),
-        };
-        Ok(true)
-    }
-
-    fn one_phase(&self, state: &mut State, client: usize) -> Result<Result<Timestamp, usize>, Rule> {
-        let txn = Self::txn(state, client);
-        let mut changes = Vec::new();
-        for (row, mutation) in &self.scripts[client].writes {
-            let read_ts = state.named[client].expect("it has begun").read_ts;
-            let commit_ts = txn.start_ts;
-            let request = OnePhase { row: key(*row), txn, read_ts, commit_ts, mutation, keep_replaced: false };
-            match one_phase(&state.now().rows.read(*row, txn.start_ts), &request) {
-                Ok(Step::Apply(change, _)) => changes.push(*change),
-                Ok(Step::Done(_)) => return Err(Rule::OneVerdict),
-                Err(_) => return Ok(Err(*row)),
-            }
-        }
-        self.submit(state, changes, Some(client))
-    }
-
-    /// What a refused writer makes of the row: a conflict, or nothing that an errand cannot clear.
-    fn in_the_way(&self, state: &State, client: usize, row: usize) -> Option<&'static str> {
-        let found = &state.now().rows.cells[row];
-        match &found.lock {
-            Some(lock) if lock.txn != Self::txn(state, client) => {
-                let start_ts = lock.txn.start_ts;
-                let cleared = state.is_orphan(start_ts) || state.unapplied(start_ts).is_some();
-                (!cleared).then_some("a writer meets a live lock")
-            }
-            _ => Some("a writer meets a newer commit"),
-        }
-    }
-
-    fn give_up(&self, state: &mut State, client: usize) -> Result<(), Rule> {
-        // Nothing is written: its caller is told at once, and what the caller was told no crash takes back.
-        let mut log = state.log.clone();
-        for moment in &mut log {
-            self.judged(state, |case| Arc::make_mut(moment).fates.end(case, client, End::RolledBack))?;
-        }
-        state.log = log;
-        Ok(())
-    }
-
-    fn releasing(&self, group: usize, groups: usize, forgetting: bool) -> Phase {
-        if group < groups { Phase::Releasing { group, groups, forgetting } } else { Phase::Refused }
-    }
-
-    fn release(&self, state: &mut State, client: usize, group: usize, forgetting: bool) -> Result<(), Rule> {
-        let txn = Self::txn(state, client);
-        let writes = &self.scripts[client].writes;
-        let mut changes = Vec::new();
-        for n in group * self.group_rows..((group + 1) * self.group_rows).min(writes.len()) {
-            let row = key(writes[n].0);
-            if forgetting {
-                changes.push(forget(row, txn.start_ts));
-                continue;
-            }
-            let as_locked = Row { lock: Some(self.lock(state, client, n)), ..Row::default() };
-            if let Ok(Step::Apply(change, ())) = roll_back(&as_locked, &RollBack { row, txn }) {
-                changes.push(*change);
-            }
-        }
-        self.submit(state, changes, None)?.map(drop).map_err(|_| Rule::LiveOwnersLeftAlone)
-    }
-
-    fn roll_forward(&self, state: &mut State, client: usize, group: usize, commit_ts: Timestamp) -> Result<(), Rule> {
-        let writes = &self.scripts[client].writes;
-        let finishes = group + 1 == self.secondary_groups(client);
-        let first = 1 + group * self.group_rows;
-        let mut rows: Vec<usize> = (first..(first + self.group_rows).min(writes.len())).collect();
-        loop {
-            let mut changes = Vec::new();
-            for n in &rows {
-                match self.commit(state, client, *n, commit_ts, false) {
-                    Step::Apply(change, _) => changes.push(*change),
-                    Step::Done(_) => {}
-                }
-            }
-            if finishes {
-                changes.push(forget(key(self.scripts[client].primary()), Self::txn(state, client).start_ts));
-            }
-            match self.submit(state, changes, None)? {
-                Ok(_) => return Ok(()),
-                Err(row) => {
-                    self.sights.met("an owner finds its row rolled forward by somebody else");
-                    rows.retain(|n| writes[*n].0 != row);
-                }
-            }
-        }
-    }
-
-    fn errand(&self, state: &mut State, errand: usize) -> Stepped {
-        let (row, start_ts) = match &state.errands[errand] {
-            Errand::None => return Ok(false),
-            Errand::Met { row, start_ts, .. }
-            | Errand::Ending { row, start_ts, .. }
-            | Errand::Judged { row, start_ts, .. }
-            | Errand::Resolving { row, start_ts, .. } => (*row, *start_ts),
-        };
-        let next = match state.errands[errand].clone() {
-            Errand::None => return Ok(false),
-            Errand::Met { primary, .. } => self.ask(state, row, start_ts, primary)?,
-            Errand::Ending { primary, change, .. } => match self.submit(state, vec![(*change.change).clone()], None)? {
-                Ok(_) => self.judge(state, row, start_ts, CommitPoint::RolledBack)?,
-                Err(_) => Errand::Met { row, start_ts, primary },
-            },
-            Errand::Judged { verdict, .. } => {
-                let point = verdict.map_or(CommitPoint::RolledBack, CommitPoint::Committed);
-                let request = Resolve { row: key(row), txn: txn_id(start_ts), verdict: point, shared: false };
-                match resolve(&state.now().rows.read(row, start_ts), &request) {
-                    Ok(Step::Done(())) => Errand::None,
-                    Ok(Step::Apply(change, ())) => {
-                        Errand::Resolving { row, start_ts, verdict, change: Sent::new(*change) }
-                    }
-                    Err(_) => return Err(Rule::LocksResolvable),
-                }
-            }
-            Errand::Resolving { verdict, change, .. } => {
-                match (self.submit(state, vec![(*change.change).clone()], None)?, verdict) {
-                    (Ok(_), Some(_)) => self.sights.met("an errand rolls a row forward"),
-                    (Ok(_), None) => self.sights.met("an errand rolls a row back"),
-                    (Err(_), _) => self.sights.met("an errand comes too late"),
-                }
-                Errand::None
-            }
-        };
-        state.errands[errand] = next;
-        Ok(true)
-    }
-
-    fn ask(&self, state: &mut State, row: usize, start_ts: Timestamp, primary: usize) -> Result<Errand, Rule> {
-        if let Some(commit_ts) = state.unapplied(start_ts) {
-            return self.judge(state, row, start_ts, CommitPoint::Committed(commit_ts));
-        }
-        let txn = txn_id(start_ts);
-        let rows = &state.now().rows;
-        let is_locked = rows.cells[row].lock.as_ref().is_some_and(|lock| lock.txn == txn);
-        if !is_locked || !state.is_orphan(start_ts) {
-            return Ok(Errand::None);
-        }
-        let request = CheckStatus { row: key(primary), txn, asker: Asker::Orphan };
-        match check_status(&rows.read(primary, start_ts), &request) {
-            Ok(Step::Done(verdict)) => self.judge(state, row, start_ts, verdict),
-            Ok(Step::Apply(change, _)) => Ok(Errand::Ending { row, start_ts, primary, change: Sent::new(*change) }),
-            // The lock is there, so its transaction's records must be.
-            Err(Refusal::BelowSafePoint(_)) | Err(_) => Err(Rule::LocksResolvable),
-        }
-    }
-
-    fn judge(&self, state: &mut State, row: usize, start_ts: Timestamp, verdict: CommitPoint) -> Result<Errand, Rule> {
-        let mut moment = state.now().clone();
-        self.judged(state, |case| moment.fates.told(case, start_ts, verdict))?;
-        let verdict = match verdict {
-            CommitPoint::Pending => return Err(Rule::LocksResolvable),
-            CommitPoint::Committed(commit_ts) => Some(commit_ts),
-            CommitPoint::RolledBack => None,
-        };
-        *state.log.last_mut().expect("the log is never empty") = Arc::new(moment);
-        Ok(Errand::Judged { row, start_ts, verdict })
-    }
-
-    fn sweep(&self, state: &mut State) -> Stepped {
-        let rows = &state.now().rows;
-        if state.swept || rows.locks().any(|(_, lock)| state.is_orphan(lock.txn.start_ts)) {
-            return Ok(false);
-        }
-        let statuses = rows
-            .cells
-            .iter()
-            .enumerate()
-            .flat_map(|(row, cells)| cells.statuses.iter().map(move |(start_ts, _)| (row, *start_ts)));
-        let ended: Vec<_> = statuses.filter(|(_, start_ts)| state.is_orphan(*start_ts)).collect();
-        if ended.is_empty() {
-            (state.swept, state.orphans) = (true, false);
-        } else if rows.safe_point < state.opened_at {
-            let mut moment = state.now().clone();
-            moment.rows.safe_point = state.opened_at;
-            state.write(moment);
-        } else if state.log[0].rows.safe_point < state.opened_at {
-            // Not before that is durable.
-            return Ok(false);
-        } else {
-            // One row has one change in a group; the rest goes with the next page.
-            let mut changes: Vec<RowChange> = Vec::new();
-            for (row, start_ts) in ended {
-                if changes.iter().all(|change| index(&change.row) != row) {
-                    changes.push(forget(key(row), start_ts));
-                }
-            }
-            self.sights.met("the sweep forgets how the dead ended");
-            self.submit(state, changes, None)?.map_err(|_| Rule::NothingLeft)?;
-        }
-        Ok(true)
-    }
-
-    fn crash(&self, state: &mut State, keep: usize) {
-        let left = Arc::clone(&state.log[keep]);
-        for (client, phase) in state.phases.iter_mut().enumerate() {
-            *phase = match *phase {
-                Phase::Idle | Phase::Viewed { .. } => Phase::Idle,
-                Phase::Acknowledged(commit_ts) => Phase::Acknowledged(commit_ts),
-                Phase::Unacknowledged(_) | Phase::Secondaries { .. } => {
-                    if !matches!(left.fates.end_of(client), Some(End::Committed(_))) {
-                        self.sights.met("a crash loses a commit that was not acknowledged");
-                    }
-                    Phase::Dead
-                }
-                _ => Phase::Dead,
-            };
-        }
-        if state.orphans {
-            self.sights.met("a crash interrupts the recovery from another");
-        }
-        state.log = vec![left];
-        state.crashes_left -= 1;
-        state.errands.fill(Errand::None);
-        state.opened_at = state.draw();
-        state.visible_ts = state.opened_at;
-        state.last_commits.fill(Timestamp::ZERO);
-        let locks = state.now().rows.locks().count();
-        state.orphans = locks > 0;
-        state.swept = false;
-    }
-
     /// What must hold in every state.
     fn examine(&self, state: &State) -> Result<(), Rule> {
         let Moment { rows, fates } = state.now();
@@ -560,7 +225,6 @@ impl Embedded {
 
 /// The row of which the pipeline remembers a commit, or a hold, that the guards do not allow.
 fn remembered(state: &State, changes: &[RowChange]) -> Option<usize> {
-    use percolite::row::Guard;
     let newer = changes.iter().find(|change| {
         let last = state.last_commits[index(&change.row)];
         change.guards.iter().any(|guard| matches!(guard, Guard::NoCommitAfter(ts) if last > *ts))
@@ -600,8 +264,6 @@ impl Model for Embedded {
             match phase {
                 Phase::Unacknowledged(_) if state.log.len() == 1 => actions.push(Action::Acknowledge(client)),
                 Phase::Unacknowledged(_) | Phase::Acknowledged(_) | Phase::Refused | Phase::Dead => {}
-                // Of those that do the same the first begins first: any other order is the same but for their numbers.
-                Phase::Idle if self.has_equal_before(state, client) => {}
                 _ => actions.push(Action::Client(client)),
             }
         }
@@ -692,6 +354,8 @@ impl Told for Embedded {
     }
 
     fn show(&self, state: &State) -> String {
-        format!("{state:#?}")
+        let State { phases, errands, visible_ts, opened_at, .. } = state;
+        let actors = format!("clients {phases:?}\nerrands {errands:?}\nvisible {visible_ts}, opened at {opened_at}");
+        format!("{}{:?}\n{actors}", state.now().rows.show(), state.now().fates)
     }
 }

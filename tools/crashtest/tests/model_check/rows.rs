@@ -114,6 +114,17 @@ impl Rows {
         Arc::make_mut(&mut self.cells[index(&change.row)]).change(change);
     }
 
+    /// Every column, a line each.
+    pub fn show(&self) -> String {
+        let mut lines = format!("safe point {}\n", self.safe_point);
+        for (row, cells) in self.cells.iter().enumerate() {
+            let Cells { lock, write, statuses, versions, data } = &**cells;
+            let columns = format!("lock {lock:?}\n  write {write:?}\n  replaced {versions:?}\n  data {data:?}");
+            lines += &format!("{:?}\n  {columns}\n  ended {statuses:?}\n", key(row));
+        }
+        lines
+    }
+
     pub fn locks(&self) -> impl Iterator<Item = (usize, &Lock)> {
         self.cells.iter().enumerate().filter_map(|(row, cells)| Some((row, cells.lock.as_ref()?)))
     }

@@ -10,16 +10,21 @@
 //! Readers take a timestamp first and a view later. What they have read is held against all that is committed afterwards. Beside
 //! them, in every state, a reader that begins there reads everything.
 
+#[path = "shared/errands.rs"]
+mod errands;
+#[path = "shared/readers.rs"]
+mod readers;
+#[path = "shared/writers.rs"]
+mod writers;
+
 use std::hash::Hash;
 
-use percolite::protocol::{
-    Asker, CheckStatus, Commit, CommitPoint, Heartbeat, Prewrite, Prewritten, Refusal, Resolve, RollBack, Step,
-    check_status, commit, forget, heartbeat, prewrite, resolve, roll_back,
-};
+use percolite::protocol::{Asker, CheckStatus, CommitPoint, Refusal, Resolve, Step, check_status, forget, resolve};
 use percolite::row::{Edit, Intent, Lock, Row, RowChange};
 use percolite::timestamp::Timestamp;
 use stateright::{Model, Property};
 
+use self::readers::asks_about;
 use crate::explore::{Sights, Told, rules};
 use crate::judge::{Case, End, Fates, Named, Rule, Script, read, txn_id, values_there};
 use crate::rows::{Rows, Sent, index, key};
@@ -128,7 +133,7 @@ impl State {
 
 /// How a change travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum Travel {
     /// It arrives and is answered.
     Well,
     /// So it does, and it will arrive once more.
@@ -141,9 +146,9 @@ pub enum Fate {
 pub enum Action {
     /// A writer's next step that sends nothing.
     Writer(usize),
-    WriterSends(usize, Fate),
+    WriterSends(usize, Travel),
     Reader(usize),
-    ReaderSends(usize, Fate),
+    ReaderSends(usize, Travel),
     Deliver(usize),
     Tick,
     SafePoint,
@@ -168,14 +173,6 @@ fn asked<T>(step: Result<Step<T>, Refusal>) -> Asked<T> {
     }
 }
 
-/// What came of an errand's step.
-enum Settled {
-    NotYet(Errand),
-    Verdict(Option<End>),
-    /// The protocol had no verdict to give.
-    Failed,
-}
-
 impl Shared {
     fn judged<T>(&self, state: &mut State, judge: impl FnOnce(&mut Fates, &Case<'_>, &Rows) -> T) -> T {
         let State { rows, fates, newest_ts, named, .. } = state;
@@ -194,14 +191,14 @@ impl Shared {
     }
 
     /// Sends a change. The answer is whether its sender knows it made; if not, it asks its step again.
-    fn send(&self, state: &mut State, sent: &Sent, fate: Fate) -> Result<bool, Rule> {
-        match fate {
-            Fate::Well => self.deliver(state, &sent.change),
-            Fate::Twice => {
+    fn send(&self, state: &mut State, sent: &Sent, travel: Travel) -> Result<bool, Rule> {
+        match travel {
+            Travel::Well => self.deliver(state, &sent.change),
+            Travel::Twice => {
                 state.stray(sent.clone());
                 self.deliver(state, &sent.change)
             }
-            Fate::Late => {
+            Travel::Late => {
                 state.stray(sent.clone());
                 Ok(false)
             }
@@ -211,361 +208,6 @@ impl Shared {
     fn told(&self, state: &mut State, start_ts: Timestamp, verdict: CommitPoint) -> Result<(), Rule> {
         self.judged(state, |fates, case, _| fates.told(case, start_ts, verdict))
     }
-
-    // Writers.
-
-    fn writer(&self, state: &mut State, w: usize) -> Result<(), Rule> {
-        if let Some(errand) = state.writers[w].errand.take() {
-            let settled = self.errand(state, errand)?;
-            return self.settled(state, w, settled);
-        }
-        match state.writers[w].task {
-            Task::Begin => {
-                let start_ts = state.draw();
-                state.named[w] = Some(Named { read_ts: start_ts, start_ts });
-                state.writers[w].ttl_ms = TTL_MS;
-                self.turn_to(state, w, Task::Prewrite(0));
-            }
-            Task::Stamp => {
-                let commit_ts = state.draw();
-                self.turn_to(state, w, Task::Commit(commit_ts));
-            }
-            _ => {
-                let row = self.row_of(state, w);
-                let as_read = state.rows.read(row, state.named[w].expect("it has begun").start_ts);
-                self.ask(state, w, &as_read)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Of those that do the same the first begins first: any other order is the same but for their numbers.
-    fn has_equal_before(&self, state: &State, w: usize) -> bool {
-        (0..w).any(|before| self.scripts[before] == self.scripts[w] && state.writers[before].task == Task::Begin)
-    }
-
-    fn row_of(&self, state: &State, w: usize) -> usize {
-        let writes = &self.scripts[w].writes;
-        match state.writers[w].task {
-            Task::Prewrite(n) | Task::Secondary(n, _) | Task::RollBack(n) => writes[n].0,
-            _ => writes[0].0,
-        }
-    }
-
-    fn turn_to(&self, state: &mut State, w: usize, task: Task) {
-        let rows = self.scripts[w].writes.len();
-        let ends = matches!(task, Task::Secondary(n, _) | Task::RollBack(n) if n == rows);
-        state.writers[w].task = if ends { Task::Ended } else { task };
-        state.writers[w].sending = None;
-        if let Task::Prewrite(n) = task {
-            if n == rows {
-                state.writers[w].task = Task::Stamp;
-            } else if let Asked::Send(sent, _) = asked(prewrite(&Row::default(), &self.prewrite(state, w, n))) {
-                // Nothing of the row is known yet; the guards say what it must look like.
-                state.writers[w].sending = Some(sent);
-            }
-        }
-    }
-
-    fn prewrite(&self, state: &State, w: usize, n: usize) -> Prewrite {
-        let (row, mutation) = &self.scripts[w].writes[n];
-        let Named { read_ts, start_ts } = state.named[w].expect("it has begun");
-        Prewrite {
-            row: key(*row),
-            txn: txn_id(start_ts),
-            read_ts,
-            primary: key(self.scripts[w].primary()),
-            mutation: mutation.clone(),
-            sequence: 1,
-            ttl_ms: state.writers[w].ttl_ms,
-            min_commit_ts: start_ts.next(),
-        }
-    }
-
-    /// Asks the step that the writer is at, with the row as read.
-    fn ask(&self, state: &mut State, w: usize, as_read: &Row) -> Result<(), Rule> {
-        let start_ts = state.named[w].expect("it has begun").start_ts;
-        let (row, txn) = (key(self.row_of(state, w)), txn_id(start_ts));
-        match state.writers[w].task {
-            Task::Prewrite(n) => match asked(prewrite(as_read, &self.prewrite(state, w, n))) {
-                Asked::Send(sent, _) => state.writers[w].sending = Some(sent),
-                Asked::Answer(prewritten) => {
-                    if let Prewritten::Committed(commit_ts) = prewritten {
-                        self.told(state, start_ts, CommitPoint::Committed(commit_ts))?;
-                    }
-                    self.prewritten(state, w, n);
-                }
-                Asked::Refused(Refusal::Locked(lock)) => {
-                    self.sights.met("a writer meets a lock");
-                    state.writers[w].sending = None;
-                    state.writers[w].errand = Some(errand(self.row_of(state, w), &lock, None));
-                }
-                Asked::Refused(why) => {
-                    if matches!(why, Refusal::NewerCommit(_)) {
-                        self.sights.met("a writer meets a newer commit");
-                    }
-                    self.roll_back(state, w)?;
-                }
-            },
-            Task::Heartbeat(n) => {
-                let age_ms = state.newest_ts.millis() - start_ts.millis();
-                match asked(heartbeat(as_read, &Heartbeat { row, txn, ttl_ms: age_ms + TTL_MS })) {
-                    Asked::Send(sent, ttl_ms) => {
-                        state.writers[w].sending = Some(sent);
-                        state.writers[w].ttl_ms = ttl_ms;
-                    }
-                    Asked::Answer(ttl_ms) => {
-                        state.writers[w].ttl_ms = ttl_ms;
-                        self.turn_to(state, w, Task::Prewrite(n));
-                    }
-                    Asked::Refused(_) => self.roll_back(state, w)?,
-                }
-            }
-            Task::Commit(commit_ts) => {
-                let request =
-                    Commit { row, txn, commit_ts, keep_status: true, keep_replaced: true, record_holds: true };
-                match asked(commit(as_read, &request)) {
-                    Asked::Send(sent, _) => state.writers[w].sending = Some(sent),
-                    Asked::Answer(commit_ts) => self.committed(state, w, commit_ts)?,
-                    Asked::Refused(Refusal::CommitTooEarly(_)) => {
-                        self.sights.met("a reader has pushed an owner above itself");
-                        self.turn_to(state, w, Task::Stamp);
-                    }
-                    // That leaves open how it ended; whoever says "undetermined" here says nothing wrong.
-                    Asked::Refused(Refusal::BelowSafePoint(_)) => {
-                        self.sights.met("an owner asks after its end is forgotten");
-                        self.turn_to(state, w, Task::Ended);
-                    }
-                    Asked::Refused(_) => {
-                        self.sights.met("an owner learns that it was taken for dead");
-                        self.roll_back(state, w)?;
-                    }
-                }
-            }
-            Task::Secondary(n, commit_ts) => {
-                let verdict = CommitPoint::Committed(commit_ts);
-                match asked(resolve(as_read, &Resolve { row, txn, verdict, shared: true })) {
-                    Asked::Send(sent, ()) => state.writers[w].sending = Some(sent),
-                    Asked::Answer(()) | Asked::Refused(_) => self.turn_to(state, w, Task::Secondary(n + 1, commit_ts)),
-                }
-            }
-            Task::RollBack(n) => match asked(roll_back(as_read, &RollBack { row, txn })) {
-                Asked::Send(sent, ()) => state.writers[w].sending = Some(sent),
-                Asked::Answer(()) | Asked::Refused(_) => self.turn_to(state, w, Task::RollBack(n + 1)),
-            },
-            Task::Begin | Task::Stamp | Task::Ended => {}
-        }
-        Ok(())
-    }
-
-    fn prewritten(&self, state: &mut State, w: usize, n: usize) {
-        let start_ts = state.named[w].expect("it has begun").start_ts;
-        let age_ms = state.newest_ts.millis() - start_ts.millis();
-        let more = n + 1 < self.scripts[w].writes.len();
-        let due = more && age_ms + TTL_MS / 2 >= state.writers[w].ttl_ms;
-        self.turn_to(state, w, if due { Task::Heartbeat(n + 1) } else { Task::Prewrite(n + 1) });
-    }
-
-    fn committed(&self, state: &mut State, w: usize, commit_ts: Timestamp) -> Result<(), Rule> {
-        let start_ts = state.named[w].expect("it has begun").start_ts;
-        self.told(state, start_ts, CommitPoint::Committed(commit_ts))?;
-        self.turn_to(state, w, Task::Secondary(1, commit_ts));
-        Ok(())
-    }
-
-    /// The caller is told that nothing of the transaction will remain.
-    fn roll_back(&self, state: &mut State, w: usize) -> Result<(), Rule> {
-        self.judged(state, |fates, case, _| fates.end(case, w, End::RolledBack))?;
-        self.turn_to(state, w, Task::RollBack(0));
-        Ok(())
-    }
-
-    fn settled(&self, state: &mut State, w: usize, settled: Settled) -> Result<(), Rule> {
-        match settled {
-            Settled::NotYet(errand) => state.writers[w].errand = Some(errand),
-            // The owner lives.
-            Settled::Verdict(None) | Settled::Failed => self.roll_back(state, w)?,
-            Settled::Verdict(Some(_)) => {
-                let task = state.writers[w].task;
-                self.turn_to(state, w, task);
-            }
-        }
-        Ok(())
-    }
-
-    fn writer_sends(&self, state: &mut State, w: usize, fate: Fate) -> Result<(), Rule> {
-        if let Some(errand) = state.writers[w].errand.take() {
-            let settled = self.errand_sends(state, errand, fate)?;
-            return self.settled(state, w, settled);
-        }
-        let Some(sent) = state.writers[w].sending.take() else { return Ok(()) };
-        if self.send(state, &sent, fate)? {
-            return self.arrived(state, w);
-        }
-        if fate != Fate::Late {
-            // The engine answers with the row as it found it.
-            let as_found = state.rows.read(index(&sent.change.row), sent.change.start_ts);
-            self.ask(state, w, &as_found)?;
-        }
-        Ok(())
-    }
-
-    fn arrived(&self, state: &mut State, w: usize) -> Result<(), Rule> {
-        match state.writers[w].task {
-            Task::Prewrite(n) => self.prewritten(state, w, n),
-            Task::Heartbeat(n) => {
-                self.sights.met("a sign of life arrives");
-                self.turn_to(state, w, Task::Prewrite(n));
-            }
-            Task::Commit(commit_ts) => self.committed(state, w, commit_ts)?,
-            Task::Secondary(n, commit_ts) => self.turn_to(state, w, Task::Secondary(n + 1, commit_ts)),
-            Task::RollBack(n) => self.turn_to(state, w, Task::RollBack(n + 1)),
-            Task::Begin | Task::Stamp | Task::Ended => {}
-        }
-        Ok(())
-    }
-
-    // Errands.
-
-    fn errand(&self, state: &mut State, errand: Errand) -> Result<Settled, Rule> {
-        let row = if errand.answered { errand.row } else { errand.primary };
-        let as_read = state.rows.read(row, errand.start_ts);
-        self.errand_asks(state, errand, &as_read)
-    }
-
-    fn errand_asks(&self, state: &mut State, mut errand: Errand, as_read: &Row) -> Result<Settled, Rule> {
-        let (start_ts, txn) = (errand.start_ts, txn_id(errand.start_ts));
-        if !errand.answered {
-            let asker = Asker::Shared { current_ts: state.newest_ts, push_above: errand.push_above };
-            return match asked(check_status(as_read, &CheckStatus { row: key(errand.primary), txn, asker })) {
-                Asked::Send(sent, answer) => {
-                    errand.answer = end_of(answer);
-                    errand.sending = Some(sent);
-                    Ok(Settled::NotYet(errand))
-                }
-                Asked::Answer(answer) => {
-                    errand.answer = end_of(answer);
-                    self.answered(state, errand)
-                }
-                // Records may be gone only when the lock is.
-                Asked::Refused(_) => {
-                    let locked = state.rows.cells[errand.row].lock.as_ref().is_some_and(|lock| lock.txn == txn);
-                    if locked { Err(Rule::LocksResolvable) } else { Ok(Settled::Failed) }
-                }
-            };
-        }
-        let verdict = point_of(errand.answer);
-        match asked(resolve(as_read, &Resolve { row: key(errand.row), txn, verdict, shared: true })) {
-            Asked::Send(sent, ()) => {
-                errand.sending = Some(sent);
-                Ok(Settled::NotYet(errand))
-            }
-            Asked::Answer(()) => Ok(Settled::Verdict(errand.answer)),
-            Asked::Refused(_) => {
-                self.told(state, start_ts, verdict)?;
-                Err(Rule::LocksResolvable)
-            }
-        }
-    }
-
-    /// The primary has spoken.
-    fn answered(&self, state: &mut State, mut errand: Errand) -> Result<Settled, Rule> {
-        self.told(state, errand.start_ts, point_of(errand.answer))?;
-        if errand.answer.is_none() {
-            return Ok(Settled::Verdict(None));
-        }
-        (errand.answered, errand.sending) = (true, None);
-        Ok(Settled::NotYet(errand))
-    }
-
-    fn errand_sends(&self, state: &mut State, mut errand: Errand, fate: Fate) -> Result<Settled, Rule> {
-        let Some(sent) = errand.sending.take() else { return Ok(Settled::NotYet(errand)) };
-        if self.send(state, &sent, fate)? {
-            if !errand.answered {
-                return self.answered(state, errand);
-            }
-            self.sights.met(match errand.answer {
-                Some(End::Committed(_)) => "an errand rolls a row forward",
-                _ => "an errand rolls a row back",
-            });
-            return Ok(Settled::Verdict(errand.answer));
-        }
-        if fate == Fate::Late {
-            return Ok(Settled::NotYet(errand));
-        }
-        self.sights.met("an errand comes too late");
-        let as_found = state.rows.read(index(&sent.change.row), sent.change.start_ts);
-        self.errand_asks(state, errand, &as_found)
-    }
-
-    // Readers.
-
-    fn reader(&self, state: &mut State, r: usize) -> Result<(), Rule> {
-        let next = match state.readers[r].clone() {
-            Reader::Begin => Reader::Stamped(state.draw()),
-            Reader::Stamped(read_ts) => self.read_on(state.rows.clone(), read_ts, Vec::new())?,
-            Reader::Reading { read_ts, view, found, errand } => {
-                let settled = self.errand(state, errand)?;
-                self.has_settled(settled, view, read_ts, found)?
-            }
-            done @ Reader::Done { .. } => done,
-        };
-        state.readers[r] = next;
-        Ok(())
-    }
-
-    fn reader_sends(&self, state: &mut State, r: usize, fate: Fate) -> Result<(), Rule> {
-        if let Reader::Reading { read_ts, view, found, errand } = state.readers[r].clone() {
-            let settled = self.errand_sends(state, errand, fate)?;
-            state.readers[r] = self.has_settled(settled, view, read_ts, found)?;
-        }
-        Ok(())
-    }
-
-    fn has_settled(
-        &self,
-        settled: Settled,
-        view: Rows,
-        read_ts: Timestamp,
-        mut found: Vec<Option<Timestamp>>,
-    ) -> Result<Reader, Rule> {
-        let decides = match settled {
-            Settled::NotYet(errand) => return Ok(Reader::Reading { read_ts, view, found, errand }),
-            // It is told that its snapshot is too old, and has read nothing.
-            Settled::Failed => {
-                self.sights.met("a reader comes after its answer is forgotten");
-                return Ok(Reader::Done { read_ts, found: Vec::new() });
-            }
-            Settled::Verdict(end) => matches!(end, Some(End::Committed(commit_ts)) if commit_ts <= read_ts),
-        };
-        if decides {
-            self.sights.met("a reader reads what a lock intends");
-        }
-        found.push(read(&view, found.len(), read_ts, decides)?);
-        self.read_on(view, read_ts, found)
-    }
-
-    /// Reads up to the next lock that has a say.
-    fn read_on(&self, view: Rows, read_ts: Timestamp, mut found: Vec<Option<Timestamp>>) -> Result<Reader, Rule> {
-        while found.len() < self.rows {
-            let row = found.len();
-            match asks_about(&view, row, read_ts) {
-                Some(lock) => {
-                    let errand = errand(row, lock, Some(read_ts));
-                    return Ok(Reader::Reading { read_ts, view, found, errand });
-                }
-                None => {
-                    if view.cells[row].write.as_ref().is_some_and(|newest| newest.commit_ts > read_ts) {
-                        self.sights.met("a reader reads past a newer version");
-                    }
-                    found.push(read(&view, row, read_ts, false)?);
-                }
-            }
-        }
-        Ok(Reader::Done { read_ts, found })
-    }
-
-    // All.
 
     /// What must hold in every state.
     fn examine(&self, state: &mut State) -> Result<(), Rule> {
@@ -605,32 +247,6 @@ impl Shared {
     }
 }
 
-/// The lock in the row that a reader has to ask about.
-fn asks_about(view: &Rows, row: usize, read_ts: Timestamp) -> Option<&Lock> {
-    view.cells[row].lock.as_ref().filter(|lock| lock.intent != Intent::Hold && lock.txn.start_ts <= read_ts)
-}
-
-fn errand(row: usize, lock: &Lock, push_above: Option<Timestamp>) -> Errand {
-    let (start_ts, primary) = (lock.txn.start_ts, index(&lock.primary));
-    Errand { row, start_ts, primary, push_above, answer: None, answered: false, sending: None }
-}
-
-fn end_of(point: CommitPoint) -> Option<End> {
-    match point {
-        CommitPoint::Pending => None,
-        CommitPoint::Committed(commit_ts) => Some(End::Committed(commit_ts)),
-        CommitPoint::RolledBack => Some(End::RolledBack),
-    }
-}
-
-fn point_of(end: Option<End>) -> CommitPoint {
-    match end {
-        None => CommitPoint::Pending,
-        Some(End::Committed(commit_ts)) => CommitPoint::Committed(commit_ts),
-        Some(End::RolledBack) => CommitPoint::RolledBack,
-    }
-}
-
 impl Model for Shared {
     type State = State;
     type Action = Action;
@@ -656,12 +272,12 @@ impl Model for Shared {
         if state.broken.is_some() {
             return;
         }
-        let fates = |stray: bool| if stray { [Fate::Well, Fate::Twice, Fate::Late].as_slice() } else { &[Fate::Well] };
-        let fates = fates(state.strays_left > 0);
+        let travels: &[Travel] =
+            if state.strays_left > 0 { &[Travel::Well, Travel::Twice, Travel::Late] } else { &[Travel::Well] };
         for (w, writer) in state.writers.iter().enumerate() {
             let sending = writer.errand.as_ref().map_or(&writer.sending, |errand| &errand.sending);
             if sending.is_some() {
-                actions.extend(fates.iter().map(|fate| Action::WriterSends(w, *fate)));
+                actions.extend(travels.iter().map(|travel| Action::WriterSends(w, *travel)));
             } else if writer.task != Task::Ended && !(writer.task == Task::Begin && self.has_equal_before(state, w)) {
                 actions.push(Action::Writer(w));
             }
@@ -669,7 +285,7 @@ impl Model for Shared {
         for (r, reader) in state.readers.iter().enumerate() {
             match reader {
                 Reader::Reading { errand, .. } if errand.sending.is_some() => {
-                    actions.extend(fates.iter().map(|fate| Action::ReaderSends(r, *fate)));
+                    actions.extend(travels.iter().map(|travel| Action::ReaderSends(r, *travel)));
                 }
                 Reader::Done { .. } => {}
                 Reader::Begin if r > 0 && state.readers[r - 1] == Reader::Begin => {}
@@ -697,9 +313,9 @@ impl Model for Shared {
         let mut next = state.clone();
         let stepped = match action {
             Action::Writer(w) => self.writer(&mut next, w),
-            Action::WriterSends(w, fate) => self.writer_sends(&mut next, w, fate),
+            Action::WriterSends(w, travel) => self.writer_sends(&mut next, w, travel),
             Action::Reader(r) => self.reader(&mut next, r),
-            Action::ReaderSends(r, fate) => self.reader_sends(&mut next, r, fate),
+            Action::ReaderSends(r, travel) => self.reader_sends(&mut next, r, travel),
             Action::Deliver(n) => {
                 let sent = next.bag.remove(n);
                 self.deliver(&mut next, &sent.change).map(|made| {
@@ -754,15 +370,17 @@ impl Told for Shared {
         };
         match *action {
             Action::Writer(w) => writer(w),
-            Action::WriterSends(w, fate) => format!("arrives {fate:?}: {}", writer(w)),
+            Action::WriterSends(w, travel) => format!("arrives {travel:?}: {}", writer(w)),
             Action::Reader(r) => format!("reader {r}: {:?}", state.readers[r]),
-            Action::ReaderSends(r, fate) => format!("arrives {fate:?}: reader {r}: {:?}", state.readers[r]),
+            Action::ReaderSends(r, travel) => format!("arrives {travel:?}: reader {r}: {:?}", state.readers[r]),
             Action::Deliver(n) => format!("arrives after all: {:?}", state.bag[n]),
             _ => format!("{action:?}"),
         }
     }
 
     fn show(&self, state: &State) -> String {
-        format!("{state:#?}")
+        let State { writers, readers, bag, .. } = state;
+        let actors = format!("writers {writers:?}\nreaders {readers:?}\nunder way {bag:?}");
+        format!("{}{:?}\n{actors}", state.rows.show(), state.fates)
     }
 }
