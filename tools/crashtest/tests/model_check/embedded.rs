@@ -23,7 +23,7 @@ use percolite::timestamp::Timestamp;
 use stateright::{Model, Property};
 
 use crate::explore::{Sights, Told, rules};
-use crate::judge::{Case, End, Fates, Named, Rule, Script, read, txn_id, values_there};
+use crate::judge::{Case, End, Fates, Named, Rule, Script, read, values_there};
 use crate::rows::{Rows, Sent, index, key};
 
 /// A configuration.

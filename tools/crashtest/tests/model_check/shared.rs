@@ -19,14 +19,14 @@ mod writers;
 
 use std::hash::Hash;
 
-use percolite::protocol::{Asker, CheckStatus, CommitPoint, Refusal, Resolve, Step, check_status, forget, resolve};
-use percolite::row::{Edit, Intent, Lock, Row, RowChange};
+use percolite::protocol::{Asker, CheckStatus, CommitPoint, Refusal, Step, check_status, forget};
+use percolite::row::{Edit, Lock, RowChange};
 use percolite::timestamp::Timestamp;
 use stateright::{Model, Property};
 
 use self::readers::asks_about;
 use crate::explore::{Sights, Told, rules};
-use crate::judge::{Case, End, Fates, Named, Rule, Script, read, txn_id, values_there};
+use crate::judge::{Case, End, Fates, Named, Rule, Script, read, values_there};
 use crate::rows::{Rows, Sent, index, key};
 
 /// Milliseconds that a lock lives without a sign of life.

@@ -1,9 +1,14 @@
 //! Clients: the coordinator's own steps through a transaction.
 
+use std::sync::Arc;
+
 use percolite::protocol::{Commit, OnePhase, Prewrite, RollBack, Step, commit, forget, one_phase, prewrite, roll_back};
 use percolite::row::{Edit, Lock, Mutation, Row, RowChange, SHORT_VALUE_MAX_BYTES, TxnId};
+use percolite::timestamp::Timestamp;
 
-use super::*;
+use super::{Embedded, Phase, State, Stepped};
+use crate::judge::{End, Named, Rule, txn_id};
+use crate::rows::key;
 
 impl Embedded {
     fn txn(state: &State, client: usize) -> TxnId {
@@ -61,12 +66,13 @@ impl Embedded {
         n: usize,
         commit_ts: Timestamp,
         keep_status: bool,
-    ) -> Step<Timestamp> {
+    ) -> Result<Step<Timestamp>, Rule> {
         let row = self.scripts[client].writes[n].0;
         let txn = Self::txn(state, client);
         let as_read = Row { lock: Some(self.lock(state, client, n)), ..self.guess(state, row, txn.start_ts) };
         let request = Commit { row: key(row), txn, commit_ts, keep_status, keep_replaced: false, record_holds: false };
-        commit(&as_read, &request).unwrap_or_else(|why| panic!("its owner can commit its own lock: {why:?}"))
+        // An owner that lives can commit what it has locked.
+        commit(&as_read, &request).map_err(|_| Rule::LiveOwnersLeftAlone)
     }
 
     pub(super) fn client(&self, state: &mut State, client: usize) -> Stepped {
@@ -112,7 +118,7 @@ impl Embedded {
             Phase::CommitPoint => {
                 let secondaries = script.writes.len() > 1;
                 let earliest = self.lock(state, client, 0).min_commit_ts;
-                let Step::Apply(change, _) = self.commit(state, client, 0, earliest, secondaries) else {
+                let Step::Apply(change, _) = self.commit(state, client, 0, earliest, secondaries)? else {
                     return Err(Rule::OneVerdict);
                 };
                 match self.submit(state, vec![*change], Some(client))? {
@@ -208,7 +214,7 @@ impl Embedded {
         loop {
             let mut changes = Vec::new();
             for n in &rows {
-                match self.commit(state, client, *n, commit_ts, false) {
+                match self.commit(state, client, *n, commit_ts, false)? {
                     Step::Apply(change, _) => changes.push(*change),
                     Step::Done(_) => {}
                 }

@@ -1,8 +1,14 @@
 //! A crash, and what comes after it: errands that resolve locks, and the sweep that forgets how the dead ended.
 
-use percolite::protocol::{CheckStatus, Resolve, Step, check_status, forget, resolve};
+use std::sync::Arc;
 
-use super::*;
+use percolite::protocol::{Asker, CheckStatus, CommitPoint, Resolve, Step, check_status, forget, resolve};
+use percolite::row::RowChange;
+use percolite::timestamp::Timestamp;
+
+use super::{Embedded, Errand, Phase, State, Stepped};
+use crate::judge::{End, Rule, txn_id};
+use crate::rows::{Sent, index, key};
 
 impl Embedded {
     pub(super) fn errand(&self, state: &mut State, errand: usize) -> Stepped {

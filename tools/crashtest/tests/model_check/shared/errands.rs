@@ -1,6 +1,12 @@
 //! Errands: whoever meets a lock asks its primary and carries the verdict out.
 
-use super::*;
+use percolite::protocol::{Asker, CheckStatus, CommitPoint, Resolve, check_status, resolve};
+use percolite::row::{Lock, Row};
+use percolite::timestamp::Timestamp;
+
+use super::{Asked, Errand, Shared, State, Travel, asked};
+use crate::judge::{End, Rule, txn_id};
+use crate::rows::{index, key};
 
 /// What came of an errand's step.
 pub(super) enum Settled {

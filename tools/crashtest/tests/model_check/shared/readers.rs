@@ -1,7 +1,12 @@
 //! Readers: a timestamp, then a view, then row by row, asking about locks on the way.
 
+use percolite::row::{Intent, Lock};
+use percolite::timestamp::Timestamp;
+
 use super::errands::{Settled, errand};
-use super::*;
+use super::{Reader, Shared, State, Travel};
+use crate::judge::{End, Rule, read};
+use crate::rows::Rows;
 
 impl Shared {
     pub(super) fn reader(&self, state: &mut State, r: usize) -> Result<(), Rule> {

@@ -1,9 +1,16 @@
 //! Writers: locks, a commit timestamp, the primary, the other rows; or everything back.
 
-use percolite::protocol::{Commit, Heartbeat, Prewrite, Prewritten, RollBack, commit, heartbeat, prewrite, roll_back};
+use percolite::protocol::{
+    Commit, CommitPoint, Heartbeat, Prewrite, Prewritten, Refusal, Resolve, RollBack, commit, heartbeat, prewrite,
+    resolve, roll_back,
+};
+use percolite::row::Row;
+use percolite::timestamp::Timestamp;
 
 use super::errands::{Settled, errand};
-use super::*;
+use super::{Asked, Shared, State, TTL_MS, Task, Travel, asked};
+use crate::judge::{End, Named, Rule, txn_id};
+use crate::rows::{index, key};
 
 impl Shared {
     pub(super) fn writer(&self, state: &mut State, w: usize) -> Result<(), Rule> {
