@@ -33,6 +33,8 @@ pub enum Rule {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
     pub writes: Vec<(usize, Mutation)>,
+    /// Whether the primary is locked after the others. No coordinator does that; the protocol must stand it all the same.
+    pub primary_last: bool,
     pub one_phase: bool,
 }
 

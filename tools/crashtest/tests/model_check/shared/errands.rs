@@ -61,9 +61,6 @@ impl Shared {
     /// The primary has spoken.
     fn answered(&self, state: &mut State, mut errand: Errand) -> Result<Settled, Rule> {
         self.told(state, errand.start_ts, point_of(errand.answer))?;
-        if errand.answer.is_none() {
-            return Ok(Settled::Verdict(None));
-        }
         (errand.answered, errand.sending) = (true, None);
         Ok(Settled::NotYet(errand))
     }

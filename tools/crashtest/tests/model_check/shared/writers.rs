@@ -4,12 +4,12 @@ use percolite::protocol::{
     Commit, CommitPoint, Heartbeat, Prewrite, Prewritten, Refusal, Resolve, RollBack, commit, heartbeat, prewrite,
     resolve, roll_back,
 };
-use percolite::row::Row;
+use percolite::row::{Mutation, Row};
 use percolite::timestamp::Timestamp;
 
 use super::errands::{Settled, errand};
 use super::{Asked, Shared, State, TTL_MS, Task, Travel, asked};
-use crate::judge::{End, Named, Rule, txn_id};
+use crate::judge::{End, Named, Rule, Script, txn_id};
 use crate::rows::{index, key};
 
 impl Shared {
@@ -43,10 +43,16 @@ impl Shared {
         (0..w).any(|before| self.scripts[before] == self.scripts[w] && state.writers[before].task == Task::Begin)
     }
 
+    fn nth_locked(&self, w: usize, n: usize) -> &(usize, Mutation) {
+        let Script { writes, primary_last, .. } = &self.scripts[w];
+        &writes[if *primary_last { writes.len() - 1 - n } else { n }]
+    }
+
     fn row_of(&self, state: &State, w: usize) -> usize {
         let writes = &self.scripts[w].writes;
         match state.writers[w].task {
-            Task::Prewrite(n) | Task::Secondary(n, _) | Task::RollBack(n) => writes[n].0,
+            Task::Prewrite(n) => self.nth_locked(w, n).0,
+            Task::Secondary(n, _) | Task::RollBack(n) => writes[n].0,
             _ => writes[0].0,
         }
     }
@@ -67,7 +73,7 @@ impl Shared {
     }
 
     fn prewrite(&self, state: &State, w: usize, n: usize) -> Prewrite {
-        let (row, mutation) = &self.scripts[w].writes[n];
+        let (row, mutation) = self.nth_locked(w, n);
         let Named { read_ts, start_ts } = state.named[w].expect("it has begun");
         Prewrite {
             row: key(*row),
