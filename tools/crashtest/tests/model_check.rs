@@ -285,5 +285,5 @@ fn shared_a_reader_of_an_old_view_is_never_told_a_forgotten_end() {
         collects: true,
         sights: Sights::of(&["an end is forgotten", "a reader comes after its answer is forgotten"]),
     };
-    explore("shared, 2 writers, 1 reader, 2 rows, a safe point", model, 300_000);
+    explore("shared, 2 writers, 1 reader, 2 rows, a safe point", model, 120_000);
 }
