@@ -189,7 +189,7 @@ fn session_order() {
     shows(
         Anomaly::SessionOrder,
         &[1, 2],
-        r#"{"session":1,"read_ts":5,"outcome":"aborted","ops":[]}
+        r#"{"session":1,"read_ts":5,"outcome":"committed","ops":[]}
            {"session":1,"read_ts":4,"outcome":"committed","ops":[["r","x",null]]}"#,
     );
 }
@@ -208,7 +208,7 @@ fn real_time_order() {
 fn timestamp_order() {
     for times in [
         "\"read_ts\":3,\"commit_ts\":3",
-        "\"start_ts\":3,\"read_ts\":3,\"commit_ts\":4",
+        "\"start_ts\":2,\"read_ts\":3,\"commit_ts\":4",
         "\"start_ts\":4,\"read_ts\":3,\"commit_ts\":4",
     ] {
         let line = format!(r#"{{"session":1,{times},"outcome":"committed","ops":[["w","x","1"]]}}"#);
