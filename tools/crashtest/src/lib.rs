@@ -21,8 +21,11 @@ pub mod client;
 pub mod dice;
 pub mod history;
 pub mod invariants;
+#[cfg(feature = "rocks")]
+pub mod kill;
 pub mod ledger;
 pub mod outcome;
+pub mod points;
 pub mod recorder;
 pub mod sim;
 pub mod value;
