@@ -6,7 +6,7 @@ use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use percolite::crashtest::Point;
+use percolite::crashtest::{Mutant, Point};
 
 use super::Config;
 use super::case::Case;
@@ -46,12 +46,12 @@ pub fn run_case(config: &Config, case: &Case) -> anyhow::Result<Ran> {
     let folder = config.folder.join(case.to_string().replace([':', '/'], "-"));
     let mut ran = Ran { outcome: Outcome::of("kill"), ..Ran::default() };
     let mut broken = Vec::new();
-    for attempt in 0..ATTEMPTS {
+    for number in 0..ATTEMPTS {
         if folder.exists() {
             fs::remove_dir_all(&folder).context("an earlier run's folder")?;
         }
         fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-        let mut this = Attempt { config, case, folder: &folder, attempt, ran: &mut ran, ledger: Ledger::default() };
+        let mut this = Attempt { config, case, folder: &folder, number, ran: &mut ran, ledger: Ledger::default() };
         match this.run()? {
             Verdict::Missed => {}
             Verdict::Judged(found) => {
@@ -86,16 +86,16 @@ struct Attempt<'a> {
     config: &'a Config,
     case: &'a Case,
     folder: &'a Path,
-    attempt: u64,
+    number: u64,
     ran: &'a mut Ran,
     ledger: Ledger,
 }
 
 impl Attempt<'_> {
     fn run(&mut self) -> anyhow::Result<Verdict> {
-        let mut dice = Dice::new(self.case.seed ^ (self.attempt << 56));
+        let mut dice = Dice::new(self.case.seed ^ (self.number << 56));
         let (store, log) = (self.folder.join("store"), self.folder.join("log.txt"));
-        let steps = steps(self.case, &store, self.config.mutant.map(|mutant| mutant.name()), &mut dice);
+        let steps = steps(self.case, &store, self.config.mutant.map(Mutant::name), &mut dice);
         let lives = u32::try_from(steps.len()).unwrap_or_default();
         let mut name = "";
         let mut acknowledged = 0;
@@ -106,12 +106,12 @@ impl Attempt<'_> {
             let life = &step.life;
             let heard = live(&self.config.program, life, &mut self.ledger, &log)?;
             self.note(life, &heard.visits);
-            self.log(&log, &format!("{life:?}: {:?} after {}", heard.died, heard.acknowledged))?;
+            note_in(&log, &format!("{life:?}: {:?} after {}", heard.died, heard.acknowledged))?;
             if !heard.broken.is_empty() {
                 self.keep_history()?;
                 return Ok(Verdict::Judged(heard.broken));
             }
-            let Some(at) = heard.died.filter(|at| life.fatal.contains(at) && heard.acknowledged >= life.after) else {
+            let Some(at) = heard.died.filter(|at| life.fatal.contains(at) && heard.acknowledged >= step.least) else {
                 return Ok(Verdict::Missed);
             };
             if step.wanted {
@@ -161,7 +161,7 @@ impl Attempt<'_> {
         self.note(&life, &heard.visits);
         fs::remove_dir_all(&folder).context("the folder of a run without a kill")?;
         let visits = heard.visits.get(self.case.point.name()).copied().unwrap_or_default();
-        let visit = visits.saturating_sub(visits * self.attempt / ATTEMPTS);
+        let visit = visits.saturating_sub(visits * self.number / ATTEMPTS);
         step.life.fatal = vec![Fatal { point: self.case.point.name().into(), visit }];
         Ok(visit > 0)
     }
@@ -175,16 +175,16 @@ impl Attempt<'_> {
         }
     }
 
-    fn log(&self, log: &Path, line: &str) -> anyhow::Result<()> {
-        let mut log = File::options().create(true).append(true).open(log).context("the log")?;
-        writeln!(log, "{line}").context("the log")
-    }
-
     fn keep_history(&self) -> anyhow::Result<()> {
         let mut file = BufWriter::new(File::create(self.folder.join("history.jsonl")).context("the history")?);
         self.ledger.lines().try_for_each(|line| line.write(&mut file)).context("the history")?;
         file.flush().context("the history")
     }
+}
+
+fn note_in(log: &Path, line: &str) -> anyhow::Result<()> {
+    let mut log = File::options().create(true).append(true).open(log).context("the log")?;
+    writeln!(log, "{line}").context("the log")
 }
 
 #[allow(clippy::cast_precision_loss)]

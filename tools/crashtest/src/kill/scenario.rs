@@ -23,6 +23,8 @@ pub struct Step {
     pub life: Life,
     /// Whether it dies at the last visit of its point, which a run without a kill has to find.
     pub last: bool,
+    /// How many acknowledged commits it must have to count.
+    pub least: u64,
     /// Whether this is where the case wants it to die.
     pub wanted: bool,
 }
@@ -159,19 +161,20 @@ impl<'a> Plan<'a> {
     /// A life that dies at the visit that the case asks for.
     fn at_nth_visit(&mut self, mut life: Life) {
         let last = self.case.nth == Nth::Last;
+        let least = if last { life.after.min(1) } else { life.after };
         if last {
             // The run without a kill must come to an end, and counts all visits.
             (life.after, life.transactions) = (0, self.common.transactions);
         } else if self.case.nth == Nth::Second {
             life.fatal = vec![fatal(self.case.point, 2)];
         }
-        self.steps.push(Step { life, last, wanted: true });
+        self.steps.push(Step { life, last, least, wanted: true });
     }
 
     /// A life that dies at its first visit of the case's point.
     fn once(&mut self) {
         let life = self.life(true);
-        self.steps.push(Step { life, last: false, wanted: true });
+        self.steps.push(Step { life, last: false, least: 0, wanted: true });
     }
 
     /// A life that dies at work.
@@ -197,7 +200,7 @@ impl<'a> Plan<'a> {
         let point = *self.dice.pick(points).unwrap_or(&points[0]);
         let after = self.some_acknowledgements();
         let life = Life { protocol, after, transactions: ENDLESS, fatal: vec![fatal(point, 1)], ..self.life(false) };
-        self.steps.push(Step { life, last: false, wanted: false });
+        self.steps.push(Step { life, last: false, least: after, wanted: false });
     }
 
     /// A life that dies in recovery, wherever it comes first.
@@ -223,7 +226,7 @@ impl<'a> Plan<'a> {
         // Without a sweep the clients meet the locks.
         let sweep = late || self.dice.one_in(2);
         let life = Life { fatal, sweep, transactions: 10, ..self.life(false) };
-        self.steps.push(Step { life, last: false, wanted: false });
+        self.steps.push(Step { life, last: false, least: 0, wanted: false });
     }
 }
 
