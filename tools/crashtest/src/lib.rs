@@ -22,8 +22,11 @@ pub mod dice;
 pub mod evidence;
 pub mod history;
 pub mod invariants;
+#[cfg(feature = "rocks")]
+pub mod kill;
 pub mod ledger;
 pub mod outcome;
+pub mod points;
 pub mod recorder;
 pub mod sim;
 pub mod value;

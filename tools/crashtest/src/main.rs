@@ -12,6 +12,9 @@ use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 use percolite_crashtest::checker::{Verdict, check};
 use percolite_crashtest::history::History;
+#[cfg(feature = "rocks")]
+use percolite_crashtest::kill::{ChildArgs, KillArgs};
+use percolite_crashtest::points::PointsArgs;
 
 /// Crash tests for percolite, and the checker that judges them.
 #[derive(Parser)]
@@ -29,6 +32,15 @@ enum Command {
     Check(CheckArgs),
     /// Simulate histories.
     Sim(SimArgs),
+    /// List the points at which a store can be stopped, and the promise that holds at each.
+    Points(PointsArgs),
+    /// Kill a process at every point, and judge what it leaves.
+    #[cfg(feature = "rocks")]
+    Kill(KillArgs),
+    /// The process that is killed.
+    #[cfg(feature = "rocks")]
+    #[command(hide = true)]
+    KillChild(ChildArgs),
 }
 
 #[derive(clap::Args)]
@@ -111,11 +123,16 @@ struct CheckArgs {
 }
 
 fn main() -> ExitCode {
-    let args = match Cli::parse().command {
-        Command::Check(args) => args,
+    let done = match Cli::parse().command {
+        Command::Check(args) => run_check(&args),
         Command::Sim(args) => return run_sim(&args),
+        Command::Points(args) => args.run().map(|()| ExitCode::SUCCESS),
+        #[cfg(feature = "rocks")]
+        Command::Kill(args) => args.run(),
+        #[cfg(feature = "rocks")]
+        Command::KillChild(args) => args.run(),
     };
-    run_check(&args).unwrap_or_else(|why| {
+    done.unwrap_or_else(|why| {
         eprintln!("error: {}", format!("{why:#}").replace('\n', " "));
         ExitCode::from(2)
     })
