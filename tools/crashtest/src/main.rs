@@ -12,6 +12,8 @@ use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 use percolite_crashtest::checker::{Verdict, check};
 use percolite_crashtest::history::History;
+#[cfg(feature = "rocks")]
+use percolite_crashtest::{ioerr, order::Order, outcome::Outcome, powercut, walsweep};
 
 /// Crash tests for percolite, and the checker that judges them.
 #[derive(Parser)]
@@ -29,6 +31,21 @@ enum Command {
     Check(CheckArgs),
     /// Simulate histories.
     Sim(SimArgs),
+    /// Cut the power of a file system of its own.
+    #[cfg(feature = "rocks")]
+    Powercut(Order),
+    /// Cut the log of a store at every byte, and flip bits of it.
+    #[cfg(feature = "rocks")]
+    Walsweep(Order),
+    /// Have system calls fail below a store, and disks be full.
+    #[cfg(feature = "rocks")]
+    Ioerr(Order),
+    /// Live one life of a store, for another command.
+    #[cfg(feature = "rocks")]
+    #[command(hide = true)]
+    Life {
+        life: String,
+    },
 }
 
 #[derive(clap::Args)]
@@ -114,11 +131,59 @@ fn main() -> ExitCode {
     let args = match Cli::parse().command {
         Command::Check(args) => args,
         Command::Sim(args) => return run_sim(&args),
+        #[cfg(feature = "rocks")]
+        Command::Powercut(order) => return layer(powercut::run(&order)),
+        #[cfg(feature = "rocks")]
+        Command::Walsweep(order) => return layer(walsweep::run(&order)),
+        #[cfg(feature = "rocks")]
+        Command::Ioerr(order) => return layer(ioerr::run(&order)),
+        #[cfg(feature = "rocks")]
+        Command::Life { life } => {
+            return percolite_crashtest::life::live(&life).map_or_else(|why| refuse(&why), |()| ExitCode::SUCCESS);
+        }
     };
-    run_check(&args).unwrap_or_else(|why| {
-        eprintln!("error: {}", format!("{why:#}").replace('\n', " "));
-        ExitCode::from(2)
-    })
+    run_check(&args).unwrap_or_else(|why| refuse(&why))
+}
+
+fn refuse(why: &anyhow::Error) -> ExitCode {
+    eprintln!("error: {}", format!("{why:#}").replace('\n', " "));
+    ExitCode::from(2)
+}
+
+/// Tells what a layer over a real disk has found.
+#[cfg(feature = "rocks")]
+fn layer(outcome: anyhow::Result<Outcome>) -> ExitCode {
+    let outcome = match outcome {
+        Ok(outcome) => outcome,
+        Err(why) => return refuse(&why),
+    };
+    if let Some(why) = &outcome.skipped {
+        println!("{}: SKIPPED ({why})", outcome.layer);
+    }
+    println!(
+        "{}: {} cases, {} transactions, {} acknowledged, {} lost, {} unanswered, {} failures, {:.1} s",
+        outcome.layer,
+        outcome.cases,
+        outcome.transactions,
+        outcome.acknowledged,
+        outcome.lost,
+        outcome.unanswered,
+        outcome.failures.len(),
+        outcome.seconds
+    );
+    for (name, figures) in &outcome.figures {
+        println!("  {name}: {} in {} cases", figures.iter().sum::<f64>(), figures.len());
+    }
+    for failure in &outcome.failures {
+        println!("{}", failure.replay);
+        for broken in failure.broken.iter().take(4) {
+            println!("  {broken}");
+        }
+        if let Some(kept) = &failure.kept {
+            println!("  kept in {}", kept.display());
+        }
+    }
+    if outcome.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn run_check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
