@@ -21,8 +21,9 @@ const BLOCK: usize = 32 << 10;
 const HEADER: usize = 7;
 /// A record that ends here: whole, or the last part of one.
 const ENDS: [u8; 2] = [1, 4];
-/// Rows from one sync to the next, and behind the switch.
-const SYNCS: u64 = 12;
+/// After so many rows there is a sync; the log is switched after about forty.
+const SYNCS: [u64; 2] = [12, 20];
+/// Rows behind the switch.
 const BEHIND: u64 = 10;
 /// Without a second log after so many rows there will be none.
 const ROWS_MAX: u64 = 2000;
@@ -71,7 +72,7 @@ fn image(seed: u64) -> anyhow::Result<Image> {
     };
     while logs(place.path())?.len() < 2 {
         anyhow::ensure!(written < ROWS_MAX, "{written} rows and no second log");
-        if written % SYNCS == 0 && written > 0 {
+        if SYNCS.contains(&written) {
             store.sync()?;
             (synced, length) = (written, newest_length(place.path())?);
         }
@@ -90,7 +91,7 @@ fn image(seed: u64) -> anyhow::Result<Image> {
     anyhow::ensure!(fs::metadata(folder.path().join(newer))?.len() > 1000, "the newer log is empty");
     let borders = record_borders(&fs::read(folder.path().join(older))?);
     let borders: Vec<usize> = borders.into_iter().filter(|border| *border >= length).collect();
-    anyhow::ensure!(borders.len() > 1, "the older log has no record behind its last sync");
+    anyhow::ensure!(borders.len() > 1, "{older:?} has no record behind its last sync at {length}");
     Ok(Image { older: older.clone(), folder, rows: written, synced, borders })
 }
 

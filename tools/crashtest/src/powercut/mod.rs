@@ -223,8 +223,10 @@ fn cut_once(
     drop(before);
 
     control::write(&disk.window()).map_err(|why| format!("control files: {why}"))?;
+    // A sync that is under way when ext4 goes down may succeed though its file's new length is lost: the kernel looks for the
+    // shutdown when a sync begins. Real disks do not do that, so what is heard from here on is no promise.
+    child.heard().deaf = true;
     disk.cut().map_err(|why| format!("the power stays on: {why}"))?;
-    // What it says of its own accord when the disk is gone must still be true.
     std::thread::sleep(Duration::from_micros(dice.below(10_000) as u64));
     let long = log_bytes(&disk.window().join("store"));
     let (heard, _) = child.end();
