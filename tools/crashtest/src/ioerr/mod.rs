@@ -38,7 +38,10 @@ const QUICK_SILENCE: Duration = Duration::from_secs(10);
 const QUICK_CASES: u64 = 36;
 const CASES: u64 = 400;
 /// Of so many cases one has a full disk.
-const FULL: u64 = 12;
+const FULL: u64 = 6;
+/// What it is given when there is to be room.
+const BALLAST_KIB: u64 = 64 << 10;
+const BALLAST: &str = "ballast";
 /// Errors that say what to do: open again.
 const STOPPED: &[&str] = &["Closed", "Undetermined", "Io"];
 
@@ -49,6 +52,8 @@ pub enum Trouble {
     Fault(Fault),
     /// The disk has so many KiB.
     Full(u64),
+    /// The disk has so many KiB, and more once it has been full.
+    Room(u64),
 }
 
 /// One case.
@@ -65,6 +70,7 @@ impl fmt::Display for Case {
         match self.trouble {
             Trouble::Fault(fault) => write!(f, "{LAYER}:{}/{fault}", self.seed),
             Trouble::Full(kib) => write!(f, "{LAYER}:{}/full.{kib}", self.seed),
+            Trouble::Room(kib) => write!(f, "{LAYER}:{}/room.{kib}", self.seed),
         }
     }
 }
@@ -75,9 +81,10 @@ impl FromStr for Case {
     fn from_str(text: &str) -> Result<Self, String> {
         let read = || {
             let (seed, trouble) = text.strip_prefix(LAYER)?.strip_prefix(':')?.split_once('/')?;
-            let trouble = match trouble.strip_prefix("full.") {
-                Some(kib) => Trouble::Full(kib.parse().ok()?),
-                None => Trouble::Fault(trouble.parse().ok()?),
+            let trouble = match trouble.split_once('.')? {
+                ("full", kib) => Trouble::Full(kib.parse().ok()?),
+                ("room", kib) => Trouble::Room(kib.parse().ok()?),
+                _ => Trouble::Fault(trouble.parse().ok()?),
             };
             Some(Self { seed: seed.parse().ok()?, trouble })
         };
@@ -112,7 +119,8 @@ pub fn run(order: &Order) -> anyhow::Result<Outcome> {
 fn plan(seed: u64) -> Case {
     let mut dice = Dice::new(seed);
     if seed % FULL == 0 {
-        return Case { seed, trouble: Trouble::Full(3000 + dice.below(9000) as u64) };
+        let kib = 1000 + dice.below(9000) as u64;
+        return Case { seed, trouble: if dice.one_in(2) { Trouble::Full(kib) } else { Trouble::Room(kib) } };
     }
     let places = Fault::PLACES;
     let (act, file) = places[usize::try_from(seed).unwrap_or_default() % places.len()];
@@ -129,10 +137,9 @@ fn plan(seed: u64) -> Case {
 /// The life in which it goes wrong.
 fn life(order: &Order, case: Case, folder: PathBuf, dice: &mut Dice) -> Life {
     // Only a store that writes much writes tables.
-    let is_full = matches!(case.trouble, Trouble::Full(_));
-    let writes_tables = match case.trouble {
-        Trouble::Fault(fault) => fault.file != fault::File::Log || fault.act == fault::Act::Create,
-        Trouble::Full(_) => true,
+    let (is_full, writes_tables) = match case.trouble {
+        Trouble::Fault(fault) => (false, fault.file != fault::File::Log || fault.act == fault::Act::Create),
+        Trouble::Full(_) | Trouble::Room(_) => (true, true),
     };
     let promises = [Promise::Sync, Promise::Sync, Promise::Buffered, Promise::Mixed];
     Life {
@@ -145,7 +152,7 @@ fn life(order: &Order, case: Case, folder: PathBuf, dice: &mut Dice) -> Life {
         transactions: if is_full { 0 } else { 40 },
         long_values: [0, 2, 8][dice.below(3)],
         write_buffers: 4 << 20,
-        filler: if writes_tables { 40 << 10 } else { 0 },
+        filler: if writes_tables { [40 << 10, 5000][dice.below(2)] } else { 0 },
         seed: dice.bits(),
         lingers: true,
         mutant: order.mutant.map(|mutant| mutant.name().into()),
@@ -158,43 +165,55 @@ fn run_case(order: &Order, case: Case, outcome: &mut Outcome) -> anyhow::Result<
     let folder = place.path().join("store");
     let mut life = life(order, case, folder.clone(), &mut dice);
     let mut ledger = Ledger::default();
-    if case.seed % 2 == 1 && !matches!(case.trouble, Trouble::Full(_)) {
-        let quiet = Life { number: 0, transactions: 10, filler: 0, ..life.clone() };
-        let mut child = Listener::start(quiet.command()?, ledger)?;
-        child.wait(SILENCE, |heard| heard.done);
-        ledger = child.end().0.ledger;
-    }
-    let notes = place.path().join("notes");
     let disk = match case.trouble {
-        Trouble::Full(kib) => match Disk::tmpfs(kib) {
-            Ok(disk) => Some(disk),
-            Err(why) => {
-                outcome.figures.entry(format!("no small disk: {why}")).or_default().push(1.0);
-                return Ok(());
-            }
-        },
         Trouble::Fault(_) => None,
+        Trouble::Full(kib) => Some(Disk::tmpfs(kib)),
+        Trouble::Room(kib) => Some(Disk::tmpfs(kib + BALLAST_KIB)),
     };
-    let command = match (&disk, case.trouble) {
-        (Some(disk), _) => {
+    let disk = match disk.transpose() {
+        Ok(disk) => disk,
+        Err(why) => {
+            outcome.figures.entry(format!("no small disk: {why}")).or_default().push(1.0);
+            return Ok(());
+        }
+    };
+    let notes = place.path().join("notes");
+    let command = match (case.trouble, &disk) {
+        (Trouble::Fault(fault), _) => {
+            if case.seed % 2 == 1 {
+                let quiet = Life { number: 0, transactions: 10, filler: 0, ..life.clone() };
+                let mut child = Listener::start(quiet.command()?, ledger)?;
+                child.wait(SILENCE, |heard| heard.done);
+                ledger = child.end().0.ledger;
+            }
+            fault.command(&life.arguments()?, &folder, &notes)
+        }
+        (trouble, Some(disk)) => {
+            if matches!(trouble, Trouble::Room(_)) {
+                std::fs::write(disk.window().join(BALLAST), vec![1; usize::try_from(BALLAST_KIB << 10)?])?;
+            }
             life.folder = disk.place().join("store");
             disk.command(&life.arguments()?)
         }
-        (None, Trouble::Fault(fault)) => fault.command(&life.arguments()?, &folder, &notes),
-        (None, Trouble::Full(_)) => life.command()?,
+        (_, None) => return Ok(()),
     };
     let silence = if order.quick { QUICK_SILENCE } else { SILENCE };
     let mut child = Listener::start(command, ledger)?;
-    let spoke = child.wait(silence, |heard| heard.done);
-    // It may try to mend itself meanwhile, and die in the middle of that.
-    std::thread::sleep(Duration::from_millis(dice.below(400) as u64));
+    let is_over = |heard: &Heard| heard.done || matches!(case.trouble, Trouble::Room(_)) && !heard.failed.is_empty();
+    let spoke = child.wait(silence, is_over);
+    // RocksDB may try to mend itself meanwhile, and die in the middle of that.
+    if let (Trouble::Room(_), Some(disk)) = (case.trouble, &disk) {
+        std::fs::remove_file(disk.window().join(BALLAST))?;
+    }
+    let patience = [2_000, 30_000, 300_000][dice.below(3)];
+    std::thread::sleep(Duration::from_micros(dice.below(patience) as u64));
     let (heard, _) = child.end();
     if let Some(disk) = disk {
         copy_folder(&disk.window().join("store"), &folder)?;
     }
     let happened = match case.trouble {
         Trouble::Fault(_) => std::fs::read_to_string(&notes).unwrap_or_default().matches("(INJECTED)").count() > 0,
-        Trouble::Full(_) => !heard.failed.is_empty() || !spoke,
+        Trouble::Full(_) | Trouble::Room(_) => !heard.failed.is_empty() || !spoke,
     };
     if happened {
         judge(order, case, &life, heard, spoke, &folder, outcome)?;
