@@ -11,6 +11,7 @@ use anyhow::{Context as _, bail};
 use comfy_table::{ContentArrangement, Table, presets};
 use percolite::crashtest::Point;
 
+use crate::outcome::Outcome;
 use crate::violation::Broken;
 
 const TABLE: &str = include_str!("../points.txt");
@@ -26,6 +27,11 @@ pub enum Place {
     KillAuto,
     /// Killed, with transactions that commit in two phases.
     KillTwoPhase,
+}
+
+impl Place {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::SimEmbedded, Self::SimShared, Self::KillAuto, Self::KillTwoPhase];
 }
 
 impl fmt::Display for Place {
@@ -135,6 +141,21 @@ pub fn gaps(hits: &BTreeMap<Place, BTreeMap<Point, u64>>) -> anyhow::Result<Gaps
         }
     }
     Ok(gaps)
+}
+
+/// Holds the visits of all layers against the table.
+///
+/// # Errors
+/// Those of [`table`].
+pub fn gaps_of(layers: &[Outcome]) -> anyhow::Result<Vec<String>> {
+    let mut hits: BTreeMap<Place, BTreeMap<Point, u64>> = BTreeMap::new();
+    for (place, points) in layers.iter().flat_map(|layer| &layer.visits) {
+        let Some(place) = Place::ALL.into_iter().find(|known| known.to_string() == *place) else { continue };
+        for (point, count) in points.iter().filter_map(|(name, count)| Some((Point::named(name)?, *count))) {
+            *hits.entry(place).or_default().entry(point).or_default() += count;
+        }
+    }
+    Ok(gaps(&hits)?.broken().into_iter().map(|broken| broken.how).collect())
 }
 
 /// `percolite-crashtest points`: every point, its promise, and where it can occur.
