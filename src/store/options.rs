@@ -34,7 +34,7 @@ pub enum Durability {
 pub struct RetryLimits {
     /// The most attempts, the first one included.
     pub attempts: u32,
-    /// No new attempt begins when this much time has passed.
+    /// No new attempt begins when this much time has passed since the call, waiting included.
     pub time: Duration,
 }
 
@@ -160,7 +160,8 @@ impl Builder {
         self
     }
 
-    /// How many attempts of [`Store::transact`] run at a time; others wait outside. Default: twice the cores.
+    /// How many attempts of [`Store::transact`] run at a time; others wait outside, first come, first served. One that has
+    /// waited for a second runs all the same, because those inside may be waiting for it. Default: twice the cores.
     pub fn admission(mut self, attempts: usize) -> Self {
         self.options.admission = attempts;
         self

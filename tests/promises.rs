@@ -1,0 +1,6 @@
+//! What the documentation promises at the edges: waiting, closing, opening, dropping, refusing.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::pedantic, missing_docs)]
+
+#[path = "promises/waiting.rs"]
+mod waiting;
