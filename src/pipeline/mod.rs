@@ -134,8 +134,9 @@ impl Pipeline {
         self.refuse_waiting_if_failed();
         if closed_well {
             crash_point!(CloseSynced);
-            // The next life may begin where this one ended. Without this it begins above the lease, which is as good.
-            let last = self.oracle.last().to_u64().to_be_bytes().to_vec();
+            // The next life may begin where this one ended. Without this it begins above the lease, which is as good. Closed
+            // first: a leader that has passed the check for failures could still draw a timestamp above what is written.
+            let last = self.oracle.close().to_u64().to_be_bytes().to_vec();
             let _ = self.engine.set_meta(&[(LEASE.into(), Some(last))]).and_then(|()| self.engine.sync());
         }
     }
