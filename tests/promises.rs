@@ -2,5 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::pedantic, missing_docs)]
 
+#[path = "promises/closing.rs"]
+mod closing;
 #[path = "promises/waiting.rs"]
 mod waiting;
