@@ -4,5 +4,8 @@
 
 #[path = "promises/closing.rs"]
 mod closing;
+#[path = "promises/opening.rs"]
+#[cfg(feature = "rocks")]
+mod opening;
 #[path = "promises/waiting.rs"]
 mod waiting;

@@ -198,7 +198,8 @@ impl Builder {
     /// # Errors
     /// [`ErrorKind::Busy`](crate::ErrorKind::Busy) when it is open elsewhere,
     /// [`ErrorKind::NotAStore`](crate::ErrorKind::NotAStore) when the folder holds something else or a newer format (nothing in
-    /// it is changed), [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) when what is there is damaged, and
+    /// it is changed), [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) when what is there is damaged or the database
+    /// of a store is missing, [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when the path is empty, and
     /// [`ErrorKind::Io`](crate::ErrorKind::Io).
     #[cfg(feature = "rocks")]
     pub fn open(self, path: impl AsRef<std::path::Path>) -> Result<Store> {
@@ -215,6 +216,9 @@ impl Builder {
     pub fn rocks(&self, path: impl AsRef<std::path::Path>) -> Result<Arc<dyn Engine>> {
         use crate::engine::local::LocalEngine;
         use crate::engine::rocks::{RocksMemory, RocksStorage};
+        if path.as_ref().as_os_str().is_empty() {
+            return Err(crate::error::Error::invalid("a store's path must not be empty"));
+        }
         let memory = RocksMemory { cache: self.options.cache_bytes, write_buffers: self.options.write_buffer_bytes };
         Ok(Arc::new(LocalEngine::new(RocksStorage::open(path.as_ref(), memory)?, true)))
     }
