@@ -4,6 +4,8 @@
 
 #[path = "promises/closing.rs"]
 mod closing;
+#[path = "promises/dropping.rs"]
+mod dropping;
 #[path = "promises/opening.rs"]
 #[cfg(feature = "rocks")]
 mod opening;

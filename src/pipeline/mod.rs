@@ -26,7 +26,7 @@ mod turns;
 mod waiter;
 
 pub use combiner::{Purpose, Settled, Submission};
-pub use decide::Refused;
+pub use decide::{Life, Refused};
 pub use turns::{Admission, Held, Turn, Turns};
 
 use std::collections::HashMap;
@@ -239,7 +239,7 @@ impl Pipeline {
     /// Goes through the queue with nothing to do: what was before it is published then.
     fn pass(&self) -> Result<()> {
         let (changes, purpose) = (Vec::new(), Purpose::Other);
-        self.submit(Submission { changes, purpose, durable: false, alive: Vec::new(), held: None }).map(drop)
+        self.submit(Submission { changes, purpose, durable: false, lives: Vec::new(), held: None }).map(drop)
     }
 
     /// Whether locks of an earlier life may be left.
