@@ -6,6 +6,8 @@
 mod closing;
 #[path = "promises/dropping.rs"]
 mod dropping;
+#[path = "promises/errors.rs"]
+mod errors;
 #[path = "promises/opening.rs"]
 #[cfg(feature = "rocks")]
 mod opening;

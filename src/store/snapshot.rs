@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::range::{KeyRange, prefix_range, rows_of};
 use super::scan::Scan;
-use super::txn::MetConflict;
+use super::txn::{MetConflict, check_key};
 use super::{Keyspace, Store};
 use crate::error::Result;
 use crate::timestamp::Timestamp;
@@ -34,12 +34,15 @@ impl Snapshot {
     /// A row's value.
     ///
     /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when the key is empty and
+    /// [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge) when it is longer than a row's can be,
     /// [`ErrorKind::NoSuchKeyspace`](crate::ErrorKind::NoSuchKeyspace) when the keyspace was dropped before the snapshot was
     /// taken, [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld),
     /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption), [`ErrorKind::Io`](crate::ErrorKind::Io),
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed).
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         self.store.check_keyspace(&self.view, keyspace)?;
+        check_key(key.as_ref())?;
         self.store.read(&self.view, &keyspace.row(key.as_ref()))
     }
 

@@ -122,10 +122,12 @@ impl Txn {
     /// A row's value as the transaction sees it.
     ///
     /// # Errors
+    /// [`ErrorKind::InvalidArgument`] when the key is empty and [`ErrorKind::TooLarge`] when it is longer than a row's can be,
     /// [`ErrorKind::NoSuchKeyspace`] when the keyspace was dropped before the transaction began,
     /// [`ErrorKind::SnapshotTooOld`], [`ErrorKind::Corruption`], [`ErrorKind::Io`], [`ErrorKind::Closed`].
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         self.store.check_keyspace(&self.view, keyspace)?;
+        check_key(key.as_ref())?;
         self.read(&keyspace.row(key.as_ref()))
     }
 
@@ -155,7 +157,7 @@ impl Txn {
     /// # Errors
     /// Those of [`Txn::get`] and [`Txn::put`].
     pub fn get_for_update(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
-        let row = self.check_key(keyspace, key.as_ref())?;
+        let row = self.check_row(keyspace, key.as_ref())?;
         let value = self.read(&row)?;
         if !self.writes.contains_key(&row) {
             self.write(keyspace, row, Mutation::Hold)?;
@@ -169,7 +171,7 @@ impl Txn {
     /// [`ErrorKind::TooLarge`] when key, value or transaction are, [`ErrorKind::InvalidArgument`] when the key is empty,
     /// [`ErrorKind::NoSuchKeyspace`] when the keyspace was dropped, [`ErrorKind::Closed`]. The transaction stays as it was.
     pub fn put(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
-        let row = self.check_key(keyspace, key.as_ref())?;
+        let row = self.check_row(keyspace, key.as_ref())?;
         let value = value.as_ref();
         check_size("a value", value.len(), VALUE_MAX_BYTES)?;
         self.write(keyspace, row, Mutation::Put(value.to_vec()))
@@ -181,7 +183,7 @@ impl Txn {
     /// [`ErrorKind::AlreadyExists`] when the transaction sees the row, and those of [`Txn::put`]. A row that somebody else
     /// creates meanwhile is a conflict at commit.
     pub fn insert(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
-        let row = self.check_key(keyspace, key.as_ref())?;
+        let row = self.check_row(keyspace, key.as_ref())?;
         if self.read(&row)?.is_some() {
             return Err(ErrorKind::AlreadyExists(row).into());
         }
@@ -193,7 +195,7 @@ impl Txn {
     /// # Errors
     /// Those of [`Txn::put`].
     pub fn delete(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<()> {
-        let row = self.check_key(keyspace, key.as_ref())?;
+        let row = self.check_row(keyspace, key.as_ref())?;
         self.write(keyspace, row, Mutation::Delete)
     }
 
@@ -348,13 +350,10 @@ impl Txn {
         }
     }
 
-    fn check_key(&self, keyspace: &Keyspace, key: &[u8]) -> Result<RowKey> {
+    fn check_row(&self, keyspace: &Keyspace, key: &[u8]) -> Result<RowKey> {
         self.store.check_view(&self.view)?;
         keyspace.check(self.store.identity())?;
-        if key.is_empty() {
-            return Err(Error::invalid("a key must not be empty"));
-        }
-        check_size("a key", key.len(), KEY_MAX_BYTES)?;
+        check_key(key)?;
         Ok(keyspace.row(key))
     }
 
@@ -384,6 +383,14 @@ impl Txn {
 
 fn size_of_write(row: &RowKey, mutation: &Mutation) -> usize {
     row.as_bytes().len() + mutation.value_bytes() + ROW_OVERHEAD_BYTES
+}
+
+/// Whether a row can have this key.
+pub(super) fn check_key(key: &[u8]) -> Result<()> {
+    if key.is_empty() {
+        return Err(Error::invalid("a key must not be empty"));
+    }
+    check_size("a key", key.len(), KEY_MAX_BYTES)
 }
 
 fn check_size(what: &'static str, bytes: usize, limit: usize) -> Result<()> {
