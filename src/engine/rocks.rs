@@ -2,7 +2,7 @@
 //!
 //! Each column is a column family; `meta` is the default one. All of them share one write-ahead log, which is what makes a
 //! batch atomic over columns and a crash leave a prefix of batches. That second property has to be asked for: see
-//! the options in this file. Whether a folder is a store is told by its marker; see [`folder`](super::folder).
+//! the options in this file. Whether a folder is a store is told by its marker; see `folder`.
 
 use std::fs::File;
 use std::ops::Bound;
