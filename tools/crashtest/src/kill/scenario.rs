@@ -8,7 +8,7 @@ use std::path::Path;
 
 use percolite::crashtest::Point;
 
-use super::case::{Case, Nth, Protocol};
+use super::case::{Case, Durability, Nth, Protocol};
 use super::life::{Fatal, Life};
 use crate::dice::Dice;
 use crate::workload::{self, Workload};
@@ -125,7 +125,16 @@ impl<'a> Plan<'a> {
             durability: case.durability,
             workload: workload.name().into(),
             clients: 3 + dice.below(3) as u64,
-            transactions: if large { 10 } else { 40 },
+            transactions: match (case.point, case.durability) {
+                _ if large => 10,
+                // The background has to come round a few times.
+                (P::CollectBefore | P::CollectDone | P::KeyspaceDropped | P::KeyspaceErased, Durability::Buffered) => {
+                    800
+                }
+                (P::LeaseBefore | P::LeaseDurable, Durability::Buffered) => 800,
+                (P::CollectBefore | P::CollectDone | P::KeyspaceDropped | P::KeyspaceErased, Durability::Sync) => 80,
+                _ => 40,
+            },
             fatal: Vec::new(),
             after: 0,
             drops: match case.point {
