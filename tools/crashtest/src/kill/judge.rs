@@ -25,6 +25,8 @@ use crate::workload::Workload;
 
 /// Judging takes well under a second.
 const JUDGE_MAX: Duration = Duration::from_secs(120);
+/// For so many milliseconds a store may be open elsewhere.
+const BUSY_MAX: usize = 1000;
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -137,8 +139,19 @@ impl Judge<'_> {
 
     fn engine(&self) -> Result<Arc<RocksEngine>, String> {
         let memory = RocksMemory { cache: 4 << 20, write_buffers: 16 << 20 };
-        let storage = RocksStorage::open(self.folder, memory).map_err(|why| format!("it does not open: {why}"))?;
-        Ok(Arc::new(LocalEngine::new(storage, true)))
+        let mut waited = 0;
+        loop {
+            match RocksStorage::open(self.folder, memory) {
+                Ok(storage) => return Ok(Arc::new(LocalEngine::new(storage, true))),
+                // A child that another case is starting holds the files of this process, locks included, until it has
+                // become the other program.
+                Err(EngineError::Busy(_)) if waited < BUSY_MAX => {
+                    waited += 1;
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Err(why) => return Err(format!("it does not open: {why}")),
+            }
+        }
     }
 
     fn store(&self, engine: &Arc<RocksEngine>) -> Result<Store, String> {

@@ -70,6 +70,9 @@ pub fn run_case(config: &Config, case: &Case) -> anyhow::Result<Ran> {
     } else {
         let mutant = config.mutant.map(|mutant| format!(" --mutant {}", mutant.name())).unwrap_or_default();
         let replay = format!("percolite-crashtest replay {case}{mutant}");
+        for one in &broken {
+            note_in(&folder.join("log.txt"), &one.to_string())?;
+        }
         ran.outcome.failures.push(Failure { replay, broken, kept: Some(folder) });
     }
     Ok(ran)

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use percolite::crashtest::Point;
 
-use super::case::{Case, Nth, Protocol};
+use super::case::{Case, Durability, Nth, Protocol};
 use super::life::{Fatal, Life};
 use crate::dice::Dice;
 use crate::workload::{self, Workload};
@@ -74,6 +74,7 @@ pub fn steps(case: &Case, folder: &Path, mutant: Option<&str>, dice: &mut Dice) 
     };
     match way(case.point) {
         Way::Working => {
+            plan.drop_among_orphans();
             let after = plan.some_acknowledgements();
             let life = Life { after, transactions: ENDLESS, ..plan.life(true) };
             plan.at_nth_visit(life);
@@ -125,7 +126,16 @@ impl<'a> Plan<'a> {
             durability: case.durability,
             workload: workload.name().into(),
             clients: 3 + dice.below(3) as u64,
-            transactions: if large { 10 } else { 40 },
+            transactions: match (case.point, case.durability) {
+                _ if large => 10,
+                // The background has to come round a few times.
+                (P::CollectBefore | P::CollectDone | P::KeyspaceDropped | P::KeyspaceErased, Durability::Buffered) => {
+                    800
+                }
+                (P::LeaseBefore | P::LeaseDurable, Durability::Buffered) => 800,
+                (P::CollectBefore | P::CollectDone | P::KeyspaceDropped | P::KeyspaceErased, Durability::Sync) => 80,
+                _ => 40,
+            },
             fatal: Vec::new(),
             after: 0,
             drops: match case.point {
@@ -175,6 +185,24 @@ impl<'a> Plan<'a> {
     fn once(&mut self) {
         let life = self.life(true);
         self.steps.push(Step { life, last: false, least: 0, wanted: true });
+    }
+
+    /// Lives that leave rows locked whose primary may lie in the keyspace beside, and lives that drop it before anybody has
+    /// asked there: a store that gives its space back then forgets how those transactions ended.
+    fn drop_among_orphans(&mut self) {
+        let large = self.common.workload == workload::LARGE.name();
+        if !large || !matches!(self.case.point, Point::KeyspaceDropped | Point::KeyspaceErased) {
+            return;
+        }
+        for _ in 0..3 {
+            let drops = std::mem::take(&mut self.common.drops);
+            self.dies_at_work(Protocol::TwoPhase, &[Point::CommitBetween]);
+            self.common.drops = drops;
+            let fatal = vec![fatal(Point::SweepDone, 1)];
+            let life = self.life(false);
+            let life = Life { fatal, clients: 1, transactions: 6, drops: 1, speed: 500, sweep: false, ..life };
+            self.steps.push(Step { life, last: false, least: 0, wanted: false });
+        }
     }
 
     /// A life that dies at work.
@@ -239,6 +267,8 @@ fn workload_for(point: Point, dice: &mut Dice) -> &'static dyn Workload {
     match point {
         // More rows than are changed at once.
         P::PrewriteBetween | P::PrewriteConflict | P::CommitBetween | P::RollBackBetween => return workload::LARGE,
+        P::KeyspaceErased => return workload::LARGE,
+        P::KeyspaceDropped if dice.one_in(2) => return workload::LARGE,
         P::CollectBefore | P::CollectDone => {
             if let Some(deletes) = workload::named(["set", "index"][dice.below(2)]) {
                 return deletes;
