@@ -43,9 +43,7 @@ enum Command {
     /// Live one life of a store, for another command.
     #[cfg(feature = "rocks")]
     #[command(hide = true)]
-    Life {
-        life: String,
-    },
+    Life { life: String },
 }
 
 #[derive(clap::Args)]

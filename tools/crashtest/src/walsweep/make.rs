@@ -86,7 +86,7 @@ impl Made {
 pub fn make(seed: u64) -> anyhow::Result<Made> {
     let mut dice = Dice::new(seed);
     let workload = *dice.pick(workload::ALL).unwrap_or(&workload::ALL[0]);
-    let protocol = if seed % 2 == 0 { CommitProtocol::TwoPhase } else { CommitProtocol::Auto };
+    let protocol = if seed.is_multiple_of(2) { CommitProtocol::TwoPhase } else { CommitProtocol::Auto };
     let place = scratch()?;
     let engine = engine(place.path(), MEMORY)?;
     let store = Store::builder()

@@ -64,7 +64,9 @@ impl FromStr for Case {
             };
             Some(Self { seed: seed.parse().ok()?, offset: offset.parse().ok()?, bit })
         };
-        read().ok_or_else(|| format!("{text:?} is no case of {LAYER}: write {LAYER}:SEED/OFFSET or {LAYER}:SEED/OFFSET.BIT"))
+        read().ok_or_else(|| {
+            format!("{text:?} is no case of {LAYER}: write {LAYER}:SEED/OFFSET or {LAYER}:SEED/OFFSET.BIT")
+        })
     }
 }
 
@@ -145,7 +147,7 @@ fn run_case(order: &Order, made: &Made, case: Case, outcome: &mut Outcome) -> an
         habits: Habits { protocol: made.protocol, durability: Durability::Sync, long_values: 0 },
         life: 1,
         told: &told,
-        again: outcome.cases % AGAIN == 0,
+        again: outcome.cases.is_multiple_of(AGAIN),
     };
     let examined = catch_unwind(AssertUnwindSafe(|| examine(&subject, ledger))).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned().unwrap_or_else(|| "no text".into());
@@ -184,7 +186,11 @@ fn judge(made: &Made, case: Case, examined: &Examined) -> Vec<Broken> {
 fn figures(outcome: &mut Outcome, case: Case, acknowledged: u64, examined: &Examined) {
     let there = committed(&examined.settled);
     let values: &[(&str, u64)] = match (case.bit, &examined.refused) {
-        (None, None) => &[("cut at", case.offset as u64), ("acknowledged before the cut", acknowledged), ("there after the cut", there)],
+        (None, None) => &[
+            ("cut at", case.offset as u64),
+            ("acknowledged before the cut", acknowledged),
+            ("there after the cut", there),
+        ],
         (None, Some(_)) => &[("cut and refused at", case.offset as u64)],
         (Some(_), None) => &[("flipped at", case.offset as u64), ("there after the flip", there)],
         (Some(_), Some(_)) => &[("flipped and refused at", case.offset as u64)],
