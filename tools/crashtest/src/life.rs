@@ -124,8 +124,10 @@ pub fn live(life: &str) -> anyhow::Result<()> {
                 ask_on(&opened, &sink);
             }
             sink.say(&Event::Done);
-            while life.lingers {
-                std::thread::park();
+            if life.lingers {
+                loop {
+                    std::thread::park();
+                }
             }
         }
         Err(why) => {
@@ -216,10 +218,13 @@ fn ask_on(opened: &Opened, sink: &PipeSink) {
     let Opened { store, rows, .. } = opened;
     let ask = |call: &str, outcome: Result<(), Error>| sink.say(&Event::Called(answer(call, outcome)));
     for _ in 0..2 {
-        ask("begin and commit", store.begin().and_then(|mut txn| {
-            txn.put(rows, "after", "failing")?;
-            txn.commit().map(drop)
-        }));
+        ask(
+            "begin and commit",
+            store.begin().and_then(|mut txn| {
+                txn.put(rows, "after", "failing")?;
+                txn.commit().map(drop)
+            }),
+        );
         ask("transact", store.transact(|txn| txn.put(rows, "after", "failing")));
         ask("snapshot", store.snapshot().and_then(|snapshot| snapshot.get(rows, "after").map(drop)));
         ask("sync", store.sync());

@@ -25,14 +25,14 @@ mod scenario;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Context as _;
 use percolite::crashtest::{Mutant, Point, mutate};
 
+use crate::order::Order;
 use crate::outcome::{Failure, Outcome};
 use crate::points::{Gaps, gaps};
 use crate::violation::Broken;
@@ -83,7 +83,7 @@ pub enum Demand {
 ///
 /// # Errors
 /// Those of the harness, not of the store.
-pub fn run(config: &Config, cases: &[Case], demand: Demand) -> anyhow::Result<Outcome> {
+pub fn run_cases(config: &Config, cases: &[Case], demand: Demand) -> anyhow::Result<Outcome> {
     let began = Instant::now();
     // The judge is this process.
     mutate(config.mutant);
@@ -129,14 +129,6 @@ pub fn run(config: &Config, cases: &[Case], demand: Demand) -> anyhow::Result<Ou
     Ok(outcome)
 }
 
-/// Runs the case of this name.
-///
-/// # Errors
-/// There is no such case, and those of [`run`].
-pub fn run_case(config: &Config, name: &str) -> anyhow::Result<Outcome> {
-    run(config, &[name.parse()?], Demand::Nothing)
-}
-
 /// A process dies where the table says that it can, and is nowhere else.
 fn held_against_the_table(deaths: &Hits, visits: &Hits, demand: Demand) -> anyhow::Result<Vec<Broken>> {
     let Gaps { mut missed, .. } = gaps(deaths)?;
@@ -163,113 +155,27 @@ fn add(total: &mut Ran, ran: Ran) {
     }
 }
 
-/// `percolite-crashtest kill`: kill a process at every point and judge what it leaves.
-#[derive(Debug, clap::Args)]
-pub struct KillArgs {
-    /// Every point once, instead of at every visit, in every protocol and durability.
-    #[arg(long)]
-    quick: bool,
-    /// Go on with fresh seeds for so long: 90s, 10m, 4h.
-    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
-    time: Option<Duration>,
-    /// The first seed.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// How many cases run at a time.
-    #[arg(long, default_value_t = 2)]
-    jobs: usize,
-    /// Where stores are put, and kept if something is wrong with them.
-    #[arg(long)]
-    folder: Option<PathBuf>,
-    /// Only this case.
-    #[arg(long)]
-    case: Option<String>,
-    /// Print the outcome as JSON.
-    #[arg(long)]
-    json: bool,
-    /// Switch a mistake on.
-    #[arg(long, hide = true, value_parser = mutant)]
-    mutant: Option<Mutant>,
-    /// Stop at the first failure.
-    #[arg(long, hide = true)]
-    stop: bool,
-}
-
-impl KillArgs {
-    /// Kills, judges, and prints what came of it.
-    ///
-    /// # Errors
-    /// Those of [`run`].
-    pub fn run(&self) -> anyhow::Result<ExitCode> {
-        let mut config = Config::new()?;
-        (config.jobs, config.mutant, config.stop) = (self.jobs, self.mutant, self.stop);
-        if let Some(folder) = &self.folder {
-            config.folder.clone_from(folder);
-        }
-        let outcome = match &self.case {
-            Some(case) => run_case(&config, case)?,
-            None => self.rounds(&config)?,
-        };
-        if self.json {
-            println!("{}", serde_json::to_string_pretty(&outcome)?);
+/// Does what is ordered: every point once, every case, or rounds of them with fresh seeds.
+///
+/// # Errors
+/// Those of the harness, not of the store.
+pub fn run(order: &Order) -> anyhow::Result<Outcome> {
+    let config = Config { mutant: order.mutant, stop: order.stop, ..Config::new()? };
+    if let Some(case) = &order.case {
+        return run_cases(&config, &[case.parse()?], Demand::Nothing);
+    }
+    let clock = order.clock();
+    let mut total = Outcome::of("kill");
+    let mut rounds = 0;
+    while clock.allows(rounds, 1) && !order.is_enough(&total) {
+        let seed = order.seed + rounds;
+        let (cases, demand) = if order.quick || order.time.is_some() {
+            (quick(seed)?, Demand::Points)
         } else {
-            show(&outcome);
-        }
-        Ok(if outcome.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+            (all(seed)?, Demand::PointsAndProtocols)
+        };
+        total.add(run_cases(&config, &cases, demand)?);
+        rounds += 1;
     }
-
-    fn rounds(&self, config: &Config) -> anyhow::Result<Outcome> {
-        let began = Instant::now();
-        let mut total = Outcome::of("kill");
-        for seed in self.seed.. {
-            let (cases, demand) = if self.quick || self.time.is_some() {
-                (quick(seed)?, Demand::Points)
-            } else {
-                (all(seed)?, Demand::PointsAndProtocols)
-            };
-            total.add(run(config, &cases, demand)?);
-            let more = self.time.is_some_and(|time| began.elapsed() < time);
-            if !more || (self.stop && !total.failures.is_empty()) {
-                break;
-            }
-        }
-        Ok(total)
-    }
-}
-
-fn show(outcome: &Outcome) {
-    for failure in &outcome.failures {
-        println!("{}", failure.replay);
-        for broken in failure.broken.iter().take(5) {
-            println!("    {broken}");
-        }
-        if let Some(kept) = &failure.kept {
-            println!("    kept in {}", kept.display());
-        }
-    }
-    println!(
-        "kill: {} cases, {} transactions, {} acknowledged, {} committed unanswered, {} failures, {:.1} s",
-        outcome.cases,
-        outcome.transactions,
-        outcome.acknowledged,
-        outcome.unanswered,
-        outcome.failures.len(),
-        outcome.seconds
-    );
-}
-
-fn mutant(name: &str) -> Result<Mutant, String> {
-    Mutant::named(name).ok_or_else(|| "no such mutant".to_owned())
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("not a time such as 90s, 10m or 4h: {text}");
-    let unit = text.chars().next_back().ok_or_else(wrong)?;
-    let count: u64 = text.trim_end_matches(unit).parse().map_err(|_| wrong())?;
-    match unit {
-        's' => Ok(Duration::from_secs(count)),
-        'm' => Ok(Duration::from_secs(count * 60)),
-        'h' => Ok(Duration::from_secs(count * 3600)),
-        _ => Err(wrong()),
-    }
+    Ok(total)
 }

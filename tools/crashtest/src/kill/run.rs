@@ -171,7 +171,7 @@ impl Attempt<'_> {
 
     fn note(&mut self, life: &Life, visits: &Visits) {
         for (name, count) in visits {
-            *self.ran.outcome.visits.entry(name.clone()).or_default() += count;
+            self.ran.outcome.visit(&life.protocol.place().to_string(), name, *count);
             if let Some(point) = Point::named(name) {
                 *self.ran.visits.entry(life.protocol.place()).or_default().entry(point).or_default() += count;
             }

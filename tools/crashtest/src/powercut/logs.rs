@@ -45,7 +45,7 @@ pub fn run_log(order: &Order, seed: u64, outcome: &mut Outcome) {
     outcome.failures.push(crate::outcome::Failure { replay: order.replay(&case), broken, kept: None });
 }
 
-/// A store with two logs, copied while it was open.
+/// A store with two logs, as a power cut right after the switch can leave it.
 struct Image {
     folder: tempfile::TempDir,
     older: PathBuf,
@@ -58,10 +58,13 @@ struct Image {
 
 fn image(seed: u64) -> anyhow::Result<Image> {
     let mut dice = Dice::new(seed);
-    let protocol = if seed % 2 == 0 { CommitProtocol::TwoPhase } else { CommitProtocol::Auto };
+    let protocol = if seed.is_multiple_of(2) { CommitProtocol::TwoPhase } else { CommitProtocol::Auto };
     let place = scratch()?;
     let store = builder().protocol(protocol).open(place.path())?;
     let rows = store.keyspace("rows")?;
+    // The table that the switch is for is not written yet in this image: when it is, the log has been synced.
+    let folder = scratch()?;
+    copy_folder(place.path(), folder.path())?;
     let (mut written, mut synced, mut length) = (0, 0, 0);
     let write = |number: u64, long: usize| {
         // Long values fill a column of their own, whose table is written then; that is what begins a new log.
@@ -83,15 +86,16 @@ fn image(seed: u64) -> anyhow::Result<Image> {
         write(written, 400)?;
         written += 1;
     }
-    let folder = scratch()?;
-    copy_folder(place.path(), folder.path())?;
+    let logs = logs(place.path())?;
+    let [older, newer] = logs.as_slice() else { anyhow::bail!("not two logs: {logs:?}") };
+    for log in [older, newer] {
+        fs::copy(place.path().join(log), folder.path().join(log))?;
+    }
     drop(store);
-    let logs = logs(folder.path())?;
-    let [.., older, newer] = logs.as_slice() else { anyhow::bail!("no two logs: {logs:?}") };
     anyhow::ensure!(fs::metadata(folder.path().join(newer))?.len() > 1000, "the newer log is empty");
     let borders = record_borders(&fs::read(folder.path().join(older))?);
     let borders: Vec<usize> = borders.into_iter().filter(|border| *border >= length).collect();
-    anyhow::ensure!(borders.len() > 1, "{older:?} has no record behind its last sync at {length}");
+    anyhow::ensure!(borders.len() > 1, "the older log has no record behind its last sync at {length}");
     Ok(Image { older: older.clone(), folder, rows: written, synced, borders })
 }
 
@@ -102,14 +106,27 @@ fn sweep(image: &Image, outcome: &mut Outcome) -> Vec<Broken> {
     for border in &image.borders {
         match rows_after(image, *border) {
             Ok(Ok(found)) if found < image.synced => {
-                broken.push(Broken::new("I2 acknowledged is durable", format!("{found} of {} synced rows", image.synced)));
+                broken.push(Broken::new(
+                    "I2 acknowledged is durable",
+                    format!("{found} of {} synced rows", image.synced),
+                ));
             }
             Ok(Ok(found)) if *border == whole && found < image.rows => {
-                broken.push(Broken::new("I2 acknowledged is durable", format!("nothing cut: {found} of {}", image.rows)));
+                broken
+                    .push(Broken::new("I2 acknowledged is durable", format!("nothing cut: {found} of {}", image.rows)));
             }
-            Ok(Ok(_)) => prefixes += 1,
+            Ok(Ok(found)) if *border < whole && found == image.rows => {
+                broken.push(Broken::new("harness", format!("cut at {border} and nothing lost")));
+            }
+            Ok(Ok(found)) => {
+                prefixes += 1;
+                outcome.lost += image.rows - found;
+            }
             Ok(Err(hole)) => {
-                broken.push(Broken::new("I2 a prefix survives", format!("cut at {border} of {:?}: {hole}", image.older)));
+                broken.push(Broken::new(
+                    "I2 a prefix survives",
+                    format!("cut at {border} of {}: {hole}", image.older.display()),
+                ));
             }
             Err(why) if matches!(why.kind(), ErrorKind::Corruption(_)) && *border != whole => refusals += 1,
             Err(why) => broken.push(Broken::new("opens again", format!("cut at {border}: {why}"))),
@@ -148,7 +165,11 @@ pub fn cut(file: &Path, length: usize) -> std::io::Result<()> {
 }
 
 fn builder() -> percolite::Builder {
-    Store::builder().durability(Durability::Buffered).write_buffer_bytes(4 << 20).cache_bytes(1 << 20).conflict_slots(64)
+    Store::builder()
+        .durability(Durability::Buffered)
+        .write_buffer_bytes(4 << 20)
+        .cache_bytes(1 << 20)
+        .conflict_slots(64)
 }
 
 /// Names of the log files, oldest first.

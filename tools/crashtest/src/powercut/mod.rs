@@ -144,7 +144,7 @@ fn plan(seed: u64, order: &Order, disk: &Disk, dice: &mut Dice) -> Life {
         folder: disk.place().join("store"),
         number: 0,
         workload: dice.pick(workload::ALL).map_or("bank", |workload| workload.name()).into(),
-        two_phase: seed % 2 == 0,
+        two_phase: seed.is_multiple_of(2),
         promise: *dice.pick(&promises).unwrap_or(&Promise::Sync),
         clients: 2 + dice.below(4),
         transactions: 0,

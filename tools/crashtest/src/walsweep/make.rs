@@ -86,7 +86,7 @@ impl Made {
 pub fn make(seed: u64) -> anyhow::Result<Made> {
     let mut dice = Dice::new(seed);
     let workload = *dice.pick(workload::ALL).unwrap_or(&workload::ALL[0]);
-    let protocol = if seed % 2 == 0 { CommitProtocol::TwoPhase } else { CommitProtocol::Auto };
+    let protocol = if seed.is_multiple_of(2) { CommitProtocol::TwoPhase } else { CommitProtocol::Auto };
     let place = scratch()?;
     let engine = engine(place.path(), MEMORY)?;
     let store = Store::builder()
@@ -188,7 +188,8 @@ impl Sink for Notes {
     }
 }
 
-/// The system with a clock that stands still and dice that always fall the same.
+/// The system with a clock that stands still and dice that always fall the same. Nothing happens in the background because
+/// some time has passed.
 struct Frozen(System);
 
 impl Runtime for Frozen {
@@ -197,7 +198,7 @@ impl Runtime for Frozen {
     }
 
     fn elapsed(&self) -> Duration {
-        self.0.elapsed()
+        Duration::ZERO
     }
 
     fn random(&self) -> u64 {
@@ -209,10 +210,22 @@ impl Runtime for Frozen {
     }
 
     fn parker(&self) -> Arc<dyn Parker> {
-        self.0.parker()
+        Arc::new(Patient(self.0.parker()))
     }
 
     fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn Joined>> {
         self.0.spawn(name, work)
+    }
+}
+
+struct Patient(Arc<dyn Parker>);
+
+impl Parker for Patient {
+    fn park(&self, _: Option<Duration>) {
+        self.0.park(None);
+    }
+
+    fn unpark(&self) {
+        self.0.unpark();
     }
 }
