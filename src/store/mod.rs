@@ -210,6 +210,8 @@ impl Store {
         match &self.inner.embedded {
             Some(embedded) => {
                 let pipeline = embedded.pipeline();
+                // Even where there would be nothing left to sync: a store that has failed answers nothing but that.
+                pipeline.check_alive()?;
                 pipeline.wait_durable(pipeline.current_view().read_ts)
             }
             None => self.inner.coordinator.confirm(crate::timestamp::Timestamp::ZERO),

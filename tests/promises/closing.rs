@@ -20,6 +20,8 @@ fn closing_a_failed_store_says_that_something_acknowledged_may_be_lost() {
     // The background may have been first.
     let failed = store.sync().unwrap_err();
     assert!(matches!(failed.kind(), ErrorKind::Undetermined(_) | ErrorKind::Closed(_)), "{failed}");
+    let again = store.sync().unwrap_err();
+    assert!(matches!(again.kind(), ErrorKind::Closed(_)), "{again}");
     let closed = store.close().unwrap_err();
     assert!(matches!(closed.kind(), ErrorKind::Undetermined(_)), "{closed}");
     assert!(closed.to_string().contains("the simulated disk has failed to sync"), "{closed}");
