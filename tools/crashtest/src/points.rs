@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::io::{self, Write as _};
 
 use anyhow::{Context as _, bail};
 use comfy_table::{ContentArrangement, Table, presets};
@@ -173,8 +174,11 @@ impl PointsArgs {
             let places: Vec<String> = places.iter().map(Place::to_string).collect();
             shown.add_row([point.name(), point.text(), &places.join("\n"), why_not]);
         }
-        println!("{shown}");
-        Ok(())
+        match writeln!(io::stdout(), "{shown}") {
+            // A reader that has seen enough, as `head` has.
+            Err(why) if why.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            told => told.context("the terminal"),
+        }
     }
 }
 
