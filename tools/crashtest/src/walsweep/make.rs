@@ -22,6 +22,7 @@ use crate::workload;
 
 /// Any moment will do.
 const NOW_MS: u64 = 1_800_000_000_000;
+const SETTLES: Duration = Duration::from_millis(100);
 
 /// A store, taken apart.
 pub struct Made {
@@ -96,6 +97,8 @@ pub fn make(seed: u64) -> anyhow::Result<Made> {
         .runtime(Arc::new(Frozen(System::default())))
         .open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
     let (beside, rows) = (store.keyspace(BESIDE)?, store.keyspace(ROWS)?);
+    // What the store does by itself after opening would come at another place of the log each time.
+    std::thread::sleep(SETTLES);
     let log = logs(place.path())?.pop().ok_or_else(|| anyhow::anyhow!("no log"))?;
     let notes = Notes::new(&place.path().join(log));
     let opened_at = notes.length();
