@@ -25,6 +25,7 @@ pub mod invariants;
 pub mod ledger;
 pub mod outcome;
 pub mod recorder;
+pub mod report;
 pub mod sim;
 pub mod value;
 pub mod violation;

@@ -12,6 +12,7 @@ use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 use percolite_crashtest::checker::{Verdict, check};
 use percolite_crashtest::history::History;
+use percolite_crashtest::report::{self, ReportArgs};
 
 /// Crash tests for percolite, and the checker that judges them.
 #[derive(Parser)]
@@ -29,6 +30,7 @@ enum Command {
     Check(CheckArgs),
     /// Simulate histories.
     Sim(SimArgs),
+    Report(ReportArgs),
 }
 
 #[derive(clap::Args)]
@@ -111,11 +113,12 @@ struct CheckArgs {
 }
 
 fn main() -> ExitCode {
-    let args = match Cli::parse().command {
-        Command::Check(args) => args,
+    let ended = match Cli::parse().command {
+        Command::Check(args) => run_check(&args),
         Command::Sim(args) => return run_sim(&args),
+        Command::Report(args) => report::run(&args),
     };
-    run_check(&args).unwrap_or_else(|why| {
+    ended.unwrap_or_else(|why| {
         eprintln!("error: {}", format!("{why:#}").replace('\n', " "));
         ExitCode::from(2)
     })
