@@ -68,13 +68,15 @@ impl<'a> Coverage<'a> {
                 table.grid {
                     thead { tr {
                         th scope="col" { "point" }
-                        @for place in self.places.keys() { th.place scope="col" { (place) } }
+                        @for place in self.places.keys() { th scope="col" { (place) } }
+                        th.promise scope="col" { "what holds there" }
                     } }
                     tbody {
                         @for (name, promise) in self.rows() {
                             tr {
                                 th scope="row" title=(promise) { (name) }
                                 @for points in self.places.values() { (cell(points.get(name).copied())) }
+                                td.promise { (promise) }
                             }
                         }
                     }

@@ -54,8 +54,8 @@ pub fn page(evidence: &Evidence) -> anyhow::Result<String> {
     Ok(page.into_string())
 }
 
-const KILL_POINTS: &str = "How often each point of the code was passed or was the last, by place. Pointing at a name \
-    shows the promise that holds there.";
+const KILL_POINTS: &str = "How often each point of the code was passed or was the last, by place. Beside it, or on \
+    pointing at its name, is the promise that holds there.";
 const RECOVERY: &str = "How long a store took to open after its process was killed.";
 const RECOVERY_KEY: [(&str, &str); 2] = [("blue", "one recovery"), ("red", "median")];
 const STAIRCASE: &str = "What is there when the log is cut: never less than was acknowledged before.";

@@ -100,11 +100,12 @@ fn layers(layers: &[Outcome]) -> Table {
 fn mutants(mutants: &[MutantResult]) -> Table {
     let mut table = table(&["mutant", "killed by", "promise"], &["time to kill"], &[]);
     for mutant in mutants {
+        let lived = time(mutant.seconds);
         table.add_row([
             mutant.mutant.clone(),
             mutant.layer.clone().unwrap_or_else(|| "SURVIVED".into()),
             mutant.promise.clone().unwrap_or_default(),
-            time(mutant.seconds),
+            if mutant.layer.is_some() { lived } else { format!("over {lived}") },
         ]);
     }
     table
