@@ -238,7 +238,7 @@ fn other_figures(layers: &[Outcome]) -> Markup {
                 td.text { (layer.layer) }
                 td.number { (count(values.len() as u64)) }
                 td.number { (number(values.iter().copied().fold(f64::INFINITY, f64::min))) }
-                td.number { (number(plot::median(values.to_vec()))) }
+                td.number { (number(plot::median(values))) }
                 td.number { (number(values.iter().copied().fold(f64::NEG_INFINITY, f64::max))) }
                 td.number { (number(values.iter().sum())) }
             } } }

@@ -23,7 +23,7 @@ pub const SWEEP_ACKNOWLEDGED: &str = "acknowledged";
 /// Figure of layer `walsweep`: how many transactions were there after truncation at that offset.
 pub const SWEEP_RECOVERED: &str = "recovered";
 
-const SIZE: (u32, u32) = (600, 340);
+const SIZE: (u32, u32) = (600, 350);
 /// plotters divides a size by 1.24 to come to pixels.
 const FONT: (&str, f64) = ("sans-serif", 13.0 * 1.24);
 // `style.css` has these as well.
@@ -153,13 +153,14 @@ fn median_line(points: &[(f64, f64)], right: f64) -> Points {
         xs.push(x);
         ys.push(y);
     }
-    ranges.into_values().map(|[xs, ys]| (median(xs), median(ys))).collect()
+    ranges.into_values().map(|[xs, ys]| (median(&xs), median(&ys))).collect()
 }
 
 /// The middle one; of two, the greater.
-pub fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or_default()
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(values.len() / 2).copied().unwrap_or_default()
 }
 
 /// What holds from one offset to the next holds level.
@@ -191,8 +192,8 @@ fn draw(x: &Axis, y: &Axis, series: &[Series]) -> anyhow::Result<String> {
         let mut chart = ChartBuilder::on(&root)
             .margin(8)
             .margin_right(24)
-            .x_label_area_size(46)
-            .y_label_area_size(64)
+            .x_label_area_size(52)
+            .y_label_area_size(84)
             .build_cartesian_2d(0.0..end(x), 0.0..end(y))?;
         let label = |value: &f64| words::number(*value);
         chart
