@@ -11,7 +11,7 @@ use crate::outcome::{Failure, Outcome};
 
 use super::grid::{self, Coverage};
 use super::plot::{self, Plot};
-use super::verdict::Verdict;
+use super::verdict::{Verdict, word_of};
 use super::words::{count, float, number, story, time};
 
 const STYLE: &str = include_str!("style.css");
@@ -21,7 +21,9 @@ pub fn page(evidence: &Evidence) -> anyhow::Result<String> {
     let verdict = Verdict::of(evidence);
     let coverage = Coverage::of(evidence);
     let layer = |name: &str| evidence.layers.iter().find(|layer| layer.layer == name);
-    let (recovery, staircase) = (plot::recovery(layer("kill"))?, plot::staircase(layer("walsweep"))?);
+    let (kill, sweep) = (layer("kill"), layer("walsweep"));
+    let recovery = drawing(kill, plot::recovery(kill)?, &RECOVERY_KEY);
+    let staircase = drawing(sweep, plot::staircase(sweep)?, &STAIRCASE_KEY);
     let page = html! {
         (DOCTYPE)
         html lang="en" {
@@ -41,8 +43,8 @@ pub fn page(evidence: &Evidence) -> anyhow::Result<String> {
                     (gaps(evidence))
                     (section("Kill points", KILL_POINTS, coverage.map()))
                     div.pair {
-                        (section("Recovery", RECOVERY, recovery.map(|plot| figure(&plot, &RECOVERY_KEY))))
-                        (section("Log sweep", STAIRCASE, staircase.map(|plot| figure(&plot, &STAIRCASE_KEY))))
+                        (section("Recovery", RECOVERY, recovery))
+                        (section("Log sweep", STAIRCASE, staircase))
                     }
                     (section("Mutants", MUTANTS, grid::mutants(evidence)))
                     (throughput(&evidence.layers))
@@ -58,7 +60,7 @@ const KILL_POINTS: &str = "How often each point of the code was passed or was th
     pointing at its name, is the promise that holds there.";
 const RECOVERY: &str = "How long a store took to open after its process was killed.";
 const RECOVERY_KEY: [(&str, &str); 2] = [("blue", "one recovery"), ("red", "median")];
-const STAIRCASE: &str = "What is there when the log is cut: never less than was acknowledged before.";
+const STAIRCASE: &str = "What is there when the log is cut; it should never be less than was acknowledged.";
 const STAIRCASE_KEY: [(&str, &str); 2] = [("blue", "recovered after the cut"), ("red", "acknowledged below it")];
 const MUTANTS: &str = "Known mistakes, each switched on alone; a layer that finds one has power against it.";
 
@@ -110,6 +112,12 @@ fn section(title: &str, about: &str, content: Option<Markup>) -> Markup {
     }
 }
 
+/// A layer may run without the figures that are drawn.
+fn drawing(layer: Option<&Outcome>, plot: Option<Plot>, key: &[(&str, &str)]) -> Option<Markup> {
+    let has_run = layer.is_some_and(|layer| layer.cases > 0);
+    plot.map(|plot| figure(&plot, key)).or_else(|| has_run.then(|| html! { p.absent { "This was not measured." } }))
+}
+
 fn figure(plot: &Plot, key: &[(&str, &str)]) -> Markup {
     html! {
         figure {
@@ -158,7 +166,10 @@ fn layers(layers: &[Outcome]) -> Markup {
             }
             td.number { (count(layer.failures.len() as u64)) }
             td.number { (time(layer.seconds)) }
-            td.text { (verdict_of(layer)) }
+            td.text {
+                strong.good[layer.is_good() && layer.skipped.is_none()].bad[!layer.is_good()] { (word_of(layer)) }
+                @if let Some(why) = &layer.skipped { " (" (why) ")" }
+            }
         }
     };
     let table = html! {
@@ -172,15 +183,6 @@ fn layers(layers: &[Outcome]) -> Markup {
         } }
     };
     section("Layers", about, (!layers.is_empty()).then_some(table))
-}
-
-fn verdict_of(layer: &Outcome) -> Markup {
-    match (&layer.skipped, layer.is_good(), layer.failures.is_empty()) {
-        (Some(why), true, _) => html! { strong { "SKIPPED" } " (" (why) ")" },
-        (_, true, _) => html! { span.good { "held" } },
-        (.., false) => html! { strong.bad { "BROKEN" } },
-        (.., true) => html! { strong.bad { "NOTHING VERIFIED" } },
-    }
 }
 
 fn gaps(evidence: &Evidence) -> Markup {

@@ -81,7 +81,7 @@ pub fn recovery(layer: Option<&Outcome>) -> anyhow::Result<Option<Plot>> {
     )?;
     let text = format!(
         "{} with up to {} locks; the slowest took {}.",
-        words::some(locks.len(), "recovery").replace("recoverys", "recoveries"),
+        words::some(locks.len(), "case"),
         words::number(x.top),
         words::time(slowest)
     );
@@ -163,25 +163,19 @@ pub fn median(values: &[f64]) -> f64 {
     sorted.get(values.len() / 2).copied().unwrap_or_default()
 }
 
-/// What holds from one offset to the next holds level.
+/// What holds from one offset to the next holds level; a level stretch is one line, however many offsets it has.
 fn stairs(steps: impl Iterator<Item = (f64, f64)>) -> Points {
+    let same = |one: f64, two: f64| one.total_cmp(&two).is_eq();
     let mut points: Points = Vec::new();
     for (x, y) in steps {
-        match points.last() {
-            // A level stretch is one line, however many offsets it has.
-            Some(&(_, before)) if before.total_cmp(&y).is_eq() && points.len() > 1 && level(&points) => {
-                points.pop();
-            }
-            Some(&(_, before)) if before.total_cmp(&y).is_ne() => points.push((x, before)),
+        match points[..] {
+            [.., (_, start), (_, end)] if same(start, end) && same(end, y) => _ = points.pop(),
+            [.., (_, before)] if !same(before, y) => points.push((x, before)),
             _ => {}
         }
         points.push((x, y));
     }
     points
-}
-
-fn level(points: &[(f64, f64)]) -> bool {
-    matches!(points, [.., one, two] if one.1.total_cmp(&two.1).is_eq())
 }
 
 fn draw(x: &Axis, y: &Axis, series: &[Series]) -> anyhow::Result<String> {
@@ -222,4 +216,24 @@ fn draw(x: &Axis, y: &Axis, series: &[Series]) -> anyhow::Result<String> {
         root.present()?;
     }
     Ok(svg)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stairs_are_level_or_upright() {
+        let steps = [(0.0, 0.0), (1.0, 0.0), (2.0, 0.0), (3.0, 1.0), (4.0, 1.0), (5.0, 3.0)];
+        let corners = [(0.0, 0.0), (2.0, 0.0), (3.0, 0.0), (3.0, 1.0), (4.0, 1.0), (5.0, 1.0), (5.0, 3.0)];
+        assert_eq!(stairs(steps.into_iter()), corners);
+    }
+
+    #[test]
+    fn dots_on_one_another_are_one_and_the_line_goes_through_the_medians() {
+        let points = vec![(0.0, 1.0), (0.0, 1.0), (0.0, 2.0), (100.0, 4.0)];
+        assert_eq!(thin(points.clone(), 100.0, 4.0).len(), 3);
+        assert_eq!(median_line(&points, 100.0), [(0.0, 1.0), (100.0, 4.0)]);
+        assert_eq!(thin(vec![(0.0, 0.0); 3], 0.0, 0.0).len(), 1);
+    }
 }

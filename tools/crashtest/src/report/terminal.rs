@@ -11,7 +11,7 @@ use comfy_table::{CellAlignment, ContentArrangement, Table};
 use crate::evidence::{Evidence, MutantResult};
 use crate::outcome::{Failure, Outcome};
 
-use super::verdict::Verdict;
+use super::verdict::{Verdict, word_of};
 use super::words::{count, some, story, time};
 
 /// Prints what was shown; a reader who has seen enough, as `head` has, is no error.
@@ -76,12 +76,7 @@ fn layers(layers: &[Outcome]) -> Table {
     let numbers = ["cases", "transactions", "acknowledged", "unsynced lost", "unanswered found", "failures", "time"];
     let mut table = table(&["layer"], &numbers, &["verdict"]);
     for layer in layers {
-        let verdict = match (&layer.skipped, layer.is_good(), layer.failures.is_empty()) {
-            (Some(why), true, _) => format!("SKIPPED ({why})"),
-            (_, true, _) => "held".into(),
-            (.., false) => "BROKEN".into(),
-            (.., true) => "NOTHING VERIFIED".into(),
-        };
+        let reason = layer.skipped.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
         table.add_row([
             layer.layer.clone(),
             count(layer.cases),
@@ -91,7 +86,7 @@ fn layers(layers: &[Outcome]) -> Table {
             count(layer.unanswered),
             count(layer.failures.len() as u64),
             time(layer.seconds),
-            verdict,
+            word_of(layer).to_owned() + &reason,
         ]);
     }
     table

@@ -58,6 +58,16 @@ impl Verdict {
     }
 }
 
+/// What became of one layer, in a word.
+pub fn word_of(layer: &Outcome) -> &'static str {
+    match (layer.is_good(), &layer.skipped) {
+        (true, Some(_)) => "SKIPPED",
+        (true, None) => "held",
+        (false, _) if layer.failures.is_empty() => "NOTHING VERIFIED",
+        (false, _) => "BROKEN",
+    }
+}
+
 fn has_not_run(layer: &Outcome) -> bool {
     layer.cases == 0
 }
