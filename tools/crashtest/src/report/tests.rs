@@ -101,7 +101,7 @@ fn a_failure_can_be_replayed_from_any_form() {
     assert!(page.contains("<pre class=\"replay\">percolite-crashtest replay sim:embedded/7"));
     assert!(page.contains("I2 durable") && page.contains("kept/sim-7") && page.contains("more characters"));
     let told = terminal::summary(&failing());
-    assert!(told.starts_with("BROKEN: 1 failure, 1 gap; skipped: powercut\n"), "{told}");
+    assert!(told.starts_with("FAILED: 1 failure, 1 gap; skipped: powercut\n"), "{told}");
     for text in
         ["replay:  percolite-crashtest replay sim:embedded/7", "I2 durable", "kept in: kept/sim-7", "more characters"]
     {
@@ -134,15 +134,15 @@ fn the_verdict_says_what_is_missing() {
         format!("{} {}", verdict.word(), verdict.sentence())
     };
     assert_eq!(sentence(&sample()), "HELD every promise held; skipped: powercut");
-    assert_eq!(sentence(&Evidence::default()), "BROKEN nothing was run");
+    assert_eq!(sentence(&Evidence::default()), "FAILED nothing was run");
     let mut evidence = sample();
     evidence.layers.drain(..3);
     evidence.mutants.clear();
-    assert_eq!(sentence(&evidence), "BROKEN nothing was run; skipped: powercut");
+    assert_eq!(sentence(&evidence), "FAILED nothing was run; skipped: powercut");
     evidence = sample();
     evidence.layers[1].acknowledged = 0;
     evidence.mutants = vec![mutant(None)];
-    assert_eq!(sentence(&evidence), "BROKEN kill verified no commit, 1 surviving mutant; skipped: powercut");
+    assert_eq!(sentence(&evidence), "FAILED kill verified no commit, 1 surviving mutant; skipped: powercut");
 }
 
 #[test]

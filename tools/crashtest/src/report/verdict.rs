@@ -48,7 +48,7 @@ impl Verdict {
 
     /// In a word.
     pub fn word(&self) -> &'static str {
-        if self.held() { "HELD" } else { "BROKEN" }
+        if self.held() { "HELD" } else { "FAILED" }
     }
 
     /// In a sentence.
