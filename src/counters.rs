@@ -24,6 +24,7 @@ pub struct Counters {
     pub commits_two_phase: Counter,
     pub conflicts: Counter,
     pub retries: Counter,
+    pub unadmitted: Counter,
     pub rolled_forward: Counter,
     pub rolled_back: Counter,
     pub swept: Counter,

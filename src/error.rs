@@ -48,7 +48,8 @@ pub enum ErrorKind {
     },
     /// The store failed at a moment when the transaction may or may not have been committed. Open the store again and
     /// look: at what the transaction wrote, or by [`Store::txn_status`](crate::Store::txn_status) before others write there.
-    /// Or make the transaction safe to repeat.
+    /// Or make the transaction safe to repeat. Where no transaction is committed, as by [`Store::sync`](crate::Store::sync)
+    /// and [`Store::close`](crate::Store::close), it is open whether what is visible is durable.
     Undetermined(String),
     /// The call makes no sense; it changed nothing.
     InvalidArgument(String),
@@ -131,7 +132,9 @@ impl From<EngineError> for Error {
     fn from(why: EngineError) -> Self {
         let text = why.to_string();
         let kind = match &why {
-            EngineError::Unknown(_) | EngineError::Open(_) => ErrorKind::Io(text),
+            // That it may have happened all the same is for the kind to say, where it matters.
+            EngineError::Unknown(why) => ErrorKind::Io(format!("the engine failed: {why}")),
+            EngineError::Open(_) => ErrorKind::Io(text),
             EngineError::Limit { what, asked, limit } => ErrorKind::TooLarge { what, bytes: *asked, limit: *limit },
             EngineError::Corruption(_) => ErrorKind::Corruption(text),
             EngineError::NotAStore(_) => ErrorKind::NotAStore(text),
@@ -151,9 +154,11 @@ impl fmt::Display for Error {
                 write!(f, "given up after {attempts} attempts; the last conflict: {conflict}")
             }
             ErrorKind::AlreadyExists(row) => write!(f, "row {row:?} already exists"),
-            ErrorKind::TooLarge { what, bytes, limit } => write!(f, "{what} of {bytes} exceeds the limit of {limit}"),
+            ErrorKind::TooLarge { what, bytes, limit } => {
+                write!(f, "{what} of {bytes} bytes exceeds the limit of {limit} bytes")
+            }
             ErrorKind::Undetermined(why) => {
-                write!(f, "undetermined, the transaction may or may not have been committed: {why}")
+                write!(f, "undetermined, what was asked for may or may not have taken effect: {why}")
             }
             ErrorKind::NoSuchKeyspace(name) => write!(f, "there is no keyspace {name:?}"),
             ErrorKind::Corruption(why) => write!(f, "corruption: {why}"),

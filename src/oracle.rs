@@ -7,6 +7,9 @@
 //!
 //! A clock that goes back is ignored. One that jumps forward by more than [`JUMP_MAX_MS`] is followed only that far at each
 //! extension, so that a single wrong reading does not push the store years ahead.
+//!
+//! Timestamps lead the clock after a life that ended without closing, because the next one begins at the end of the lease
+//! of the last. Lives that are killed in quick succession add up, a lease each, until the clock has caught up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,10 +18,15 @@ use crate::engine::EngineError;
 use crate::runtime::Runtime;
 use crate::timestamp::Timestamp;
 
-/// How far ahead of the clock a lease reaches, in milliseconds.
-pub const LEASE_MS: u64 = 10_000;
+/// How far ahead of the clock a lease reaches, in milliseconds. A process that is killed leaves its lease unused, and the next
+/// life begins at its end: that much timestamps then lead the clock, so it is short. Renewing it costs nothing, since it rides
+/// on a sync.
+pub const LEASE_MS: u64 = 3_000;
 /// How far a lease may advance at one extension, in milliseconds.
 pub const JUMP_MAX_MS: u64 = 24 * 3_600_000;
+
+/// Stands for the newest timestamp once no more is to follow: it has no next one.
+const CLOSED: Timestamp = Timestamp::MAX;
 
 /// An oracle that several clients share.
 ///
@@ -71,7 +79,12 @@ impl LeasedOracle {
 
     /// The high-water mark to make durable next.
     pub fn next_lease(&self, unix_millis: u64) -> Timestamp {
-        let last = self.last().millis();
+        let last = self.last();
+        if last == CLOSED {
+            // Whoever asked before it was closed goes on with what is durable already.
+            return Timestamp::from_u64(self.lease_end.load(Ordering::Acquire));
+        }
+        let last = last.millis();
         let clock = unix_millis.clamp(last, last.saturating_add(JUMP_MAX_MS));
         Timestamp::from_millis(clock.saturating_add(LEASE_MS))
     }
@@ -79,13 +92,19 @@ impl LeasedOracle {
     /// Whether less than half of the lease lies ahead.
     pub fn needs_extension(&self, unix_millis: u64) -> bool {
         let lease_end = Timestamp::from_u64(self.lease_end.load(Ordering::Acquire)).millis();
-        let now = Timestamp::from_u64(self.last.load(Ordering::Acquire)).millis().max(unix_millis);
-        lease_end < now.saturating_add(LEASE_MS / 2)
+        let last = self.last();
+        let now = last.millis().max(unix_millis);
+        last != CLOSED && lease_end < now.saturating_add(LEASE_MS / 2)
     }
 
     /// Allows timestamps up to `high_water`, which must be durable.
     pub fn extend(&self, high_water: Timestamp) {
         self.lease_end.fetch_max(high_water.to_u64(), Ordering::AcqRel);
+    }
+
+    /// Hands out nothing from here on; the answer is the newest timestamp handed out.
+    pub fn close(&self) -> Timestamp {
+        Timestamp::from_u64(self.last.swap(CLOSED.to_u64(), Ordering::AcqRel))
     }
 
     /// The newest timestamp handed out.
@@ -166,6 +185,39 @@ mod tests {
         oracle.next(NOON).unwrap();
         let lease = oracle.next_lease(NOON + 1000 * JUMP_MAX_MS);
         assert_eq!(lease.millis(), NOON + JUMP_MAX_MS + LEASE_MS);
+    }
+
+    #[test]
+    fn lives_killed_in_quick_succession_lead_the_clock_by_a_lease_each() {
+        let mut high_water = Timestamp::ZERO;
+        for life in 0..5 {
+            let (oracle, lease) = opened(high_water, NOON);
+            let first = oracle.next(NOON).unwrap();
+            assert_eq!(first.millis(), NOON + life * LEASE_MS);
+            high_water = lease;
+        }
+        // The clock catches up, or the last life is closed.
+        let (oracle, lease) = opened(high_water, NOON + HOUR);
+        assert_eq!(oracle.next(NOON + HOUR).unwrap().millis(), NOON + HOUR);
+        assert!(oracle.close() < lease);
+    }
+
+    #[test]
+    fn a_closed_oracle_hands_out_nothing_above_the_newest_it_names() {
+        let (oracle, lease) = opened(Timestamp::ZERO, NOON);
+        let (newest, drawn) = std::thread::scope(|scope| {
+            let draw = || std::iter::from_fn(|| oracle.next(NOON)).last();
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(draw)).collect();
+            std::thread::yield_now();
+            let newest = oracle.close();
+            (newest, threads.into_iter().filter_map(|thread| thread.join().unwrap()).max())
+        });
+        assert!(drawn.is_none_or(|drawn| drawn <= newest), "{drawn:?} {newest}");
+        // A sync that is under way makes nothing of it that would cost the next life its timestamps.
+        assert!(!oracle.needs_extension(NOON + HOUR));
+        assert_eq!(oracle.next_lease(NOON + HOUR), lease);
+        oracle.extend(Timestamp::MAX);
+        assert_eq!(oracle.next(NOON + HOUR), None);
     }
 
     #[test]

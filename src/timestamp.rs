@@ -23,7 +23,11 @@ impl Timestamp {
         if millis >> (64 - COUNTER_BITS) == 0 { Self(millis << COUNTER_BITS) } else { Self::MAX }
     }
 
-    /// The milliseconds since 1970-01-01 UTC at which this timestamp was handed out.
+    /// About when this timestamp was handed out, in milliseconds since 1970-01-01 UTC; only the order is exact.
+    ///
+    /// It lies ahead of the clock after the clock was set back, and after a process that did not close its store: the next
+    /// one begins up to [`LEASE_MS`](crate::oracle::LEASE_MS) ahead, and processes killed in quick succession add up until
+    /// the clock has caught up. It lies behind after a pause, until the next sync.
     pub fn millis(self) -> u64 {
         self.0 >> COUNTER_BITS
     }

@@ -9,10 +9,9 @@ pub mod shared;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use crate::error::{Conflict, ConflictReason, Error, ErrorKind, Result};
-use crate::pipeline::{Held, Turn};
+use crate::pipeline::{Held, Life, Turn};
 use crate::protocol::{CommitPoint, Refusal};
 use crate::row::{Lock, Mutation, RowKey, TxnId};
 use crate::timestamp::Timestamp;
@@ -38,8 +37,8 @@ pub struct CommitRequest<'a> {
     pub writes: &'a Writes,
     pub protocol: CommitProtocol,
     pub durable: bool,
-    /// Flags of the keyspaces that the transaction writes: true while they live.
-    pub alive: Vec<Arc<AtomicBool>>,
+    /// Those of the keyspaces that the transaction writes.
+    pub lives: Vec<Arc<Life>>,
     pub held: Option<Held>,
 }
 

@@ -284,6 +284,11 @@ impl Shared {
                 Ok(Ok(commit_ts)) => return Ok(commit_ts),
                 // A reader has pushed this transaction above itself.
                 Ok(Err(Refusal::CommitTooEarly(_))) => {}
+                // An answer was lost and so much time has passed since that nobody can tell any more.
+                Ok(Err(why @ Refusal::BelowSafePoint(_))) => {
+                    let why = refused(primary, why, txn.start_ts).to_string();
+                    return Err(ErrorKind::Undetermined(why).into());
+                }
                 Ok(Err(why)) => return Err(refused(primary, why, txn.start_ts)),
                 Err(_) if mutated!(BlindRetry) => return Err(refused(primary, Refusal::RolledBack, txn.start_ts)),
                 Err(why) => return Err(ErrorKind::Undetermined(why.to_string()).into()),

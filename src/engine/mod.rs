@@ -12,6 +12,8 @@
 //! which [`rocks`] is the durable one and [`sim`] the one in memory whose crashes can be chosen. [`unreliable`] makes any
 //! engine delay, repeat and lose.
 
+#[cfg(feature = "rocks")]
+mod folder;
 pub mod local;
 #[cfg(feature = "rocks")]
 pub mod rocks;

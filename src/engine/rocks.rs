@@ -2,13 +2,9 @@
 //!
 //! Each column is a column family; `meta` is the default one. All of them share one write-ahead log, which is what makes a
 //! batch atomic over columns and a crash leave a prefix of batches. That second property has to be asked for: see
-//! the options in this file.
-//!
-//! A file `PERCOLITE` beside RocksDB's own says that the folder is a store and in which format, so that a foreign or newer
-//! folder is refused before anything in it is changed; it is also what a process locks to have the store for itself.
+//! the options in this file. Whether a folder is a store is told by its marker; see `folder`.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Read as _, Write as _};
+use std::fs::File;
 use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
@@ -21,6 +17,7 @@ use rocksdb::{
 };
 use self_cell::self_cell;
 
+use super::folder::{Claim, claim, finish};
 use super::local::LocalEngine;
 use super::storage::{Batch, Column, Reader, Storage};
 use super::{EngineError, RowRange};
@@ -28,13 +25,6 @@ use super::{EngineError, RowRange};
 /// The engine over RocksDB.
 pub type RocksEngine = LocalEngine<RocksStorage>;
 
-/// The format that this program writes.
-const FORMAT: u32 = 1;
-const MARKER: &str = "PERCOLITE";
-/// The marker's name until RocksDB has been opened for the first time: RocksDB itself refuses a folder in which that was
-/// cut short.
-const UNFINISHED: &str = "PERCOLITE.new";
-const MARKER_TEXT: &str = "percolite store, format ";
 const BLOOM_BITS_PER_KEY: f64 = 10.0;
 
 /// How often a write is tried again while RocksDB catches up with flushing and compacting, and how long after each attempt:
@@ -124,17 +114,20 @@ impl RocksStorage {
     /// Opens the store in `path`, which is created if it is missing or empty.
     pub fn open(path: &Path, memory: RocksMemory) -> Result<Self, EngineError> {
         let Claim { marker, is_new } = claim(path)?;
-        let options = options(memory)?;
+        let mut options = options(memory)?;
+        // Where there is a store, what is missing of it is lost, and not to be made up for by something empty.
+        options.create_if_missing(is_new);
+        options.create_missing_column_families(is_new);
         let table = table_options(memory);
         let descriptors = Column::ALL.map(|column| {
             let mut options = options.clone();
             options.set_block_based_table_factory(&table);
             ColumnFamilyDescriptor::new(name(column), options)
         });
-        let db = DB::open_cf_descriptors(&options, path, descriptors).map_err(opening)?;
+        let db = DB::open_cf_descriptors(&options, path, descriptors).map_err(|why| opening(path, is_new, why))?;
         let database = Database::try_new(Opened { db, marker }, |Opened { db, .. }| {
             let find = |column| {
-                let missing = || EngineError::NotAStore(format!("column family {:?} is missing", name(column)));
+                let missing = || EngineError::Corruption(format!("column family {:?} is missing", name(column)));
                 db.cf_handle(name(column)).ok_or_else(missing)
             };
             Ok(Columns {
@@ -177,8 +170,6 @@ fn options(memory: RocksMemory) -> Result<Options, EngineError> {
             "track_and_verify_wals=true;avoid_flush_during_recovery=false;max_bgerror_resume_count=0",
         )
         .map_err(|why| EngineError::Open(why.to_string()))?;
-    options.create_if_missing(true);
-    options.create_missing_column_families(true);
     options.set_compression_type(DBCompressionType::Lz4);
     options.set_enable_write_thread_adaptive_yield(false);
     options.set_atomic_flush(true);
@@ -200,100 +191,13 @@ fn table_options(memory: RocksMemory) -> BlockBasedOptions {
     table
 }
 
-/// Makes sure that the folder is a store of this format or may become one, and locks it.
-fn claim(path: &Path) -> Result<Claim, EngineError> {
-    let cannot = |what: &str, why: io::Error| EngineError::Open(format!("cannot {what} {}: {why}", path.display()));
-    fs::create_dir_all(path).map_err(|why| cannot("create", why))?;
-    let (marker, unfinished) = (path.join(MARKER), path.join(UNFINISHED));
-    let exists = |file: &Path| file.try_exists().map_err(|why| cannot("look into", why));
-    loop {
-        let is_new = !exists(&marker)?;
-        if is_new && !exists(&unfinished)? {
-            let mut others = fs::read_dir(path).map_err(|why| cannot("look into", why))?;
-            if others.next().is_some() {
-                return Err(EngineError::NotAStore(format!(
-                    "{} is not empty and has no file {MARKER}: it is not a percolite store",
-                    path.display()
-                )));
-            }
-        }
-        let name = if is_new { &unfinished } else { &marker };
-        let opened = OpenOptions::new().read(true).write(true).create(is_new).truncate(false).open(name);
-        let file = opened.map_err(|why| cannot("open", why))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let what = format!("{} is already open in this or another process", path.display());
-                return Err(EngineError::Busy(what));
-            }
-            Err(TryLockError::Error(why)) => return Err(cannot("lock", why)),
-        }
-        if !is_new {
-            check_format(path, &file)?;
-            return Ok(Claim { marker: file, is_new });
-        }
-        // Another process may have finished the store between the look and the lock.
-        if !exists(&marker)? {
-            begin_again(path).map_err(|why| cannot("empty", why))?;
-            return Ok(Claim { marker: file, is_new });
-        }
-    }
-}
-
-/// A folder that this handle has for itself.
-struct Claim {
-    /// Locked while the store is open.
-    marker: File,
-    /// Whether the store is still to be created.
-    is_new: bool,
-}
-
-fn check_format(path: &Path, mut marker: &File) -> Result<(), EngineError> {
-    let mut text = String::new();
-    let read = marker.read_to_string(&mut text);
-    read.map_err(|why| EngineError::Open(format!("cannot read {}: {why}", path.join(MARKER).display())))?;
-    match text.trim_end().strip_prefix(MARKER_TEXT).map(str::parse::<u32>) {
-        Some(Ok(FORMAT)) => Ok(()),
-        Some(Ok(other)) => Err(EngineError::NotAStore(format!(
-            "{} has format {other}, this program reads format {FORMAT}: use another version of percolite",
-            path.display()
-        ))),
-        _ => Err(EngineError::NotAStore(format!("{} is not a percolite store's", path.join(MARKER).display()))),
-    }
-}
-
-/// Removes what a creation that was cut short has left; nothing was ever acknowledged there.
-fn begin_again(path: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(path)? {
-        let entry = entry?;
-        if entry.file_name() != UNFINISHED {
-            if entry.file_type()?.is_dir() {
-                fs::remove_dir_all(entry.path())?;
-            } else {
-                fs::remove_file(entry.path())?;
-            }
-        }
-    }
-    Ok(())
-}
-
-/// The store is there from here on: the marker appears whole or not at all, and after everything else.
-fn finish(path: &Path, mut marker: &File) -> io::Result<()> {
-    marker.set_len(0)?;
-    marker.write_all(format!("{MARKER_TEXT}{FORMAT}\n").as_bytes())?;
-    marker.sync_all()?;
-    fs::rename(path.join(UNFINISHED), path.join(MARKER))?;
-    File::open(path)?.sync_all()?;
-    match path.canonicalize()?.parent() {
-        Some(parent) => File::open(parent)?.sync_all(),
-        None => Ok(()),
-    }
-}
-
-fn opening(why: rocksdb::Error) -> EngineError {
+fn opening(path: &Path, is_new: bool, why: rocksdb::Error) -> EngineError {
     match why.kind() {
         rocksdb::ErrorKind::Corruption => EngineError::Corruption(why.to_string()),
-        rocksdb::ErrorKind::InvalidArgument => EngineError::NotAStore(why.to_string()),
+        // The marker says that the store was whole once, so this is not somebody else's database.
+        rocksdb::ErrorKind::InvalidArgument if !is_new => {
+            EngineError::Corruption(format!("the database in {} is not whole: {why}", path.display()))
+        }
         _ => EngineError::Open(why.to_string()),
     }
 }

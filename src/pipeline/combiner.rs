@@ -11,10 +11,9 @@
 //! applied by itself, so that its outcome is known before the next one is decided.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use super::Pipeline;
-use super::decide::{Core, Decision, Refused};
+use super::decide::{Core, Decision, Life, Refused};
 use super::reply::{News, Reply, Slot};
 use super::turns::Held;
 use crate::engine::{Group, Outcome};
@@ -54,8 +53,8 @@ pub struct Submission {
     pub purpose: Purpose,
     /// Whether a commit is answered only when it is durable.
     pub durable: bool,
-    /// All must be true when the changes are made, or they are refused.
-    pub alive: Vec<Arc<AtomicBool>>,
+    /// None must be over when the changes are made, or they are refused.
+    pub lives: Vec<Arc<Life>>,
     /// Dropped as soon as the changes are visible or refused, before any wait for durability.
     pub held: Option<Held>,
 }

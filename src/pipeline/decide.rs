@@ -1,7 +1,8 @@
 //! What the leader knows without asking the engine: which rows this process has locked, and when rows were committed.
 
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Pipeline;
 use super::combiner::{Purpose, Submission};
@@ -15,6 +16,32 @@ pub struct Core {
     pub conflicts: ConflictMemory,
 }
 
+/// Whether a keyspace is still there. What is submitted for one is made only while it is.
+pub struct Life {
+    pub name: String,
+    over: AtomicBool,
+}
+
+impl Life {
+    pub fn new(name: &str) -> Arc<Self> {
+        Arc::new(Self { name: name.into(), over: AtomicBool::new(false) })
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    /// Whether it was this call that ended it.
+    pub fn end(&self) -> bool {
+        !self.over.swap(true, Ordering::AcqRel)
+    }
+
+    /// Takes its end back.
+    pub fn go_on(&self) {
+        self.over.store(false, Ordering::Release);
+    }
+}
+
 /// Why changes were not made.
 #[derive(Debug)]
 pub enum Refused {
@@ -24,8 +51,8 @@ pub enum Refused {
     Lock(RowKey, Option<LockStamp>),
     /// A guard did not hold for the row as the engine found it.
     Found(RowKey, Box<Row>),
-    /// Something that the submission needs is gone.
-    NotAlive,
+    /// The keyspace of this name was dropped.
+    Dropped(String),
 }
 
 /// What the leader makes of one submission before anything is written.
@@ -38,8 +65,8 @@ pub enum Decision {
 impl Pipeline {
     /// Proves what memory can prove and removes those guards.
     pub(super) fn decide(&self, core: &Core, submission: &mut Submission) -> Decision {
-        if !submission.alive.iter().all(|alive| alive.load(Ordering::Acquire)) {
-            return Decision::Refuse(Refused::NotAlive);
+        if let Some(dropped) = submission.lives.iter().find(|life| life.is_over()) {
+            return Decision::Refuse(Refused::Dropped(dropped.name.clone()));
         }
         let orphans = self.orphans.load(Ordering::Acquire);
         let mut ask_engine = false;

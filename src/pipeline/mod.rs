@@ -26,7 +26,7 @@ mod turns;
 mod waiter;
 
 pub use combiner::{Purpose, Settled, Submission};
-pub use decide::Refused;
+pub use decide::{Life, Refused};
 pub use turns::{Admission, Held, Turn, Turns};
 
 use std::collections::HashMap;
@@ -134,8 +134,9 @@ impl Pipeline {
         self.refuse_waiting_if_failed();
         if closed_well {
             crash_point!(CloseSynced);
-            // The next life may begin where this one ended. Without this it begins above the lease, which is as good.
-            let last = self.oracle.last().to_u64().to_be_bytes().to_vec();
+            // The next life may begin where this one ended. Without this it begins above the lease, which is as good. Closed
+            // first: a leader that has passed the check for failures could still draw a timestamp above what is written.
+            let last = self.oracle.close().to_u64().to_be_bytes().to_vec();
             let _ = self.engine.set_meta(&[(LEASE.into(), Some(last))]).and_then(|()| self.engine.sync());
         }
     }
@@ -238,7 +239,7 @@ impl Pipeline {
     /// Goes through the queue with nothing to do: what was before it is published then.
     fn pass(&self) -> Result<()> {
         let (changes, purpose) = (Vec::new(), Purpose::Other);
-        self.submit(Submission { changes, purpose, durable: false, alive: Vec::new(), held: None }).map(drop)
+        self.submit(Submission { changes, purpose, durable: false, lives: Vec::new(), held: None }).map(drop)
     }
 
     /// Whether locks of an earlier life may be left.

@@ -5,9 +5,10 @@
 //! other. And no more attempts run at a time than the machine can make progress on; the others wait outside instead of
 //! growing old with a snapshot in their hands.
 //!
-//! Deadlock is excluded by order: row turns are taken all at once in the order of their hashes, never extended while
-//! held, and before the permit to run; committing waits for neither. A turn is a courtesy, not a lock: it is waited for only
-//! so long, and whoever goes on without it is still judged by the guards.
+//! Among themselves they cannot deadlock: row turns are taken all at once in the order of their hashes, never extended while
+//! held, and before the permit to run; committing waits for neither. But a closure may wait for another thread that wants
+//! one. So both are courtesies, not locks: they are waited for only so long, and whoever goes on without is still judged
+//! by the guards.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use crate::runtime::Runtime;
 /// More rows than this are not worth queueing for.
 const TURN_ROWS_MAX: usize = 64;
 const TURN_WAIT_MAX: Duration = Duration::from_secs(1);
+const PERMIT_WAIT_MAX: Duration = Duration::from_secs(1);
 const UNLOCK_WAIT_MAX: Duration = Duration::from_millis(100);
 
 /// What an attempt holds until its changes are visible.
@@ -144,6 +146,14 @@ struct Permits {
     waiting: VecDeque<Arc<Waiter>>,
 }
 
+impl Permits {
+    /// Whether it was still waiting.
+    fn leave(&mut self, own: &Arc<Waiter>) -> bool {
+        let position = self.waiting.iter().position(|waiter| Arc::ptr_eq(waiter, own));
+        position.and_then(|position| self.waiting.remove(position)).is_some()
+    }
+}
+
 /// The right to run.
 pub struct Permit(Arc<Admission>);
 
@@ -152,20 +162,22 @@ impl Admission {
         Self(Mutex::new(Permits { free: permits.max(1), waiting: VecDeque::new() }))
     }
 
-    /// Waits for a permit, first come, first served.
-    pub fn enter(self: &Arc<Self>, runtime: &dyn Runtime) -> Permit {
+    /// Waits for a permit, first come, first served; `None` when it took too long, or longer than `patience`.
+    pub fn enter(self: &Arc<Self>, runtime: &dyn Runtime, patience: Duration) -> Option<Permit> {
         let own = {
             let mut permits = self.0.lock();
             if permits.free > 0 {
                 permits.free -= 1;
-                return Permit(Arc::clone(self));
+                return Some(Permit(Arc::clone(self)));
             }
             let own = Waiter::new(runtime);
             permits.waiting.push_back(Arc::clone(&own));
             own
         };
-        own.wait();
-        Permit(Arc::clone(self))
+        let in_time = own.wait_at_most(runtime, patience.min(PERMIT_WAIT_MAX));
+        // Who is no longer queued has been handed a permit, in time or a moment too late, and must not lose it.
+        let handed_over = in_time || !self.0.lock().leave(&own);
+        handed_over.then(|| Permit(Arc::clone(self)))
     }
 }
 
@@ -219,7 +231,7 @@ mod tests {
                 scope.spawn(|| {
                     let runtime = System::default();
                     for _ in 0..500 {
-                        let _permit = admission.enter(&runtime);
+                        let _permit = admission.enter(&runtime, Duration::MAX).unwrap();
                         assert!(inside.fetch_add(1, Ordering::SeqCst) < 2);
                         inside.fetch_sub(1, Ordering::SeqCst);
                     }
@@ -227,6 +239,63 @@ mod tests {
             }
         });
         assert_eq!(admission.0.lock().free, 2);
+    }
+
+    #[test]
+    fn a_permit_that_never_comes_is_not_waited_for() {
+        let (admission, runtime) = (Arc::new(Admission::new(1)), System::default());
+        let held = admission.enter(&runtime, Duration::MAX);
+        assert!(held.is_some());
+        for patience in [Duration::ZERO, Duration::from_millis(1), Duration::MAX] {
+            assert!(admission.enter(&runtime, patience).is_none(), "{patience:?}");
+        }
+        drop(held);
+        let permits = admission.0.lock();
+        assert_eq!((permits.free, permits.waiting.len()), (1, 0));
+    }
+
+    #[test]
+    fn a_permit_handed_over_as_the_wait_ends_is_not_lost() {
+        let admission = Arc::new(Admission::new(1));
+        let (with, without) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let runtime = System::default();
+                    for round in 0..2000 {
+                        match admission.enter(&runtime, Duration::from_micros(round % 50)) {
+                            Some(_permit) => with.fetch_add(1, Ordering::SeqCst),
+                            None => without.fetch_add(1, Ordering::SeqCst),
+                        };
+                    }
+                });
+            }
+        });
+        assert_eq!(with.into_inner() + without.into_inner(), 8000);
+        let permits = admission.0.lock();
+        assert_eq!((permits.free, permits.waiting.len()), (1, 0));
+    }
+
+    #[test]
+    fn permits_go_to_those_who_came_first() {
+        let admission = Arc::new(Admission::new(1));
+        let first = admission.enter(&System::default(), Duration::MAX);
+        let order = Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            for number in 0..5 {
+                let (admission, order) = (&admission, &order);
+                scope.spawn(move || {
+                    let permit = admission.enter(&System::default(), Duration::MAX);
+                    order.lock().push(number);
+                    drop(permit);
+                });
+                while admission.0.lock().waiting.len() <= number {
+                    std::thread::yield_now();
+                }
+            }
+            drop(first);
+        });
+        assert_eq!(order.into_inner(), [0, 1, 2, 3, 4]);
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! The verdict is asked for first ([`check_status`](super::check_status)) and cannot change any more, so resolving may be
 //! done by anyone who meets the lock, in a race with others, and again after a crash in the middle of it.
 
-use super::{Commit, CommitPoint, Refusal, RollBack, Step, commit, lock_of, roll_back};
+use super::roll_back::roll_back_for_another;
+use super::{Commit, CommitPoint, Refusal, RollBack, Step, commit, lock_of};
 use crate::row::{Row, RowKey, TxnId};
 
 /// A request to carry out the verdict on one row.
@@ -25,7 +26,7 @@ pub fn resolve(row: &Row, request: &Resolve) -> Result<Step<()>, Refusal> {
     let (key, txn) = (request.row.clone(), request.txn);
     match request.verdict {
         CommitPoint::Pending => Ok(Step::Done(())),
-        CommitPoint::RolledBack => roll_back(row, &RollBack { row: key, txn }),
+        CommitPoint::RolledBack => roll_back_for_another(row, &RollBack { row: key, txn }),
         // Somebody else was here first, and the row may have gone on since.
         CommitPoint::Committed(_) if lock_of(row, txn).is_none() => Ok(Step::Done(())),
         CommitPoint::Committed(commit_ts) => {

@@ -18,6 +18,22 @@ pub struct RollBack {
     pub txn: TxnId,
 }
 
+/// Rolls back in somebody else's name. The safe point may have passed the transaction meanwhile: then every lock of it is
+/// gone, its records are being taken away, and none may be put back.
+pub(super) fn roll_back_for_another(row: &Row, request: &RollBack) -> Result<Step<()>, Refusal> {
+    let start_ts = request.txn.start_ts;
+    if lock_of(row, request.txn).is_none() && start_ts < row.safe_point {
+        return Ok(Step::Done(()));
+    }
+    let mut step = roll_back(row, request)?;
+    if let Step::Apply(change, ()) = &mut step
+        && change.lock == Edit::Keep
+    {
+        change.guards.push(Guard::SafePointBelow(start_ts));
+    }
+    Ok(step)
+}
+
 /// Rolls the transaction back on the row.
 pub fn roll_back(row: &Row, request: &RollBack) -> Result<Step<()>, Refusal> {
     let txn = request.txn;

@@ -11,7 +11,8 @@
 //! timestamps, never on anybody's clock. A reader that must not wait for a live transaction pushes it: the owner may
 //! then commit only above the reader's timestamp.
 
-use super::{Refusal, RollBack, Step, lock_of, outcome_of, roll_back};
+use super::roll_back::roll_back_for_another;
+use super::{Refusal, RollBack, Step, lock_of, outcome_of};
 use crate::row::{Edit, Guard, Lock, Row, RowChange, RowKey, Status, TxnId};
 use crate::timestamp::Timestamp;
 
@@ -113,13 +114,8 @@ fn end(primary: &Row, request: &CheckStatus) -> Result<Step<CommitPoint>, Refusa
         return Ok(Step::Done(CommitPoint::RolledBack));
     }
     let request = RollBack { row: request.row.clone(), txn: request.txn };
-    Ok(match roll_back(primary, &request)? {
-        Step::Apply(mut change, ()) => {
-            if change.lock == Edit::Keep {
-                change.guards.push(Guard::SafePointBelow(request.txn.start_ts));
-            }
-            Step::Apply(change, CommitPoint::RolledBack)
-        }
+    Ok(match roll_back_for_another(primary, &request)? {
+        Step::Apply(change, ()) => Step::Apply(change, CommitPoint::RolledBack),
         Step::Done(()) => Step::Done(CommitPoint::RolledBack),
     })
 }

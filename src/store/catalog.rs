@@ -10,20 +10,22 @@
 //! ```
 //!
 //! Dropping first marks the handles, which every commit looks at when it is applied; so no commit is applied behind the
-//! drop. The rows go later, in the background, when no view is left that was opened before the drop, and when no lock
-//! of an earlier life is left anywhere, because its primary might lie in the keyspace.
+//! drop. Whoever reads through a marked handle asks the catalog, at the moment that it reads at. The rows go later, in the
+//! background, when no view is left that was opened before the drop, and when no lock of an earlier life is left anywhere,
+//! because its primary might lie in the keyspace.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
 use super::keyspace::{Keyspace, KeyspaceState};
 use super::{KEYSPACE_NAME_MAX_BYTES, Store, Txn};
 use crate::error::{Error, ErrorKind, Result};
+use crate::pipeline::Life;
 use crate::row::KeyspaceId;
 use crate::timestamp::Timestamp;
+use crate::view::PinnedView;
 
 const CATALOG: KeyspaceId = KeyspaceId(0);
 const NAME: &str = "name/";
@@ -49,7 +51,7 @@ impl Store {
         if let Some(id) = self.find(name)? {
             let found = self.handle(id, name);
             // It may have been dropped since it was found.
-            if found.0.alive.load(Ordering::Acquire) {
+            if !found.0.life.is_over() {
                 return Ok(found);
             }
         }
@@ -93,8 +95,9 @@ impl Store {
             .collect()
     }
 
-    /// Drops a keyspace and everything in it. Transactions that are running and write to it fail when they commit;
-    /// snapshots that are open go on reading it through handles that they hold. Its space is given back later.
+    /// Drops a keyspace and everything in it. Snapshots and transactions that were begun before go on reading it through
+    /// the handles that there are; those begun later answer [`ErrorKind::NoSuchKeyspace`]. Nobody can write to it any more,
+    /// and a transaction that has already does not commit. Its space is given back later.
     ///
     /// # Errors
     /// [`ErrorKind::NoSuchKeyspace`], [`ErrorKind::InvalidArgument`] on an engine shared with other processes, and those
@@ -105,7 +108,7 @@ impl Store {
         }
         let keyspace = self.existing_keyspace(name)?;
         let state = &keyspace.0;
-        if !state.alive.swap(false, Ordering::AcqRel) {
+        if !state.life.end() {
             return Err(ErrorKind::NoSuchKeyspace(name.into()).into());
         }
         // Listed before it is committed, so that its rows are not taken for those of an earlier life's drop.
@@ -118,7 +121,7 @@ impl Store {
             Err(why) => {
                 // Whether it was dropped is not known only where the store has failed anyway.
                 self.inner.catalog.dropped.lock().remove(&state.id.0);
-                state.alive.store(true, Ordering::Release);
+                state.life.go_on();
                 Err(why)
             }
         }
@@ -172,17 +175,28 @@ impl Store {
         found.map(|id| read_id(&id)).transpose()
     }
 
+    /// Whether the keyspace may be read at the view. A dropped one may be where the drop is still to come, as the catalog has
+    /// it there; so a snapshot's answer never changes.
+    pub(super) fn check_keyspace(&self, view: &PinnedView, keyspace: &Keyspace) -> Result<()> {
+        self.check_view(view)?;
+        keyspace.check_store(self.identity())?;
+        if !keyspace.0.life.is_over() {
+            return Ok(());
+        }
+        let listed = self.read(view, &self.catalog().row(name_key(keyspace.name()).as_bytes()))?;
+        match listed.map(|id| read_id(&id)).transpose()? {
+            Some(id) if id == keyspace.id() => Ok(()),
+            _ => Err(keyspace.is_missing()),
+        }
+    }
+
     fn catalog(&self) -> Keyspace {
         self.handle(CATALOG, "(catalog)")
     }
 
     fn handle(&self, id: KeyspaceId, name: &str) -> Keyspace {
         let mut open = self.inner.catalog.open.lock();
-        let fresh = || {
-            let state =
-                KeyspaceState { id, name: name.into(), alive: Arc::new(AtomicBool::new(true)), store: self.identity() };
-            Keyspace(Arc::new(state))
-        };
+        let fresh = || Keyspace(Arc::new(KeyspaceState { id, life: Life::new(name), store: self.identity() }));
         open.entry(id.0).or_insert_with(fresh).clone()
     }
 

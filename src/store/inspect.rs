@@ -75,6 +75,9 @@ pub struct Stats {
     pub conflicts: u64,
     /// Attempts of `transact` after the first.
     pub retries: u64,
+    /// Attempts of `transact` that ran beyond the bound of [`Builder::admission`](super::Builder::admission), having waited
+    /// long enough.
+    pub unadmitted: u64,
     /// Locks of other transactions that were rolled forward.
     pub rolled_forward: u64,
     /// Locks of other transactions, and own transactions, that were rolled back.
@@ -145,6 +148,7 @@ impl Store {
             commits_two_phase: counters.commits_two_phase.get(),
             conflicts: counters.conflicts.get(),
             retries: counters.retries.get(),
+            unadmitted: counters.unadmitted.get(),
             rolled_forward: counters.rolled_forward.get(),
             rolled_back: counters.rolled_back.get(),
             swept: counters.swept.get(),

@@ -2,9 +2,9 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
+use crate::pipeline::Life;
 use crate::row::{KeyspaceId, RowKey};
 
 /// A named, ordered set of rows. Cheap to clone; any thread may use it.
@@ -13,9 +13,7 @@ pub struct Keyspace(pub(super) Arc<KeyspaceState>);
 
 pub(super) struct KeyspaceState {
     pub id: KeyspaceId,
-    pub name: String,
-    /// False once it is dropped.
-    pub alive: Arc<AtomicBool>,
+    pub life: Arc<Life>,
     /// Tells one store's keyspaces from another's; no two stores of a process have the same.
     pub store: u64,
 }
@@ -23,7 +21,7 @@ pub(super) struct KeyspaceState {
 impl Keyspace {
     /// The name that it was created under.
     pub fn name(&self) -> &str {
-        &self.0.name
+        &self.0.life.name
     }
 
     /// Its number, which no other keyspace of the store ever gets.
@@ -39,20 +37,21 @@ impl Keyspace {
         if self.0.store == store {
             return Ok(());
         }
-        Err(ErrorKind::InvalidArgument(format!("keyspace {:?} belongs to another store", self.0.name)).into())
+        Err(ErrorKind::InvalidArgument(format!("keyspace {:?} belongs to another store", self.name())).into())
     }
 
     pub(super) fn check(&self, store: u64) -> Result<()> {
         self.check_store(store)?;
-        if !self.0.alive.load(Ordering::Acquire) {
-            return Err(ErrorKind::NoSuchKeyspace(self.0.name.clone()).into());
-        }
-        Ok(())
+        if self.0.life.is_over() { Err(self.is_missing()) } else { Ok(()) }
+    }
+
+    pub(super) fn is_missing(&self) -> Error {
+        ErrorKind::NoSuchKeyspace(self.name().into()).into()
     }
 }
 
 impl fmt::Debug for Keyspace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Keyspace({:?}, {})", self.0.name, self.0.id.0)
+        write!(f, "Keyspace({:?}, {})", self.name(), self.0.id.0)
     }
 }

@@ -30,7 +30,7 @@ use crate::coordinator::embedded::{Embedded, Housekeeper};
 use crate::coordinator::shared::{Commons, Shared};
 use crate::counters::Counters;
 use crate::engine::Engine;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::Admission;
 use crate::runtime::Runtime;
 
@@ -218,10 +218,11 @@ impl Store {
 
     /// Makes everything durable and ends the background work. Every later call on this store, its transactions and
     /// snapshots answers [`ErrorKind::Closed`](crate::ErrorKind::Closed). The folder can be opened again once all handles are
-    /// dropped.
+    /// dropped. Of several calls the first one is told how it went.
     ///
     /// # Errors
-    /// [`ErrorKind::Undetermined`](crate::ErrorKind::Undetermined) when the sync fails.
+    /// [`ErrorKind::Undetermined`](crate::ErrorKind::Undetermined), with the cause, when the sync fails or the store had failed
+    /// before: what was acknowledged as buffered may be lost.
     pub fn close(self) -> Result<()> {
         self.inner.close()
     }
@@ -242,8 +243,9 @@ impl Inner {
         }
         let Some(embedded) = &self.embedded else { return Ok(()) };
         let pipeline = embedded.pipeline();
+        // Of a store that has failed nobody knows whether all that was acknowledged is durable, nor may a sync tell.
         let synced = match pipeline.failure() {
-            Some(_) => Ok(()),
+            Some(why) => Err(ErrorKind::Undetermined(why.into()).into()),
             None => pipeline.wait_durable(pipeline.current_view().read_ts),
         };
         pipeline.stop();

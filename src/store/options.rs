@@ -34,7 +34,7 @@ pub enum Durability {
 pub struct RetryLimits {
     /// The most attempts, the first one included.
     pub attempts: u32,
-    /// No new attempt begins when this much time has passed.
+    /// No new attempt begins when this much time has passed since the call, waiting included.
     pub time: Duration,
 }
 
@@ -160,7 +160,8 @@ impl Builder {
         self
     }
 
-    /// How many attempts of [`Store::transact`] run at a time; others wait outside. Default: twice the cores.
+    /// How many attempts of [`Store::transact`] run at a time; others wait outside, first come, first served. One that has
+    /// waited for a second runs all the same, because those inside may be waiting for it. Default: twice the cores.
     pub fn admission(mut self, attempts: usize) -> Self {
         self.options.admission = attempts;
         self
@@ -197,7 +198,8 @@ impl Builder {
     /// # Errors
     /// [`ErrorKind::Busy`](crate::ErrorKind::Busy) when it is open elsewhere,
     /// [`ErrorKind::NotAStore`](crate::ErrorKind::NotAStore) when the folder holds something else or a newer format (nothing in
-    /// it is changed), [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) when what is there is damaged, and
+    /// it is changed), [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) when what is there is damaged or the database
+    /// of a store is missing, [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when the path is empty, and
     /// [`ErrorKind::Io`](crate::ErrorKind::Io).
     #[cfg(feature = "rocks")]
     pub fn open(self, path: impl AsRef<std::path::Path>) -> Result<Store> {
@@ -214,6 +216,9 @@ impl Builder {
     pub fn rocks(&self, path: impl AsRef<std::path::Path>) -> Result<Arc<dyn Engine>> {
         use crate::engine::local::LocalEngine;
         use crate::engine::rocks::{RocksMemory, RocksStorage};
+        if path.as_ref().as_os_str().is_empty() {
+            return Err(crate::error::Error::invalid("a store's path must not be empty"));
+        }
         let memory = RocksMemory { cache: self.options.cache_bytes, write_buffers: self.options.write_buffer_bytes };
         Ok(Arc::new(LocalEngine::new(RocksStorage::open(path.as_ref(), memory)?, true)))
     }

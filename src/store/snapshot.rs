@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::range::{KeyRange, prefix_range, rows_of};
 use super::scan::Scan;
-use super::txn::MetConflict;
+use super::txn::{MetConflict, check_key};
 use super::{Keyspace, Store};
 use crate::error::Result;
 use crate::timestamp::Timestamp;
@@ -34,11 +34,15 @@ impl Snapshot {
     /// A row's value.
     ///
     /// # Errors
-    /// [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld), [`ErrorKind::Corruption`](crate::ErrorKind::Corruption),
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io), [`ErrorKind::Closed`](crate::ErrorKind::Closed).
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when the key is empty and
+    /// [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge) when it is longer than a row's can be,
+    /// [`ErrorKind::NoSuchKeyspace`](crate::ErrorKind::NoSuchKeyspace) when the keyspace was dropped before the snapshot was
+    /// taken, [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld),
+    /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption), [`ErrorKind::Io`](crate::ErrorKind::Io),
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed).
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
-        self.store.check_view(&self.view)?;
-        keyspace.check_store(self.store.identity())?;
+        self.store.check_keyspace(&self.view, keyspace)?;
+        check_key(key.as_ref())?;
         self.store.read(&self.view, &keyspace.row(key.as_ref()))
     }
 
@@ -64,13 +68,13 @@ impl Snapshot {
 
     /// The rows whose keys lie in a range, which is empty if it ends before it begins.
     pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Scan {
-        let range = keyspace.check_store(self.store.identity()).map(|()| rows_of(keyspace, &range));
+        let range = self.store.check_keyspace(&self.view, keyspace).map(|()| rows_of(keyspace, &range));
         Scan::new(&self.store, &self.view, MetConflict::default(), range, |_| BTreeMap::new())
     }
 
     /// The rows whose keys begin with `prefix`.
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Scan {
-        let range = keyspace.check_store(self.store.identity()).map(|()| prefix_range(keyspace, prefix.as_ref()));
+        let range = self.store.check_keyspace(&self.view, keyspace).map(|()| prefix_range(keyspace, prefix.as_ref()));
         Scan::new(&self.store, &self.view, MetConflict::default(), range, |_| BTreeMap::new())
     }
 }

@@ -4,10 +4,11 @@
 //! or swallow them. A retry first takes its turn for the rows of the attempt before; see [`crate::pipeline::Turns`].
 
 use std::cell::Cell;
+use std::time::Duration;
 
 use super::{Store, Txn, TxnOptions};
 use crate::error::{Conflict, Error, ErrorKind, Result};
-use crate::pipeline::{Admission, Held};
+use crate::pipeline::Held;
 use crate::row::RowKey;
 
 thread_local! {
@@ -40,7 +41,9 @@ impl Store {
     /// durable (in a store opened [`Durability::Sync`](super::Durability::Sync)). A closure that fails rolls back.
     ///
     /// A `transact` inside the closure is a transaction of its own: it does not see the outer one's writes, and a row that
-    /// both write makes the outer one conflict at every attempt.
+    /// both write makes the outer one conflict at every attempt. A closure that waits for a `transact` of another thread
+    /// may have to wait a second longer, when as many attempts run as [`Builder::admission`](super::Builder::admission)
+    /// lets in.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
@@ -76,7 +79,12 @@ impl Store {
         let began = self.inner.runtime.elapsed();
         let mut before: Option<(Vec<RowKey>, Error)> = None;
         for attempt in 1.. {
-            let mut txn = self.attempt(options, before.as_ref(), attempt, outermost)?;
+            let held = self.admit(before.as_ref(), attempt, outermost, limits.time.saturating_sub(self.since(began)));
+            if let Some((_, conflict)) = before.take_if(|_| self.since(began) >= limits.time) {
+                return Err(exhausted(attempt - 1, conflict).into());
+            }
+            let mut txn = self.begin_with(options)?;
+            txn.held = held;
             let worked = work(&mut txn);
             let conflict = match worked {
                 Ok(answer) => match txn.commit_in_place() {
@@ -99,8 +107,7 @@ impl Store {
             };
             let rows = txn.rows();
             drop(txn);
-            let spent = self.inner.runtime.elapsed().saturating_sub(began);
-            if attempt >= limits.attempts || spent >= limits.time {
+            if attempt >= limits.attempts || self.since(began) >= limits.time {
                 return Err(exhausted(attempt, conflict).into());
             }
             self.inner.counters.retries.add(1);
@@ -109,27 +116,31 @@ impl Store {
         Err(Error::invalid("there are no attempts left").into())
     }
 
-    fn attempt(
+    fn since(&self, began: Duration) -> Duration {
+        self.inner.runtime.elapsed().saturating_sub(began)
+    }
+
+    /// Waits, within bounds, until an attempt is worth making; what it answers is held meanwhile.
+    fn admit(
         &self,
-        options: TxnOptions,
         before: Option<&(Vec<RowKey>, Error)>,
         attempt: u32,
         outermost: bool,
-    ) -> Result<Txn> {
-        let runtime = &*self.inner.runtime;
-        let mut held = None;
+        patience: Duration,
+    ) -> Option<Held> {
         // Clients of a shared engine hold nothing that an inner call could wait for.
-        if outermost || self.inner.embedded.is_none() {
-            let turns = match before.and_then(|(rows, why)| Some((rows, why.conflict()?))) {
-                Some((rows, conflict)) => self.inner.coordinator.wait_turn(rows, conflict, attempt),
-                None => Vec::new(),
-            };
-            let permit = outermost.then(|| Admission::enter(&self.inner.admission, runtime));
-            held = Some(Held::new(turns, permit));
+        if !outermost && self.inner.embedded.is_some() {
+            return None;
         }
-        let mut txn = self.begin_with(options)?;
-        txn.held = held;
-        Ok(txn)
+        let turns = match before.and_then(|(rows, why)| Some((rows, why.conflict()?))) {
+            Some((rows, conflict)) => self.inner.coordinator.wait_turn(rows, conflict, attempt),
+            None => Vec::new(),
+        };
+        let permit = if outermost { self.inner.admission.enter(&*self.inner.runtime, patience) } else { None };
+        if outermost && permit.is_none() {
+            self.inner.counters.unadmitted.add(1);
+        }
+        Some(Held::new(turns, permit))
     }
 }
 

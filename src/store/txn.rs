@@ -1,7 +1,6 @@
 //! Transactions.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use parking_lot::Mutex;
 
@@ -11,7 +10,7 @@ use super::{Durability, KEY_MAX_BYTES, Keyspace, Store, TxnOptions, VALUE_MAX_BY
 use crate::coordinator::{CommitRequest, Writes};
 use crate::error::{Conflict, Error, ErrorKind, Result};
 use crate::owner::OwnerId;
-use crate::pipeline::Held;
+use crate::pipeline::{Held, Life};
 use crate::row::{KeyspaceId, Mutation, RowKey, TxnId};
 use crate::timestamp::Timestamp;
 use crate::view::PinnedView;
@@ -34,7 +33,8 @@ pub struct Txn {
     view: Arc<PinnedView>,
     id: TxnId,
     writes: Writes,
-    alive: Vec<(KeyspaceId, Arc<AtomicBool>)>,
+    /// Of every keyspace that was written to, though some writes may have been taken back.
+    lives: Vec<(KeyspaceId, Arc<Life>)>,
     /// What each write since the first savepoint replaced.
     undo: Vec<(RowKey, Option<Mutation>)>,
     /// Those that are valid: a number and how much of `undo` came before.
@@ -91,7 +91,7 @@ impl Txn {
             view,
             id,
             writes: Writes::new(),
-            alive: Vec::new(),
+            lives: Vec::new(),
             undo: Vec::new(),
             savepoints: Vec::new(),
             savepoints_made: 0,
@@ -122,10 +122,12 @@ impl Txn {
     /// A row's value as the transaction sees it.
     ///
     /// # Errors
-    /// [`ErrorKind::SnapshotTooOld`], [`ErrorKind::Corruption`], [`ErrorKind::Io`], [`ErrorKind::NoSuchKeyspace`],
-    /// [`ErrorKind::Closed`].
+    /// [`ErrorKind::InvalidArgument`] when the key is empty and [`ErrorKind::TooLarge`] when it is longer than a row's can be,
+    /// [`ErrorKind::NoSuchKeyspace`] when the keyspace was dropped before the transaction began,
+    /// [`ErrorKind::SnapshotTooOld`], [`ErrorKind::Corruption`], [`ErrorKind::Io`], [`ErrorKind::Closed`].
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
-        self.check(keyspace)?;
+        self.store.check_keyspace(&self.view, keyspace)?;
+        check_key(key.as_ref())?;
         self.read(&keyspace.row(key.as_ref()))
     }
 
@@ -155,7 +157,7 @@ impl Txn {
     /// # Errors
     /// Those of [`Txn::get`] and [`Txn::put`].
     pub fn get_for_update(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
-        let row = self.check_key(keyspace, key.as_ref())?;
+        let row = self.check_row(keyspace, key.as_ref())?;
         let value = self.read(&row)?;
         if !self.writes.contains_key(&row) {
             self.write(keyspace, row, Mutation::Hold)?;
@@ -167,9 +169,9 @@ impl Txn {
     ///
     /// # Errors
     /// [`ErrorKind::TooLarge`] when key, value or transaction are, [`ErrorKind::InvalidArgument`] when the key is empty,
-    /// [`ErrorKind::NoSuchKeyspace`], [`ErrorKind::Closed`]. The transaction stays as it was.
+    /// [`ErrorKind::NoSuchKeyspace`] when the keyspace was dropped, [`ErrorKind::Closed`]. The transaction stays as it was.
     pub fn put(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
-        let row = self.check_key(keyspace, key.as_ref())?;
+        let row = self.check_row(keyspace, key.as_ref())?;
         let value = value.as_ref();
         check_size("a value", value.len(), VALUE_MAX_BYTES)?;
         self.write(keyspace, row, Mutation::Put(value.to_vec()))
@@ -181,7 +183,7 @@ impl Txn {
     /// [`ErrorKind::AlreadyExists`] when the transaction sees the row, and those of [`Txn::put`]. A row that somebody else
     /// creates meanwhile is a conflict at commit.
     pub fn insert(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
-        let row = self.check_key(keyspace, key.as_ref())?;
+        let row = self.check_row(keyspace, key.as_ref())?;
         if self.read(&row)?.is_some() {
             return Err(ErrorKind::AlreadyExists(row).into());
         }
@@ -193,7 +195,7 @@ impl Txn {
     /// # Errors
     /// Those of [`Txn::put`].
     pub fn delete(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<()> {
-        let row = self.check_key(keyspace, key.as_ref())?;
+        let row = self.check_row(keyspace, key.as_ref())?;
         self.write(keyspace, row, Mutation::Delete)
     }
 
@@ -202,13 +204,13 @@ impl Txn {
     ///
     /// Rows that a scan does not return are not protected: another transaction may insert one meanwhile.
     pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Scan {
-        let range = self.check(keyspace).map(|()| rows_of(keyspace, &range));
+        let range = self.store.check_keyspace(&self.view, keyspace).map(|()| rows_of(keyspace, &range));
         Scan::new(&self.store, &self.view, self.met_conflict.clone(), range, |range| own_writes(&self.writes, range))
     }
 
     /// The rows whose keys begin with `prefix`, own writes up to this call included.
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Scan {
-        let range = self.check(keyspace).map(|()| prefix_range(keyspace, prefix.as_ref()));
+        let range = self.store.check_keyspace(&self.view, keyspace).map(|()| prefix_range(keyspace, prefix.as_ref()));
         Scan::new(&self.store, &self.view, self.met_conflict.clone(), range, |range| own_writes(&self.writes, range))
     }
 
@@ -257,7 +259,7 @@ impl Txn {
     /// # Errors
     /// [`ErrorKind::Conflict`]: another transaction came first; nothing of this one remains.
     /// [`ErrorKind::Undetermined`]: the store failed at a moment when the transaction may have been committed.
-    /// [`ErrorKind::NoSuchKeyspace`]: a keyspace was dropped meanwhile. Others mean that nothing was committed.
+    /// [`ErrorKind::NoSuchKeyspace`]: a keyspace that it writes to was dropped meanwhile. Others mean that nothing was committed.
     pub fn commit(mut self) -> Result<Commit> {
         self.commit_in_place()
     }
@@ -280,7 +282,7 @@ impl Txn {
             writes: &self.writes,
             protocol: self.options.protocol.unwrap_or(inner.options.protocol),
             durable,
-            alive: self.alive.iter().map(|(_, alive)| Arc::clone(alive)).collect(),
+            lives: self.lives_written(),
             held,
         };
         match inner.coordinator.commit(request) {
@@ -326,6 +328,15 @@ impl Txn {
         self.store.inner.coordinator.confirm(self.view.read_ts)
     }
 
+    /// Those of the keyspaces in which there is anything to commit.
+    fn lives_written(&self) -> Vec<Arc<Life>> {
+        let is_written = |id: KeyspaceId| {
+            let next = self.writes.range(RowKey::new(id, b"")..).next();
+            next.is_some_and(|(row, _)| row.keyspace() == id)
+        };
+        self.lives.iter().filter(|(id, _)| is_written(*id)).map(|(_, life)| Arc::clone(life)).collect()
+    }
+
     /// The rows that it has written so far.
     pub(super) fn rows(&self) -> Vec<RowKey> {
         self.writes.keys().cloned().collect()
@@ -339,17 +350,10 @@ impl Txn {
         }
     }
 
-    fn check(&self, keyspace: &Keyspace) -> Result<()> {
+    fn check_row(&self, keyspace: &Keyspace, key: &[u8]) -> Result<RowKey> {
         self.store.check_view(&self.view)?;
-        keyspace.check(self.store.identity())
-    }
-
-    fn check_key(&self, keyspace: &Keyspace, key: &[u8]) -> Result<RowKey> {
-        self.check(keyspace)?;
-        if key.is_empty() {
-            return Err(Error::invalid("a key must not be empty"));
-        }
-        check_size("a key", key.len(), KEY_MAX_BYTES)?;
+        keyspace.check(self.store.identity())?;
+        check_key(key)?;
         Ok(keyspace.row(key))
     }
 
@@ -363,8 +367,8 @@ impl Txn {
             self.store.inner.options.transaction_max_bytes,
         )?;
         self.bytes = bytes;
-        if !self.alive.iter().any(|(id, _)| *id == keyspace.id()) {
-            self.alive.push((keyspace.id(), Arc::clone(&keyspace.0.alive)));
+        if !self.lives.iter().any(|(id, _)| *id == keyspace.id()) {
+            self.lives.push((keyspace.id(), Arc::clone(&keyspace.0.life)));
         }
         if self.savepoints.is_empty() {
             self.writes.insert(row, mutation);
@@ -379,6 +383,14 @@ impl Txn {
 
 fn size_of_write(row: &RowKey, mutation: &Mutation) -> usize {
     row.as_bytes().len() + mutation.value_bytes() + ROW_OVERHEAD_BYTES
+}
+
+/// Whether a row can have this key.
+pub(super) fn check_key(key: &[u8]) -> Result<()> {
+    if key.is_empty() {
+        return Err(Error::invalid("a key must not be empty"));
+    }
+    check_size("a key", key.len(), KEY_MAX_BYTES)
 }
 
 fn check_size(what: &'static str, bytes: usize, limit: usize) -> Result<()> {

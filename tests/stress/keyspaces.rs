@@ -114,6 +114,12 @@ impl Town {
         while !self.done.load(Ordering::Relaxed) {
             let Ok(keyspace) = self.store.existing_keyspace(NAMES[dice.below(NAMES.len())]) else { continue };
             let snapshot = self.store.snapshot().unwrap();
+            // What it answers once it answers always.
+            if let Err(why) = snapshot.get(&keyspace, "any") {
+                assert!(matches!(why.kind(), ErrorKind::NoSuchKeyspace(_)), "{why}");
+                assert!(self.leaving.lock().unwrap().contains(&keyspace.id()), "gone before anybody dropped it");
+                continue;
+            }
             let (rows, ledger) = self.books(&snapshot, &keyspace);
             if self.leaving.lock().unwrap().contains(&keyspace.id()) {
                 continue;

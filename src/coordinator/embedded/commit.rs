@@ -5,13 +5,12 @@
 //! same changes are handed in again, or a conflict.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use super::super::{CommitRequest, refused};
 use super::Embedded;
 use super::resolve::Resolved;
 use crate::error::{Conflict, ConflictReason, Error, ErrorKind, Result};
-use crate::pipeline::{Held, Purpose, Refused, Settled, Submission};
+use crate::pipeline::{Held, Life, Purpose, Refused, Settled, Submission};
 use crate::protocol::{
     Commit, OnePhase, Prewrite, Refusal, RollBack, Step, commit, forget, one_phase, prewrite, roll_back,
 };
@@ -26,12 +25,12 @@ struct TwoPhase<'a> {
     txn: TxnId,
     read_ts: Timestamp,
     primary: &'a RowKey,
-    alive: &'a [Arc<AtomicBool>],
+    lives: &'a [Arc<Life>],
 }
 
 impl Embedded {
     pub(super) fn commit_one_phase(&self, request: CommitRequest<'_>) -> Result<Timestamp> {
-        let CommitRequest { txn, read_ts, writes, durable, alive, mut held, .. } = request;
+        let CommitRequest { txn, read_ts, writes, durable, lives, mut held, .. } = request;
         loop {
             let mut changes = Vec::with_capacity(writes.len());
             for (row, mutation) in writes {
@@ -48,7 +47,7 @@ impl Embedded {
             }
             crash_point!(OnePhaseBefore);
             let submission =
-                Submission { changes, purpose: Purpose::Commit, durable, alive: alive.clone(), held: held.take() };
+                Submission { changes, purpose: Purpose::Commit, durable, lives: lives.clone(), held: held.take() };
             match self.pipeline.submit(submission)? {
                 Settled::Applied(Some(commit_ts)) => {
                     self.counters.commits_one_phase.add(1);
@@ -61,13 +60,13 @@ impl Embedded {
     }
 
     pub(super) fn commit_two_phase(&self, request: CommitRequest<'_>) -> Result<Timestamp> {
-        let CommitRequest { txn, read_ts, writes, durable, alive, held, .. } = request;
+        let CommitRequest { txn, read_ts, writes, durable, lives, held, .. } = request;
         let Some(primary) = primary_of(writes) else { return Err(unstamped()) };
         let long = |mutation: &Mutation| mutation.value_bytes() > SHORT_VALUE_MAX_BYTES;
         if writes.values().any(long) {
             self.note_long_values()?;
         }
-        let this = TwoPhase { txn, read_ts, primary, alive: &alive };
+        let this = TwoPhase { txn, read_ts, primary, lives: &lives };
 
         let secondaries = writes.iter().filter(|(row, _)| *row != primary);
         let rows: Vec<(&RowKey, &Mutation)> = writes.get_key_value(primary).into_iter().chain(secondaries).collect();
@@ -139,8 +138,8 @@ impl Embedded {
                 }
             }
             let put: Vec<(RowKey, Lock)> = changes.iter().filter_map(lock_put).collect();
-            let alive = this.alive.to_vec();
-            let submission = Submission { changes, purpose: Purpose::Other, durable: false, alive, held: None };
+            let lives = this.lives.to_vec();
+            let submission = Submission { changes, purpose: Purpose::Other, durable: false, lives, held: None };
             match self.pipeline.submit(submission)? {
                 Settled::Applied(_) => {
                     crash_point!(PrewritePrimary if locks.is_empty());
@@ -160,8 +159,8 @@ impl Embedded {
         // The pipeline stamps the change; what it stamps lies above every timestamp handed out before.
         let change = self.commit_change(this, row, lock, lock.min_commit_ts, has_secondaries)?;
         let purpose = if has_secondaries { Purpose::CommitPoint } else { Purpose::Commit };
-        let alive = this.alive.to_vec();
-        let submission = Submission { changes: vec![change], purpose, durable: false, alive, held };
+        let lives = this.lives.to_vec();
+        let submission = Submission { changes: vec![change], purpose, durable: false, lives, held };
         match self.pipeline.submit(submission)? {
             Settled::Applied(Some(commit_ts)) => Ok(commit_ts),
             Settled::Applied(None) => Err(unstamped()),
@@ -201,7 +200,7 @@ impl Embedded {
             changes.push(forget(this.primary.clone(), this.txn.start_ts));
         }
         let purpose = Purpose::RollForward { commit_ts, finishes };
-        match self.pipeline.submit(Submission { changes, purpose, durable: false, alive: Vec::new(), held: None })? {
+        match self.pipeline.submit(Submission { changes, purpose, durable: false, lives: Vec::new(), held: None })? {
             Settled::Applied(_) => Ok(None),
             Settled::Refused(Refused::Lock(row, _) | Refused::Found(row, _)) => Ok(Some(row)),
             Settled::Refused(obstacle) => Err(self.explain(obstacle, this.txn, commit_ts)),
@@ -239,7 +238,7 @@ impl Embedded {
             }
             let submit = |changes| {
                 let purpose = Purpose::Other;
-                self.pipeline.submit(Submission { changes, purpose, durable: false, alive: Vec::new(), held: None })
+                self.pipeline.submit(Submission { changes, purpose, durable: false, lives: Vec::new(), held: None })
             };
             submit(changes)?;
             crash_point!(RollBackBetween);
@@ -305,7 +304,7 @@ impl Embedded {
     /// The error for something that stays in the way, with whatever can be found out about who put it there.
     fn explain(&self, obstacle: Refused, txn: TxnId, read_ts: Timestamp) -> Error {
         let (row, reason) = match obstacle {
-            Refused::NotAlive => return ErrorKind::NoSuchKeyspace("dropped while the transaction ran".into()).into(),
+            Refused::Dropped(keyspace) => return ErrorKind::NoSuchKeyspace(keyspace).into(),
             Refused::CommittedAt(row, ts) => (row, ConflictReason::CommittedAt(ts)),
             Refused::Lock(row, _) => (row, ConflictReason::Locked),
             Refused::Found(row, found) => match (&found.lock, &found.write) {

@@ -171,7 +171,7 @@ impl Embedded {
 
     /// Makes changes; the answer is whether they were made. If not, another round will try again.
     fn make(&self, changes: Vec<RowChange>, purpose: Purpose) -> Result<bool> {
-        let submission = Submission { changes, purpose, durable: false, alive: Vec::new(), held: None };
+        let submission = Submission { changes, purpose, durable: false, lives: Vec::new(), held: None };
         Ok(matches!(self.pipeline.submit(submission)?, Settled::Applied(_)))
     }
 }

@@ -100,7 +100,7 @@ impl Embedded {
                 Err(why) => return Ok(Err(why)),
             };
             let submission =
-                Submission { changes: vec![*change], purpose, durable: false, alive: Vec::new(), held: None };
+                Submission { changes: vec![*change], purpose, durable: false, lives: Vec::new(), held: None };
             if let Settled::Applied(_) = self.pipeline.submit(submission)? {
                 return Ok(Ok(answer));
             }

@@ -2,7 +2,7 @@
 //!
 //! `cargo bench -p percolite-crashtest --bench checker`.
 
-#![allow(missing_docs, clippy::unwrap_used, clippy::cast_precision_loss)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::pedantic)]
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -65,7 +65,7 @@ fn main() {
         let history = History::read(text.as_bytes()).unwrap();
         let parsed = started.elapsed();
         let report = check(&history);
-        let checked = started.elapsed() - parsed;
+        let checked = started.elapsed().checked_sub(parsed).unwrap();
         assert_eq!(report.verdict, Verdict::Consistent, "{report}");
         println!(
             "parsed in {:.2} s, checked in {:.2} s, {} seen",

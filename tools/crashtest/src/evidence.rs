@@ -43,6 +43,12 @@ pub struct MutantResult {
 }
 
 impl Evidence {
+    /// Nothing yet, of a command that begins now.
+    pub fn begin(command: &str) -> Self {
+        let began = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        Self { version: env!("CARGO_PKG_VERSION").into(), began, command: command.into(), ..Self::default() }
+    }
+
     /// Whether everything held and every mutant was found.
     pub fn is_good(&self) -> bool {
         self.layers.iter().all(Outcome::is_good)

@@ -25,7 +25,7 @@ pub enum Anomaly {
     LostAcknowledgedWrite,
     /// A scan missed a row of its snapshot, or showed one that is not in it.
     Phantom,
-    /// It read what had been overwritten before its snapshot.
+    /// It read what had been overwritten before its snapshot, or did not find a row that was there.
     StaleRead,
     /// It read what was committed after its snapshot.
     FutureRead,

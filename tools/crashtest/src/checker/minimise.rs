@@ -13,9 +13,13 @@ use super::finding::{Finding, Sight};
 /// The largest set that is reduced one by one: each step checks the rest anew.
 const REDUCED_MAX: usize = 200;
 
+type Suspects = (Vec<TxnIndex>, Vec<Key>);
+
 /// The lines of a smallest history that shows the finding; none if no small one does.
 pub fn minimise(history: &History, finding: &Finding) -> Vec<Line> {
-    for (mut txns, keys) in suspects(history, finding) {
+    let attempts: [fn(&History, &Finding) -> Suspects; 3] = [involved, concerned, everybody];
+    for attempt in attempts {
+        let (mut txns, keys) = attempt(history, finding);
         if txns.len() > REDUCED_MAX || !shows(&excerpt(history, &txns, &keys), &finding.sight) {
             continue;
         }
@@ -32,26 +36,28 @@ pub fn minimise(history: &History, finding: &Finding) -> Vec<Line> {
     Vec::new()
 }
 
-/// Sets of transactions and rows, from the likeliest to the last resort.
-fn suspects<'h>(history: &'h History, finding: &'h Finding) -> impl Iterator<Item = (Vec<TxnIndex>, Vec<Key>)> + 'h {
-    let mut involved = finding.involved.clone();
-    involved.sort_unstable();
-    involved.dedup();
-    let everybody = || history.indexed().map(|(txn, _)| txn);
-    let touches = |txn| {
-        history.ops(txn).iter().any(|op| match op {
-            InternedOp::Read(key, _) | InternedOp::ReadForUpdate(key, _) | InternedOp::Write(key, _) => {
-                finding.keys.contains(key)
-            }
-            InternedOp::Scan(scan) => finding.keys.iter().any(|key| history.scan(*scan).contains(history.key(*key))),
-        })
+/// Those that the finding names.
+fn involved(_: &History, finding: &Finding) -> Suspects {
+    let mut txns = finding.involved.clone();
+    txns.sort_unstable();
+    txns.dedup();
+    (txns, finding.keys.clone())
+}
+
+/// All that have to do with the finding's rows.
+fn concerned(history: &History, finding: &Finding) -> Suspects {
+    let keys = &finding.keys;
+    let touches = |op: &InternedOp| match op {
+        InternedOp::Read(key, _) | InternedOp::ReadForUpdate(key, _) | InternedOp::Write(key, _) => keys.contains(key),
+        InternedOp::Scan(scan) => keys.iter().any(|key| history.scan(*scan).contains(history.key(*key))),
     };
-    let sets: [Box<dyn Fn() -> (Vec<TxnIndex>, Vec<Key>)>; 3] = [
-        Box::new(move || (involved.clone(), finding.keys.clone())),
-        Box::new(move || (everybody().filter(|txn| touches(*txn)).collect(), finding.keys.clone())),
-        Box::new(move || (everybody().collect(), history.keys().collect())),
-    ];
-    sets.into_iter().map(|set| set())
+    let txns = history.indexed().map(|(txn, _)| txn).filter(|txn| history.ops(*txn).iter().any(touches));
+    (txns.collect(), keys.clone())
+}
+
+/// All, with everything that they did.
+fn everybody(history: &History, _: &Finding) -> Suspects {
+    (history.indexed().map(|(txn, _)| txn).collect(), history.keys().collect())
 }
 
 fn excerpt(history: &History, txns: &[TxnIndex], keys: &[Key]) -> Vec<Line> {

@@ -7,7 +7,7 @@
 //! | file | what |
 //! |---|---|
 //! | `sweep`, `frontier` | reads and conflicts, in the order of timestamps |
-//! | `unknown`, `place` | which unknown outcomes were commits, and when |
+//! | `unknown`, `place`, `scope` | which unknown outcomes were commits, and when |
 //! | `order` | sessions, real time, reuse, a transaction's own timestamps |
 //! | `reads`, `writers` | the name of what a read shows |
 //! | `minimise` | the smallest set |
@@ -20,6 +20,7 @@ mod order;
 mod place;
 mod reads;
 mod report;
+mod scope;
 mod sweep;
 mod unknown;
 mod writers;
@@ -36,6 +37,11 @@ use writers::Writers;
 
 /// How many violations of each kind of check are told: more than somebody looks at.
 const TOLD_MAX: usize = 10;
+
+/// Says in a word whether a history is consistent: for those who ask often, and want the reasons only if it is not.
+pub fn verdict(history: &History) -> Verdict {
+    Verdict::of(history, find(history).findings.is_empty())
+}
 
 /// Checks a history.
 pub fn check(history: &History) -> Report {

@@ -8,6 +8,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::history::{History, InternedOp, Key, TxnIndex, Value};
 
+use super::scope::Scope;
 use super::writers::{claims, last_write};
 
 /// Transactions that must have committed, each with the earliest reader that saw it.
@@ -30,11 +31,14 @@ struct Bounds {
     to: (u64, Option<TxnIndex>),
 }
 
-/// Places all of them.
-pub fn place(history: &History, commits: &[Option<u64>], evidence: &Evidence) -> FxHashMap<TxnIndex, Place> {
-    if evidence.is_empty() {
-        return FxHashMap::default();
-    }
+/// Places all of them. `commits` are the known ones, `issued` all timestamps that are in use, sorted.
+pub fn place(
+    history: &History,
+    commits: &[Option<u64>],
+    issued: &[u64],
+    evidence: &Evidence,
+    scope: &Scope,
+) -> FxHashMap<TxnIndex, Place> {
     let rows = Rows::new(history, evidence);
     let mut bounds: FxHashMap<TxnIndex, Bounds> = evidence
         .iter()
@@ -44,10 +48,10 @@ pub fn place(history: &History, commits: &[Option<u64>], evidence: &Evidence) ->
             (txn, Bounds { above: (above, None), to: (history.transaction(reader).read_ts, None) })
         })
         .collect();
-    rows.bound_by_claims(history, commits, &mut bounds);
-    rows.bound_by_snapshots(history, &mut bounds);
+    rows.bound_by_claims(history, commits, scope, &mut bounds);
+    rows.bound_by_snapshots(history, scope, &mut bounds);
 
-    let mut free = Free::new(history, commits);
+    let mut free = Free { issued, given: FxHashMap::default() };
     let mut in_order: Vec<_> = bounds.into_iter().collect();
     in_order.sort_unstable_by_key(|(txn, bounds)| (bounds.to.0, *txn));
     let placed = in_order.into_iter().map(|(txn, Bounds { above, to })| {
@@ -62,7 +66,7 @@ pub fn place(history: &History, commits: &[Option<u64>], evidence: &Evidence) ->
     placed.collect()
 }
 
-/// The rows of the transactions to be placed: for each, who claims it, by read_ts.
+/// The rows of the transactions to be placed: for each, who claims it, by `read_ts`.
 struct Rows<'h> {
     claimers: FxHashMap<Key, Vec<(u64, TxnIndex)>>,
     /// By text, for scans.
@@ -94,25 +98,36 @@ impl<'h> Rows<'h> {
     }
 
     /// Whoever claims the row next must have seen it.
-    fn bound_by_claims(&self, history: &History, commits: &[Option<u64>], bounds: &mut FxHashMap<TxnIndex, Bounds>) {
-        for ((txn, transaction), commit_ts) in history.indexed().zip(commits) {
-            if commit_ts.is_none() && !bounds.contains_key(&txn) {
+    fn bound_by_claims(
+        &self,
+        history: &History,
+        commits: &[Option<u64>],
+        scope: &Scope,
+        bounds: &mut FxHashMap<TxnIndex, Bounds>,
+    ) {
+        for &txn in scope.txns() {
+            if commits[txn as usize].is_none() && !bounds.contains_key(&txn) {
                 continue;
             }
-            for key in claims(history, txn) {
-                if let Some(last) = self.last_before(key, transaction.read_ts)
+            let read_ts = history.transaction(txn).read_ts;
+            for key in claims(history, txn).filter(|key| scope.has(*key)) {
+                if let Some(last) = self.last_before(key, read_ts)
                     && let Some(Bounds { above, to }) = bounds.get_mut(&last)
-                    && transaction.read_ts > above.0
+                    && read_ts > above.0
                 {
-                    *to = (*to).min((transaction.read_ts, Some(txn)));
+                    *to = (*to).min((read_ts, Some(txn)));
                 }
             }
         }
     }
 
     /// Whoever looked at the row and did not see it came before.
-    fn bound_by_snapshots(&self, history: &History, bounds: &mut FxHashMap<TxnIndex, Bounds>) {
-        for (txn, transaction) in history.indexed().filter(|(_, transaction)| transaction.reads) {
+    fn bound_by_snapshots(&self, history: &History, scope: &Scope, bounds: &mut FxHashMap<TxnIndex, Bounds>) {
+        for &txn in scope.txns() {
+            let transaction = history.transaction(txn);
+            if !transaction.reads {
+                continue;
+            }
             let mut own = FxHashSet::default();
             for op in history.ops(txn) {
                 match *op {
@@ -161,36 +176,34 @@ impl<'h> Rows<'h> {
 }
 
 /// The timestamps that nobody has.
-struct Free {
-    /// For a timestamp that is taken, one further on that may not be.
-    further: FxHashMap<u64, u64>,
+struct Free<'a> {
+    issued: &'a [u64],
+    /// For a timestamp that is given away, one further on that may not be.
+    given: FxHashMap<u64, u64>,
 }
 
-impl Free {
-    fn new(history: &History, commits: &[Option<u64>]) -> Self {
-        let starts = history.transactions().iter().filter_map(|txn| txn.start_ts);
-        let taken = starts.chain(commits.iter().copied().flatten());
-        Self { further: taken.map(|ts| (ts, ts.saturating_add(1))).collect() }
-    }
-
+impl Free<'_> {
     fn take(&mut self, ts: u64) {
-        self.further.entry(ts).or_insert(ts.saturating_add(1));
+        self.given.entry(ts).or_insert(ts.saturating_add(1));
     }
 
     /// The lowest at or after this one. The way is shortened for those who come later.
     fn at_or_after(&mut self, ts: u64) -> u64 {
         let mut way = Vec::new();
         let mut at = ts;
-        while let Some(&next) = self.further.get(&at) {
-            if next == at {
+        loop {
+            let further = match self.given.get(&at) {
+                Some(further) => *further,
+                None if self.issued.binary_search(&at).is_ok() => at.saturating_add(1),
+                None => break,
+            };
+            if further == at {
                 break;
             }
             way.push(at);
-            at = next;
+            at = further;
         }
-        for passed in way {
-            self.further.insert(passed, at);
-        }
+        self.given.extend(way.into_iter().map(|passed| (passed, at)));
         at
     }
 }

@@ -82,7 +82,10 @@ impl Context<'_> {
                 None => Origin::Aborted(txn),
             }
         });
-        written.chain(initial).min().unwrap_or(Origin::Nowhere)
+        // No row looks the same whoever deleted it: a deletion that never took effect explains nothing.
+        let explains =
+            |origin: &Origin| read.found != Value::NONE || matches!(origin, Origin::Before(..) | Origin::After(..));
+        written.chain(initial).filter(explains).min().unwrap_or(Origin::Nowhere)
     }
 
     /// It should have seen a newer value.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::history::{History, Line, Outcome};
+use crate::history::{History, InternedTransaction, Line, Outcome};
 
 use super::anomaly::Anomaly;
 use super::finding::Sight;
@@ -47,6 +47,18 @@ pub enum Verdict {
     NothingChecked,
 }
 
+impl Verdict {
+    pub(super) fn of(history: &History, clean: bool) -> Self {
+        if !clean {
+            Self::Violated
+        } else if history.transactions().iter().any(InternedTransaction::is_acknowledged) {
+            Self::Consistent
+        } else {
+            Self::NothingChecked
+        }
+    }
+}
+
 /// Something that a store with snapshot isolation does not do.
 #[derive(Debug, Serialize)]
 pub struct Violation {
@@ -76,16 +88,10 @@ impl Report {
         more_violations: usize,
     ) -> Self {
         let count = |outcome| history.transactions().iter().filter(|txn| txn.outcome == outcome).count();
-        let committed = count(Outcome::Committed);
-        let verdict = match (violations.len(), committed) {
-            (0, 0) => Verdict::NothingChecked,
-            (0, _) => Verdict::Consistent,
-            _ => Verdict::Violated,
-        };
         Self {
-            verdict,
+            verdict: Verdict::of(history, violations.is_empty()),
             transactions: history.transactions().len(),
-            committed,
+            committed: count(Outcome::Committed),
             aborted: count(Outcome::Aborted),
             unknown: count(Outcome::Unknown),
             inferred: decided.inferred.len(),
@@ -130,7 +136,10 @@ impl fmt::Display for Report {
         }
         match self.verdict {
             Verdict::Consistent => write!(f, "; consistent with snapshot isolation"),
-            Verdict::Violated => write!(f, "; {} violations", self.violations.len() + self.more_violations),
+            Verdict::Violated => match self.violations.len() + self.more_violations {
+                1 => write!(f, "; 1 violation"),
+                count => write!(f, "; {count} violations"),
+            },
             Verdict::NothingChecked => write!(f, "; nothing was checked"),
         }
     }

@@ -11,6 +11,7 @@
 use crate::history::{History, InternedOp, Key, TxnIndex, Value};
 
 use super::frontier::{Frontier, NOBODY};
+use super::scope::Scope;
 
 /// A read that does not show what it should.
 #[derive(Clone, Copy, Debug)]
@@ -77,17 +78,18 @@ pub struct Sweep {
 const SNAPSHOT: u32 = 1 << 31;
 
 /// Goes over the history. `commits` says when each transaction took effect, if it did.
-pub fn sweep(history: &History, commits: &[Option<u64>]) -> Sweep {
-    let mut events: Vec<(u64, u32)> = Vec::with_capacity(2 * commits.len());
-    for ((txn, transaction), commit_ts) in history.indexed().zip(commits) {
+pub fn sweep(history: &History, commits: &[Option<u64>], scope: &Scope) -> Sweep {
+    let mut events: Vec<(u64, u32)> = Vec::with_capacity(2 * scope.txns().len());
+    for &txn in scope.txns() {
+        let transaction = history.transaction(txn);
         if transaction.reads {
             events.push((transaction.read_ts, txn | SNAPSHOT));
         }
-        events.extend(commit_ts.map(|ts| (ts, txn)));
+        events.extend(commits[txn as usize].map(|ts| (ts, txn)));
     }
     events.sort_unstable();
 
-    let mut state = State { history, commits, frontier: Frontier::new(history), found: Sweep::default() };
+    let mut state = State { history, commits, scope, frontier: Frontier::new(history), found: Sweep::default() };
     for (_, event) in events {
         if event & SNAPSHOT == 0 {
             state.commit(event);
@@ -101,6 +103,7 @@ pub fn sweep(history: &History, commits: &[Option<u64>]) -> Sweep {
 struct State<'h> {
     history: &'h History,
     commits: &'h [Option<u64>],
+    scope: &'h Scope,
     frontier: Frontier<'h>,
     found: Sweep,
 }
@@ -119,6 +122,9 @@ impl State<'_> {
     }
 
     fn compare(&mut self, txn: TxnIndex, step: usize, key: Key, found: Value) {
+        if !self.scope.has(key) {
+            return;
+        }
         let (expected, by) = self.frontier.seen_by(txn, key);
         if expected != found {
             self.found.mismatches.push(Mismatch { txn, step, key, expected, by, found });
@@ -158,6 +164,9 @@ impl State<'_> {
                 InternedOp::ReadForUpdate(key, _) => (key, None),
                 _ => continue,
             };
+            if !self.scope.has(key) {
+                continue;
+            }
             let first = self.frontier.claim(txn, key);
             if first != NOBODY && first != txn && self.commits[first as usize] > Some(read_ts) {
                 self.found.overlaps.push(Overlap { first, second: txn, key });

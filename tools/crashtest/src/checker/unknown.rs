@@ -15,9 +15,10 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::history::{History, Key, Outcome, TxnIndex, Value};
+use crate::history::{History, InternedTransaction, Key, Outcome, TxnIndex, Value};
 
 use super::place::{Evidence, Place, place};
+use super::scope::Scope;
 use super::sweep::{Mismatch, Source, Sweep, sweep};
 use super::writers::{claims, last_write};
 
@@ -35,58 +36,48 @@ pub struct Decided {
 }
 
 impl Decided {
-    fn trouble(&self) -> usize {
+    /// What speaks against it. A read that does not fit may yet be explained, a conflict stays.
+    fn trouble(&self) -> (usize, usize) {
         let squeezed = self.inferred.values().filter(|place| !place.fits).count();
-        self.sweep.mismatches.len() + self.sweep.overlaps.len() + squeezed
+        (self.sweep.overlaps.len() + squeezed, self.sweep.mismatches.len())
     }
 }
 
 /// Decides which transactions committed, and sweeps.
 pub fn decide(history: &History) -> Decided {
     let undecided = Undecided::new(history);
-    let mut evidence = Evidence::default();
-    let mut decided = attempt(history, &evidence);
-    loop {
-        let mut unique = Vec::new();
-        let mut deleted = Vec::new();
-        let mut ambiguous = None;
-        for read in &decided.sweep.mismatches {
-            let candidates = undecided.candidates(history, read, &evidence);
-            match candidates[..] {
-                [] => {}
-                [txn] if read.found != Value::NONE => unique.push((txn, read.txn)),
-                [txn] => deleted.push((txn, read.txn)),
-                _ => ambiguous = ambiguous.or(Some((candidates, read.txn))),
-            }
-        }
-        let certain = if unique.is_empty() { deleted } else { unique };
-        if !certain.is_empty() {
-            // The sweep goes by read_ts: the last to be entered is the earliest.
-            evidence.extend(certain.into_iter().rev());
-            decided = attempt(history, &evidence);
-        } else if let Some((candidates, reader)) = ambiguous {
-            let tried = candidates.into_iter().map(|txn| {
-                let mut evidence = evidence.clone();
-                evidence.insert(txn, reader);
-                (attempt(history, &evidence), evidence)
-            });
-            let Some(best) = tried.min_by_key(|(decided, _)| decided.trouble()) else { return decided };
-            (decided, evidence) = best;
-        } else {
-            return decided;
-        }
+    let whole = Scope::whole(history);
+    let known: Vec<_> = history.transactions().iter().map(InternedTransaction::committed_at).collect();
+    let sweep = sweep(history, &known, &whole);
+    let first = Decided { commits: known.clone(), sweep, inferred: FxHashMap::default() };
+    if !undecided.explains_any(history, &first.sweep) {
+        return first;
     }
+    let starts = history.transactions().iter().filter_map(|txn| txn.start_ts);
+    let mut issued: Vec<u64> = starts.chain(known.iter().copied().flatten()).collect();
+    issued.sort_unstable();
+    let attempts = Attempts { history, known, issued };
+    let evidence = undecided.find_evidence(&attempts, first);
+    attempts.make(&evidence, &whole)
 }
 
-fn attempt(history: &History, evidence: &Evidence) -> Decided {
-    let mut commits: Vec<_> =
-        history.transactions().iter().map(crate::history::InternedTransaction::committed_at).collect();
-    let inferred = place(history, &commits, evidence);
-    for (txn, place) in &inferred {
-        commits[*txn as usize] = Some(place.commit_ts);
+struct Attempts<'h> {
+    history: &'h History,
+    known: Vec<Option<u64>>,
+    issued: Vec<u64>,
+}
+
+impl Attempts<'_> {
+    /// What becomes of the history if those of whom there is evidence have committed, and nobody else.
+    fn make(&self, evidence: &Evidence, scope: &Scope) -> Decided {
+        let mut commits = self.known.clone();
+        let inferred = place(self.history, &commits, &self.issued, evidence, scope);
+        for (txn, place) in &inferred {
+            commits[*txn as usize] = Some(place.commit_ts);
+        }
+        let sweep = sweep(self.history, &commits, scope);
+        Decided { commits, sweep, inferred }
     }
-    let sweep = sweep(history, &commits);
-    Decided { commits, sweep, inferred }
 }
 
 /// The transactions that may or may not have committed, by what others would see of them.
@@ -110,6 +101,48 @@ impl Undecided {
             }
         }
         Self { by_write }
+    }
+
+    fn explains_any(&self, history: &History, sweep: &Sweep) -> bool {
+        let nothing = Evidence::default();
+        sweep.mismatches.iter().any(|read| !self.candidates(history, read, &nothing).is_empty())
+    }
+
+    fn find_evidence(&self, attempts: &Attempts, mut decided: Decided) -> Evidence {
+        let history = attempts.history;
+        let mut evidence = Evidence::default();
+        let writers = self.by_write.values().flatten();
+        let scope = Scope::of(history, &writers.flat_map(|txn| claims(history, *txn)).collect());
+        loop {
+            let mut unique = Vec::new();
+            let mut deleted = Vec::new();
+            let mut ambiguous = None;
+            for read in &decided.sweep.mismatches {
+                let candidates = self.candidates(history, read, &evidence);
+                match candidates[..] {
+                    [] => {}
+                    [txn] if read.found != Value::NONE => unique.push((txn, read.txn)),
+                    [txn] => deleted.push((txn, read.txn)),
+                    _ => ambiguous = ambiguous.or(Some((candidates, read.txn))),
+                }
+            }
+            let certain = if unique.is_empty() { deleted } else { unique };
+            if !certain.is_empty() {
+                // The sweep goes by read_ts: the last to be entered is the earliest.
+                evidence.extend(certain.into_iter().rev());
+                decided = attempts.make(&evidence, &scope);
+            } else if let Some((candidates, reader)) = ambiguous {
+                let tried = candidates.into_iter().map(|txn| {
+                    let mut evidence = evidence.clone();
+                    evidence.insert(txn, reader);
+                    (attempts.make(&evidence, &scope), evidence)
+                });
+                let Some(best) = tried.min_by_key(|(decided, _)| decided.trouble()) else { return evidence };
+                (decided, evidence) = best;
+            } else {
+                return evidence;
+            }
+        }
     }
 
     /// Those that would explain a read, if it were evidence, and the earliest.

@@ -32,6 +32,9 @@ pub enum Problem {
     /// It is not JSON, or not of the right form.
     #[error("{}", told(.0))]
     Json(#[from] serde_json::Error),
+    /// It is JSON, but not an object.
+    #[error("a line is a JSON object")]
+    NoObject,
     /// It is neither an event nor a transaction.
     #[error("`{0}` is missing")]
     Missing(&'static str),
@@ -135,7 +138,7 @@ impl<'de> Deserialize<'de> for Text<'de> {
 
 /// Any line, as it stands there.
 #[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields, bound(deserialize = "S: Deserialize<'de>"))]
+#[serde(deny_unknown_fields, expecting = "an object", bound(deserialize = "S: Deserialize<'de>"))]
 struct Raw<S> {
     event: Option<Event>,
     rows: Option<Vec<(S, S)>>,
@@ -158,6 +161,10 @@ enum Event {
 }
 
 fn parse(line: &[u8]) -> Result<Line<Text<'_>>, Problem> {
+    // serde would take an array for an object without names.
+    if line.trim_ascii_start().first() == Some(&b'[') {
+        return Err(Problem::NoObject);
+    }
     let raw: Raw<Text> = serde_json::from_slice(line)?;
     let Raw { txn, session, start_ts, read_ts, commit_ts, outcome, began, ended, .. } = raw;
     let Some(event) = raw.event else {

@@ -1,41 +1,44 @@
 //! Many seeds, on several threads.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::Args;
-use indicatif::ProgressBar;
+use percolite::crashtest::mutate;
 
-use super::{Mode, Run, Scheduler, run};
+use super::{Mode, Run, Scheduler};
+use crate::history::Line;
+use crate::order::Order;
 use crate::outcome::{Failure, Outcome};
+use crate::points::Place;
 use crate::violation::Broken;
 
 /// One history in so many is run twice, and must be the same.
 const TWICE_EVERY: u64 = 50;
 /// What of a failing history is kept on the way to its end.
 const FAILURES_KEPT: usize = 20;
+/// A figure: how often each history has seen write skew where nothing forbids it.
+const SKEW: &str = "write skew";
+
+/// How many histories a quick run has, and how many another.
+const QUICK_HISTORIES: u64 = 5000;
+const HISTORIES: u64 = 20_000;
+/// How many are run between two looks at the clock.
+const ROUND: u64 = 500;
 
 /// Simulates histories from seeds, crashes included, and checks each.
 #[derive(Args, Clone, Debug)]
 pub struct SimArgs {
+    /// What all layers can be asked.
+    #[command(flatten)]
+    pub order: Order,
     /// Only this mode; otherwise even seeds are embedded and odd ones shared.
     #[arg(long)]
     pub mode: Option<Mode>,
-    /// The first seed.
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
     /// How many seeds.
-    #[arg(long, default_value_t = 5000)]
-    pub count: u64,
-    /// How many threads; otherwise as many as there are cores.
     #[arg(long)]
-    pub threads: Option<usize>,
-    /// Stop at the first failure.
-    #[arg(long)]
-    pub stop: bool,
+    pub count: Option<u64>,
 }
 
 /// Which mode a seed stands for if none is asked for.
@@ -51,70 +54,103 @@ pub fn case(mode: Mode, seed: u64) -> String {
     }
 }
 
-/// Runs the seeds.
+/// Runs what is ordered.
 ///
 /// # Errors
-/// None of the store's; those are failures.
-pub fn campaign(args: &SimArgs, bar: &ProgressBar) -> anyhow::Result<Outcome> {
+/// When the words of a case name none.
+pub fn run(order: &Order) -> anyhow::Result<Outcome> {
+    run_with(&SimArgs { order: order.clone(), mode: None, count: None })
+}
+
+/// Runs what is ordered, of one mode or of both.
+///
+/// # Errors
+/// When the words of a case name none.
+pub fn run_with(args: &SimArgs) -> anyhow::Result<Outcome> {
+    let order = &args.order;
+    if order.case.is_some() {
+        return replay(order).map(|again| again.outcome);
+    }
+    mutate(order.mutant);
     Scheduler::listen();
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = args.threads.unwrap_or(cores).max(1);
-    let (next, stop) = (AtomicU64::new(args.seed), AtomicBool::new(false));
-    let total = Mutex::new((Outcome::of("sim"), BTreeMap::new()));
-    let began = Instant::now();
-    bar.set_length(args.count);
+    let clock = order.clock();
+    let enough = args.count.unwrap_or(if order.quick { QUICK_HISTORIES } else { HISTORIES });
+    let mut total = Outcome::of("sim");
+    while clock.allows(total.cases, enough) && !order.is_enough(&total) {
+        let first = order.seed + total.cases;
+        let count = if order.time.is_some() { ROUND } else { ROUND.min(enough - total.cases) };
+        total.add(round(args, first, count));
+    }
+    mutate(None);
+    total.seconds = clock.seconds();
+    if order.mutant.is_none() && total.cases >= QUICK_HISTORIES && total.figures[SKEW].iter().sum::<f64>() == 0.0 {
+        let broken = vec![Broken::new("harness", "write skew, which nothing forbids, was never seen")];
+        total.failures.push(Failure { replay: "percolite-crashtest sim".into(), broken, kept: None });
+    }
+    Ok(total)
+}
+
+/// A few hundred seeds, on as many threads as there are cores.
+fn round(args: &SimArgs, first: u64, count: u64) -> Outcome {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let (next, stop) = (AtomicU64::new(first), AtomicBool::new(false));
+    let total = Mutex::new(Outcome::of("sim"));
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= args.seed + args.count {
+                    if seed >= first + count {
                         break;
                     }
                     let mode = args.mode.unwrap_or_else(|| mode_of(seed));
                     let found = judge(mode, seed);
-                    if args.stop && !found.broken.is_empty() {
-                        stop.store(true, Ordering::Relaxed);
-                    }
-                    let mut total = total.lock().unwrap_or_else(PoisonError::into_inner);
-                    add(&mut total, mode, seed, found);
-                    bar.inc(1);
+                    stop.fetch_or(args.order.stop && !found.broken.is_empty(), Ordering::Relaxed);
+                    add(&mut total.lock().unwrap_or_else(PoisonError::into_inner), &args.order, mode, seed, found);
                 }
             });
         }
     });
-    bar.finish_and_clear();
-    let (mut outcome, skewed) = total.into_inner().unwrap_or_else(PoisonError::into_inner);
-    outcome.seconds = began.elapsed().as_secs_f64();
-    outcome.figures.insert("histories a minute".into(), vec![per_minute(outcome.cases, began.elapsed())]);
-    outcome.figures.insert("write skew seen".into(), vec![skewed.values().sum::<u64>() as f64]);
-    Ok(outcome)
+    total.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A history that was run again.
+pub struct Again {
+    /// What came of it.
+    pub outcome: Outcome,
+    /// Every step.
+    pub trace: Vec<String>,
+    /// The history.
+    pub lines: Vec<Line>,
 }
 
 /// Runs one case again, with its trace.
 ///
 /// # Errors
 /// When the words name no case.
-pub fn replay(case: &str) -> anyhow::Result<(Outcome, Vec<String>)> {
+pub fn replay(order: &Order) -> anyhow::Result<Again> {
     Scheduler::listen();
-    let (mode, seed) = case.split_once('/').context("sim:MODE/SEED")?;
+    let case = order.case.as_deref().unwrap_or_default();
+    let (mode, seed) = case.strip_prefix("sim:").and_then(|case| case.split_once('/')).context("sim:MODE/SEED")?;
     let mode = match mode {
         "embedded" => Mode::Embedded,
         "shared" => Mode::Shared,
         other => anyhow::bail!("{other:?} is neither `embedded` nor `shared`"),
     };
     let seed = seed.parse().with_context(|| format!("{seed:?} is no seed"))?;
-    let mut found = run(mode, seed, true);
-    let trace = std::mem::take(&mut found.trace);
-    let mut total = (Outcome::of("sim"), BTreeMap::new());
-    add(&mut total, mode, seed, found);
-    Ok((total.0, trace))
+    mutate(order.mutant);
+    let mut found = super::run(mode, seed, true);
+    mutate(None);
+    let (trace, lines) = (std::mem::take(&mut found.trace), std::mem::take(&mut found.lines));
+    let mut outcome = Outcome::of("sim");
+    add(&mut outcome, order, mode, seed, found);
+    Ok(Again { outcome, trace, lines })
 }
 
 fn judge(mode: Mode, seed: u64) -> Run {
-    let mut found = run(mode, seed, false);
+    let mut found = super::run(mode, seed, false);
     if seed.is_multiple_of(TWICE_EVERY) {
-        let again = run(mode, seed, false);
+        let again = super::run(mode, seed, false);
         if again.digest != found.digest {
             found.broken.push(Broken::new("harness", "the same seed ran differently the second time"));
         }
@@ -122,26 +158,21 @@ fn judge(mode: Mode, seed: u64) -> Run {
     found
 }
 
-fn add(total: &mut (Outcome, BTreeMap<u64, u64>), mode: Mode, seed: u64, found: Run) {
-    let (outcome, skewed) = total;
+fn add(outcome: &mut Outcome, order: &Order, mode: Mode, seed: u64, found: Run) {
     outcome.cases += 1;
     outcome.transactions += found.transactions as u64;
     outcome.acknowledged += found.committed as u64;
     outcome.lost += found.lost;
     outcome.unanswered += found.settled as u64;
-    skewed.insert(seed, found.skewed);
+    outcome.figures.entry(SKEW.into()).or_default().push(found.skewed as f64);
     let place = match mode {
-        Mode::Embedded => "sim, embedded",
-        Mode::Shared => "sim, shared",
+        Mode::Embedded => Place::SimEmbedded,
+        Mode::Shared => Place::SimShared,
     };
     for (point, visits) in found.hits {
-        outcome.visit(place, point.name(), visits);
+        outcome.visit(&place.to_string(), point.name(), visits);
     }
     if !found.broken.is_empty() && outcome.failures.len() < FAILURES_KEPT {
-        outcome.failures.push(Failure { replay: case(mode, seed), broken: found.broken, kept: None });
+        outcome.failures.push(Failure { replay: order.replay(&case(mode, seed)), broken: found.broken, kept: None });
     }
-}
-
-fn per_minute(cases: u64, took: Duration) -> f64 {
-    cases as f64 * 60.0 / took.as_secs_f64().max(1e-9)
 }

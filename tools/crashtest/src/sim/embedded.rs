@@ -72,8 +72,7 @@ impl<'a> Embedded<'a> {
 
     fn live(&mut self, life: u32) {
         let dead = Dead::default();
-        let engine: Process =
-            self.process(&dead);
+        let engine: Process = self.process(&dead);
         self.plan_crash(&dead);
         let disk_fails = self.plan.failing_disk && self.dice.one_in(2);
         if let Some(store) = self.open(&engine, &dead) {
@@ -265,8 +264,7 @@ impl<'a> Embedded<'a> {
 
     fn resolve_and_judge(&mut self) -> Result<(u64, KeyspaceId), String> {
         let dead = Dead::default();
-        let engine: Process =
-            self.process(&dead);
+        let engine: Process = self.process(&dead);
         let Some(store) = self.open(&engine, &dead) else { return Err("it does not open".into()) };
         let (beside, rows) = self.keyspaces(&store, &dead, false).ok_or("its keyspaces do not open")?;
         store.resolve_orphans().map_err(|why| format!("orphans are not resolved: {why}"))?;
@@ -320,8 +318,7 @@ impl<'a> Embedded<'a> {
 
     fn open_and_digest(&mut self, rows: KeyspaceId) -> Result<u64, String> {
         let dead = Dead::default();
-        let engine: Process =
-            self.process(&dead);
+        let engine: Process = self.process(&dead);
         let Some(store) = self.open(&engine, &dead) else { return Err("it does not open again".into()) };
         store.resolve_orphans().map_err(|why| why.to_string())?;
         store.close().map_err(|why| why.to_string())?;

@@ -107,7 +107,8 @@ impl<'a> Shared<'a> {
         let slow = Arc::new(move |millis| scheduler.sleep(Duration::from_millis(millis)));
         let network = Arc::new(Unreliable::with_pause(self.memory.shared(), faults, self.dice.bits(), slow));
         self.networks.push(Arc::clone(&network));
-        let engine: Process = Arc::new(Scheduled::new(network, Arc::clone(self.scheduler), Arc::clone(dead), usize::MAX));
+        let engine: Process =
+            Arc::new(Scheduled::new(network, Arc::clone(self.scheduler), Arc::clone(dead), usize::MAX));
         let store = Store::builder()
             .runtime(Arc::<SimRuntime>::clone(&runtime))
             .durability(self.plan.durability)

@@ -2,6 +2,8 @@
 
 #![allow(dead_code)]
 
+pub mod graph;
+pub mod naive;
 pub mod store;
 
 use percolite_crashtest::checker::{Report, check};

@@ -17,6 +17,8 @@ pub struct Shape {
     pub ops: usize,
     /// Whether every transaction has that many operations, and not up to as many.
     pub fixed: bool,
+    /// Whether there may be rows from the beginning.
+    pub initial: bool,
     /// Whether values are lists that grow, so that each value tells those before it.
     pub lists: bool,
     /// Probabilities.
@@ -47,6 +49,7 @@ impl Shape {
             keys: 6,
             ops: 5,
             fixed: false,
+            initial: true,
             lists: false,
             scans: 0.1,
             claims: 0.1,
@@ -72,6 +75,7 @@ impl Shape {
             keys: dice.random_range(1..10),
             ops: dice.random_range(1..8),
             fixed: false,
+            initial: true,
             lists: false,
             scans: often(dice),
             claims: often(dice),
@@ -189,12 +193,12 @@ pub fn history(seed: u64, shape: &Shape) -> Vec<Line> {
 }
 
 pub fn key(number: usize) -> String {
-    format!("k{number:02}")
+    format!("k{number:06}")
 }
 
 impl World {
     fn run(&mut self) {
-        if !self.shape.lists && self.dice.random() {
+        if self.shape.initial && self.dice.random() {
             let there: Vec<usize> = (0..self.shape.keys).filter(|_| self.dice.random()).collect();
             let mut rows = Vec::new();
             for number in there {

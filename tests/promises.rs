@@ -1,0 +1,15 @@
+//! What the documentation promises at the edges: waiting, closing, opening, dropping, refusing.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::pedantic, missing_docs)]
+
+#[path = "promises/closing.rs"]
+mod closing;
+#[path = "promises/dropping.rs"]
+mod dropping;
+#[path = "promises/errors.rs"]
+mod errors;
+#[path = "promises/opening.rs"]
+#[cfg(feature = "rocks")]
+mod opening;
+#[path = "promises/waiting.rs"]
+mod waiting;

@@ -1,0 +1,58 @@
+//! What `close` answers, and what the next life of the store begins with.
+
+use percolite::engine::sim::SimStorage;
+use percolite::{Durability, ErrorKind, Keyspace, Store};
+
+fn put_five(store: &Store, rows: &Keyspace) {
+    for number in 0..5u8 {
+        store.transact(|txn| txn.put(rows, [number], "v")).unwrap();
+    }
+}
+
+#[test]
+fn closing_a_failed_store_says_that_something_acknowledged_may_be_lost() {
+    let memory = SimStorage::new();
+    let store = Store::builder().durability(Durability::Buffered).open_sim(&memory).unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    store.sync().unwrap();
+    memory.fail_sync(1);
+    put_five(&store, &rows);
+    // The background may have been first.
+    let failed = store.sync().unwrap_err();
+    assert!(matches!(failed.kind(), ErrorKind::Undetermined(_) | ErrorKind::Closed(_)), "{failed}");
+    let closed = store.close().unwrap_err();
+    assert!(matches!(closed.kind(), ErrorKind::Undetermined(_)), "{closed}");
+    assert!(closed.to_string().contains("the simulated disk has failed to sync"), "{closed}");
+}
+
+#[test]
+fn closing_makes_buffered_commits_durable() {
+    let memory = SimStorage::new();
+    let store = Store::builder().durability(Durability::Buffered).open_sim(&memory).unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    put_five(&store, &rows);
+    store.close().unwrap();
+    assert_eq!(memory.crash(0).lost, 0);
+    let store = Store::builder().open_sim(&memory).unwrap();
+    let rows = store.existing_keyspace("rows").unwrap();
+    assert_eq!(store.snapshot().unwrap().range(&rows, ..).count(), 5);
+}
+
+#[test]
+fn no_timestamp_is_handed_out_twice_though_others_go_on_while_the_store_closes() {
+    let memory = SimStorage::new();
+    let mut newest = percolite::Timestamp::ZERO;
+    for _ in 0..50 {
+        let store = Store::builder().sweep(false).open_sim(&memory).unwrap();
+        let first = store.begin().unwrap().start_ts();
+        assert!(first > newest, "{first} {newest}");
+        let draw = || std::iter::from_fn(|| Some(store.begin().ok()?.start_ts())).last();
+        let closing = store.clone();
+        let drawn = std::thread::scope(|scope| {
+            let threads = [scope.spawn(draw), scope.spawn(draw)];
+            scope.spawn(|| closing.close().unwrap());
+            threads.map(|thread| thread.join().unwrap())
+        });
+        newest = drawn.into_iter().flatten().max().unwrap_or(newest).max(first);
+    }
+}

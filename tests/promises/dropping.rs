@@ -1,0 +1,79 @@
+//! Who may still read and write a keyspace that was dropped.
+
+use std::time::Duration;
+
+use percolite::{Error, ErrorKind, Keyspace, Store};
+
+fn with_a_row() -> (Store, Keyspace, Keyspace) {
+    let store = Store::in_memory().unwrap();
+    let (kept, dropped) = (store.keyspace("kept").unwrap(), store.keyspace("going").unwrap());
+    store.transact(|txn| txn.put(&dropped, "k", "v")).unwrap();
+    (store, kept, dropped)
+}
+
+#[track_caller]
+fn assert_gone(why: &Error) {
+    assert_eq!(*why.kind(), ErrorKind::NoSuchKeyspace("going".into()));
+    assert_eq!(why.to_string(), "there is no keyspace \"going\"");
+}
+
+#[test]
+fn what_began_before_the_drop_goes_on_reading_and_what_began_later_does_not() {
+    let (store, _, going) = with_a_row();
+    let (snapshot, txn) = (store.snapshot().unwrap(), store.begin().unwrap());
+    store.drop_keyspace("going").unwrap();
+    // Long enough for the space to be given back, were it not for them.
+    std::thread::sleep(Duration::from_millis(1200));
+    assert_eq!(snapshot.get(&going, "k").unwrap(), Some(b"v".into()));
+    assert_eq!(txn.get(&going, "k").unwrap(), Some(b"v".into()));
+    assert_eq!([snapshot.range(&going, ..).count(), txn.prefix(&going, "k").count()], [1, 1]);
+    txn.commit().unwrap();
+
+    let (snapshot, txn) = (store.snapshot().unwrap(), store.begin().unwrap());
+    assert_gone(&snapshot.get(&going, "k").unwrap_err());
+    assert_gone(&txn.get(&going, "k").unwrap_err());
+    assert_gone(&snapshot.range(&going, ..).next().unwrap().unwrap_err());
+    assert_gone(&txn.prefix(&going, "k").next().unwrap().unwrap_err());
+}
+
+#[test]
+fn a_keyspace_of_the_same_name_is_another_one() {
+    let (store, _, going) = with_a_row();
+    let before = store.snapshot().unwrap();
+    store.drop_keyspace("going").unwrap();
+    let new = store.keyspace("going").unwrap();
+    store.transact(|txn| txn.put(&new, "k", "new")).unwrap();
+    assert_eq!(before.get(&going, "k").unwrap(), Some(b"v".into()));
+    let after = store.snapshot().unwrap();
+    assert_gone(&after.get(&going, "k").unwrap_err());
+    assert_eq!(after.get(&new, "k").unwrap(), Some(b"new".into()));
+}
+
+#[test]
+fn nobody_writes_to_a_dropped_keyspace() {
+    let (store, kept, going) = with_a_row();
+    let (mut early, mut late) = (store.begin().unwrap(), store.begin().unwrap());
+    early.put(&going, "early", "").unwrap();
+    early.put(&kept, "early", "").unwrap();
+    store.drop_keyspace("going").unwrap();
+    assert_gone(&early.commit().unwrap_err());
+    assert_gone(&late.put(&going, "late", "").unwrap_err());
+    assert_gone(&late.get_for_update(&going, "k").unwrap_err());
+    late.put(&kept, "late", "").unwrap();
+    late.commit().unwrap();
+    let keys: Vec<_> = store.snapshot().unwrap().range(&kept, ..).map(|row| row.unwrap().0).collect();
+    assert_eq!(keys, [b"late"]);
+}
+
+#[test]
+fn a_write_that_was_taken_back_is_no_write_to_the_dropped_keyspace() {
+    let (store, kept, going) = with_a_row();
+    let mut txn = store.begin().unwrap();
+    txn.put(&kept, "k", "v").unwrap();
+    let savepoint = txn.savepoint();
+    txn.put(&going, "k", "w").unwrap();
+    txn.rollback_to(savepoint).unwrap();
+    store.drop_keyspace("going").unwrap();
+    txn.commit().unwrap();
+    assert_eq!(store.snapshot().unwrap().get(&kept, "k").unwrap(), Some(b"v".into()));
+}

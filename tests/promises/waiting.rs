@@ -1,0 +1,95 @@
+//! Closures that wait for a `transact` of another thread.
+
+use std::time::Duration;
+
+use percolite::{Builder, ErrorKind, Keyspace, Result, RetryLimits, Store, Txn, TxnOptions};
+
+fn one_at_a_time() -> Builder {
+    Store::builder().admission(1)
+}
+
+fn add(txn: &mut Txn, rows: &Keyspace, key: &str) -> Result<()> {
+    let before = txn.get(rows, key)?.map_or(0, |bytes| bytes[0]);
+    txn.put(rows, key, [before + 1])
+}
+
+#[test]
+fn a_closure_may_wait_for_a_transact_of_another_thread() {
+    let store = one_at_a_time().in_memory().unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    store
+        .transact(|outer| {
+            let inner = || store.transact(|inner| add(inner, &rows, "inner"));
+            std::thread::scope(|scope| scope.spawn(inner).join().unwrap())?;
+            add(outer, &rows, "outer")
+        })
+        .unwrap();
+    let snapshot = store.snapshot().unwrap();
+    assert_eq!(snapshot.multi_get(&rows, ["inner", "outer"]).unwrap(), [Some(vec![1]), Some(vec![1])]);
+    assert_eq!(store.stats().unadmitted, 1);
+}
+
+#[test]
+fn a_closure_may_wait_for_a_keyspace_that_another_thread_creates() {
+    let store = one_at_a_time().in_memory().unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    let made = store.transact(|txn| {
+        txn.put(&rows, "k", "v")?;
+        std::thread::scope(|scope| scope.spawn(|| store.keyspace("new")).join().unwrap())
+    });
+    assert_eq!(made.unwrap().name(), "new");
+}
+
+#[test]
+fn as_many_waiting_closures_as_permits_all_commit() {
+    const CLOSURES: u8 = 4;
+    let store = Store::builder().admission(CLOSURES.into()).in_memory().unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    let together = std::sync::Barrier::new(CLOSURES.into());
+    std::thread::scope(|scope| {
+        for number in 0..CLOSURES {
+            let (store, rows, together) = (&store, &rows, &together);
+            scope.spawn(move || {
+                let mut first = true;
+                let work = |outer: &mut Txn| {
+                    if std::mem::take(&mut first) {
+                        together.wait();
+                    }
+                    let inner = || store.transact(|inner| add(inner, rows, "inner"));
+                    std::thread::scope(|scope| scope.spawn(inner).join().unwrap())?;
+                    outer.put(rows, [number], "outer")
+                };
+                store.transact(work).unwrap();
+            });
+        }
+    });
+    let inner = store.snapshot().unwrap().get(&rows, "inner").unwrap();
+    assert_eq!(inner, Some(vec![CLOSURES]));
+}
+
+#[test]
+fn the_wait_for_a_permit_counts_towards_the_time_for_retries() {
+    let store = one_at_a_time().in_memory().unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    let retry = Some(RetryLimits { attempts: u32::MAX, time: Duration::from_millis(100) });
+    let mut attempts = 0;
+    store
+        .transact(|outer| {
+            outer.put(&rows, "outer", "")?;
+            let rival = || {
+                store.transact_with(TxnOptions { retry, ..TxnOptions::default() }, |txn| {
+                    attempts += 1;
+                    add(txn, &rows, "k")?;
+                    // Somebody else is always first.
+                    let mut first = store.begin()?;
+                    add(&mut first, &rows, "k")?;
+                    first.commit()
+                })
+            };
+            let gave_up = std::thread::scope(|scope| scope.spawn(rival).join().unwrap()).unwrap_err();
+            assert!(matches!(gave_up.kind(), ErrorKind::Exhausted { attempts: 1, .. }), "{gave_up}");
+            Ok::<_, percolite::Error>(())
+        })
+        .unwrap();
+    assert_eq!(attempts, 1);
+}

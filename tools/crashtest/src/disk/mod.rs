@@ -1,0 +1,152 @@
+//! Disks of the harness's own: a file system in a file, whose power can be cut, and a small one in memory, which can be full.
+//!
+//! Each is mounted by a *keeper*: a shell in a mount namespace of its own that waits for the harness's word. When the harness
+//! ends, in whatever way, the keeper's input ends, and it takes down what it has put up; and with its namespace every mount
+//! would vanish anyway. Nobody else on the machine ever sees these disks.
+
+mod shutdown;
+
+use std::fs;
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+/// What a keeper does. Its arguments: the kind of disk, and its size in KiB.
+const KEEPER: &str = r#"
+trap '' INT TERM HUP PIPE
+home=$(mktemp -d "${TMPDIR:-/tmp}/percolite-disk-XXXXXX") || exit 1
+device=
+cleanup() {
+    for attempt in 1 2 3 4 5; do
+        mountpoint -q "$home/disk" || break
+        umount "$home/disk" 2>/dev/null && break
+        sleep 0.1
+    done
+    mountpoint -q "$home/disk" && umount -l "$home/disk"
+    test -z "$device" || losetup -d "$device"
+    rm -rf "$home"
+}
+trap cleanup EXIT
+mkdir "$home/disk" || exit 1
+case "$1" in
+ext4)
+    truncate -s "$2K" "$home/image" || exit 1
+    mkfs.ext4 -q -F -E lazy_itable_init=1,lazy_journal_init=1 "$home/image" || exit 1
+    device=$(losetup --find --show "$home/image") || exit 1
+    mount -t ext4 "$device" "$home/disk" || exit 1 ;;
+*)
+    mount -t tmpfs -o "size=$2k" percolite "$home/disk" || exit 1 ;;
+esac
+echo "$home/disk"
+while read -r order; do
+    umount "$home/disk" && mount -t ext4 "$device" "$home/disk" || exit 1
+    echo "$home/disk"
+done
+"#;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Disk {
+    keeper: Child,
+    orders: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+    place: PathBuf,
+}
+
+impl Disk {
+    /// A file system in a file, with a journal, on a loop device.
+    ///
+    /// # Errors
+    /// Why this machine cannot have one.
+    pub fn ext4(kib: u64) -> Result<Self, String> {
+        Self::put_up("ext4", kib)
+    }
+
+    /// A small one in memory.
+    ///
+    /// # Errors
+    /// Why this machine cannot have one.
+    pub fn tmpfs(kib: u64) -> Result<Self, String> {
+        Self::put_up("tmpfs", kib)
+    }
+
+    fn put_up(kind: &str, kib: u64) -> Result<Self, String> {
+        let mut keeper = Command::new("unshare")
+            .args(["--mount", "--propagation", "private", "sh", "-c", KEEPER, "keeper", kind, &kib.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // A Ctrl-C is for the harness; the keeper learns of it when the harness is gone.
+            .process_group(0)
+            .spawn()
+            .map_err(|why| format!("unshare: {why}"))?;
+        let (Some(orders), Some(answers)) = (keeper.stdin.take(), keeper.stdout.take()) else {
+            return Err("no pipe to the keeper of the disk".into());
+        };
+        let errors = keeper.stderr.take();
+        let mut disk = Self { keeper, orders: Some(orders), answers: BufReader::new(answers), place: PathBuf::new() };
+        match disk.answer() {
+            Ok(place) => {
+                disk.place = place;
+                Ok(disk)
+            }
+            Err(why) => {
+                let mut text = String::new();
+                drop(disk.orders.take());
+                let _ = errors.map(|mut errors| errors.read_to_string(&mut text));
+                let first = text.lines().find(|line| !line.trim().is_empty()).map(str::to_owned);
+                Err(format!("no {kind} disk: {}", first.unwrap_or(why)))
+            }
+        }
+    }
+
+    /// Where processes started by [`Disk::command`] see it.
+    pub fn place(&self) -> &Path {
+        &self.place
+    }
+
+    /// Where this process sees it: enough to read and write files, but a path through here cannot be made canonical.
+    pub fn window(&self) -> PathBuf {
+        let place = self.place.strip_prefix("/").unwrap_or(&self.place);
+        Path::new("/proc").join(self.keeper.id().to_string()).join("root").join(place)
+    }
+
+    /// A command that sees the disk.
+    pub fn command(&self, arguments: &[String]) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--mount=/proc/{}/ns/mnt", self.keeper.id())).args(arguments);
+        command
+    }
+
+    /// Cuts the power: nothing more reaches the disk, not even what the file system has in its journal's buffers.
+    ///
+    /// # Errors
+    /// Where the file system refuses.
+    pub fn cut(&self) -> io::Result<()> {
+        shutdown::shut_down(&fs::File::open(self.window())?)
+    }
+
+    /// Unmounts and mounts it: the power is back, and the kernel has forgotten what was not on the disk.
+    ///
+    /// # Errors
+    /// Where it cannot, as while a process has a file on it open.
+    pub fn remount(&mut self) -> Result<(), String> {
+        let orders = self.orders.as_mut().ok_or("no keeper")?;
+        writeln!(orders, "remount").map_err(|why| why.to_string())?;
+        self.answer().map(drop)
+    }
+
+    fn answer(&mut self) -> Result<PathBuf, String> {
+        let mut line = String::new();
+        self.answers.read_line(&mut line).map_err(|why| why.to_string())?;
+        if line.ends_with('\n') { Ok(line.trim_end().into()) } else { Err("its keeper has ended".into()) }
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        drop(self.orders.take());
+        let _ = self.keeper.wait();
+    }
+}

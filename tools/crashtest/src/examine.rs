@@ -1,0 +1,156 @@
+//! Opens a store that something was done to, and judges what is there against what its clients were told.
+//!
+//! Everything that a crash left is resolved; what became of open transactions is looked up; the workload's promise, the
+//! structure below the store, and progress are judged; opening once more must change nothing; and the history of all lives
+//! together must be one of snapshot isolation.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use percolite::engine::rocks::{RocksEngine, RocksMemory, RocksStorage};
+use percolite::engine::{Engine, EngineError};
+use percolite::{Builder, Durability, Error, Store};
+
+use crate::checker::check;
+use crate::client::{Client, Ended, Habits};
+use crate::desk::Desk;
+use crate::dice::Dice;
+use crate::invariants::{History, digest, structure};
+use crate::ledger::Ledger;
+use crate::violation::Broken;
+use crate::workload::Workload;
+
+/// The keyspace that is checked.
+pub const ROWS: &str = "rows";
+/// The one beside it, so that transactions span two.
+pub const BESIDE: &str = "beside";
+
+/// A small store: the harness opens thousands.
+pub const MEMORY: RocksMemory = RocksMemory { cache: 1 << 20, write_buffers: 4 << 20 };
+
+/// What is examined.
+pub struct Subject<'a> {
+    /// Where it is; it is changed by being opened.
+    pub folder: &'a Path,
+    /// What its clients did.
+    pub workload: &'static dyn Workload,
+    /// In what way.
+    pub habits: Habits,
+    /// The life that examining is, above all others.
+    pub life: u32,
+    /// What clients were told of buffered commits before a crash took the promise back.
+    pub told: &'a BTreeMap<u64, u64>,
+    /// Whether to open it a second time.
+    pub again: bool,
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+pub struct Examined {
+    /// The ledger with everything looked up, and without what the examiner did itself.
+    pub settled: Ledger,
+    /// The whole of it.
+    pub ledger: Ledger,
+    /// Commits that nobody was told of and that were there.
+    pub unanswered: u64,
+    /// What is broken.
+    pub broken: Vec<Broken>,
+    /// Why it did not open, if so.
+    pub refused: Option<Error>,
+}
+
+/// RocksDB in a folder, as the engine of a store and for looking below it.
+///
+/// # Errors
+/// Those of opening.
+pub fn engine(folder: &Path, memory: RocksMemory) -> Result<Arc<RocksEngine>, EngineError> {
+    Ok(Arc::new(RocksEngine::new(RocksStorage::open(folder, memory)?, true)))
+}
+
+/// Judges a store. The ledger has everything that was promised, and no more.
+pub fn examine(subject: &Subject<'_>, ledger: Ledger) -> Examined {
+    let mut found = Examined::default();
+    let desk = Desk::new(ledger, subject.life);
+    match resolve_and_judge(subject, &desk, &mut found) {
+        Ok(before) if subject.again => match open_and_digest(subject) {
+            Ok(after) if after == before => {}
+            Ok(_) => breaks(&mut found, "I11 recovery is idempotent", "opening again has changed what is stored"),
+            Err(why) => breaks(&mut found, "opens again", format!("not the second time: {why}")),
+        },
+        Ok(_) => {}
+        Err(why) => found.refused = Some(why),
+    }
+    found.ledger = desk.into_ledger();
+    if found.refused.is_none() {
+        match found.ledger.history() {
+            Ok(history) => found.broken.extend(Broken::found_by_checker(&check(&history))),
+            Err(why) => breaks(&mut found, "harness", why.to_string()),
+        }
+    }
+    found
+}
+
+/// An error is one of opening or of the first look: the store refuses.
+fn resolve_and_judge(subject: &Subject<'_>, desk: &Desk, found: &mut Examined) -> Result<u64, Error> {
+    let engine = engine(subject.folder, MEMORY)?;
+    let store = builder().open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
+    let (beside, rows) = (store.keyspace(BESIDE)?, store.keyspace(ROWS)?);
+    store.resolve_orphans()?;
+    {
+        let mut ledger = desk.ledger();
+        let settled = ledger.settle(&*engine, &rows)?;
+        found.unanswered = settled.committed as u64;
+        found.broken.extend(settled.lost);
+        if let Some(hole) = ledger.lost_in_the_middle(subject.told) {
+            breaks(found, "I2 a prefix survives", hole);
+        }
+        found.settled = ledger.clone();
+    }
+    let mut client = Client {
+        store: &store,
+        engine: &*engine,
+        rows: rows.clone(),
+        session: u64::from(subject.life) * 1000,
+        life: subject.life,
+        dice: Dice::new(u64::from(subject.life)),
+        habits: Habits { durability: Durability::Sync, ..subject.habits },
+        sink: desk,
+        begun: 0,
+        beside: Some(beside),
+        skewed: 0,
+    };
+    let judged = client.observe(subject.workload);
+    let progress = client.touch_every_row();
+    drop(client);
+    if let Err(why) = judged {
+        breaks(found, "I8 workload", why.to_string());
+    }
+    match progress {
+        Ok(Ended::Committed) => {}
+        other => breaks(found, "I12 progress", format!("a transaction on every row: {other:?}")),
+    }
+    store.resolve_orphans()?;
+    if let Err(why) = store.close() {
+        breaks(found, "closes", why.to_string());
+    }
+    found.broken.extend(structure(engine.storage(), History::None)?);
+    Ok(digest(engine.storage(), rows.id())?)
+}
+
+fn open_and_digest(subject: &Subject<'_>) -> Result<u64, Error> {
+    let engine = engine(subject.folder, MEMORY)?;
+    let store: Store = builder().open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
+    let rows = store.keyspace(ROWS)?;
+    store.resolve_orphans()?;
+    store.close()?;
+    Ok(digest(engine.storage(), rows.id())?)
+}
+
+fn builder() -> Builder {
+    Store::builder().durability(Durability::Sync).conflict_slots(64)
+}
+
+fn breaks(found: &mut Examined, promise: &'static str, how: impl Into<String>) {
+    found.broken.push(Broken::new(promise, how));
+}

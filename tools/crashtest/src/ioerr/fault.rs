@@ -1,0 +1,139 @@
+//! What goes wrong below the store: one kind of system call on one kind of file, at its n-th time.
+//!
+//! `strace` does it, so nothing in the store or in RocksDB knows. It counts by thread: the n-th time of any of them.
+
+use std::fmt;
+use std::path::Path;
+use std::process::Command;
+use std::str::FromStr;
+
+/// The number of files of a kind that are watched; RocksDB numbers all its files from one.
+const FILES: u32 = 99;
+
+macro_rules! words {
+    ($(#[$about:meta])* $kind:ident { $($variant:ident $word:literal)* }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[allow(missing_docs)]
+        pub enum $kind { $($variant,)* }
+
+        impl $kind {
+            /// Its word in a case.
+            pub fn word(self) -> &'static str {
+                match self { $(Self::$variant => $word,)* }
+            }
+
+            fn of(word: &str) -> Option<Self> {
+                [$(Self::$variant,)*].into_iter().find(|one| one.word() == word)
+            }
+        }
+    };
+}
+
+words! {
+    /// Which calls fail.
+    Act { Write "write" Sync "sync" Rename "rename" Create "create" }
+}
+
+words! {
+    /// On which files.
+    File { Log "log" Table "table" Manifest "manifest" Current "current" Marker "marker" Folder "folder" }
+}
+
+words! {
+    /// With which error.
+    Errno { Eio "EIO" Enospc "ENOSPC" }
+}
+
+/// See the [module](self).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Which calls.
+    pub act: Act,
+    /// On which files.
+    pub file: File,
+    /// With which error.
+    pub errno: Errno,
+    /// At which time, counted from one.
+    pub nth: usize,
+    /// And at all later ones, too.
+    pub onwards: bool,
+}
+
+impl Fault {
+    /// Where faults are tried.
+    pub const PLACES: &[(Act, File)] = &[
+        (Act::Write, File::Log),
+        (Act::Sync, File::Log),
+        (Act::Write, File::Table),
+        (Act::Sync, File::Table),
+        (Act::Create, File::Log),
+        (Act::Create, File::Table),
+        (Act::Write, File::Manifest),
+        (Act::Sync, File::Manifest),
+        (Act::Rename, File::Current),
+        (Act::Rename, File::Marker),
+        (Act::Sync, File::Folder),
+    ];
+
+    /// Whether the store cannot go on after it: the log is what it lives by.
+    pub fn is_fatal(self) -> bool {
+        self.file == File::Log && matches!(self.act, Act::Write | Act::Sync)
+    }
+
+    /// A command under which the fault happens to a store in `folder`; what was done is noted in `notes`.
+    pub fn command(self, arguments: &[String], folder: &Path, notes: &Path) -> Command {
+        let calls = match self.act {
+            Act::Write => "write,pwrite64,writev,pwritev",
+            Act::Sync => "fsync,fdatasync",
+            Act::Rename => "rename,renameat,renameat2",
+            Act::Create => "openat",
+        };
+        let (errno, nth, onwards) = (self.errno.word(), self.nth, if self.onwards { "+" } else { "" });
+        let mut command = Command::new("strace");
+        command.args(["-f", "--seccomp-bpf", "-qqq", "-o"]).arg(notes);
+        for name in self.names() {
+            command.arg("-P").arg(folder.join(name));
+        }
+        command.arg("-e").arg(format!("trace={calls}"));
+        command.arg("-e").arg(format!("inject={calls}:error={errno}:when={nth}{onwards}"));
+        command.args(arguments);
+        command
+    }
+
+    fn names(self) -> Vec<String> {
+        let numbered = |name: fn(u32) -> String| (1..=FILES).map(name).collect();
+        match self.file {
+            File::Log => numbered(|number| format!("{number:06}.log")),
+            File::Table => numbered(|number| format!("{number:06}.sst")),
+            File::Manifest => numbered(|number| format!("MANIFEST-{number:06}")),
+            File::Current => numbered(|number| format!("{number:06}.dbtmp")),
+            File::Marker => vec!["PERCOLITE.new".into()],
+            File::Folder => vec![String::new()],
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { act, file, errno, nth, onwards } = self;
+        let onwards = if *onwards { "+" } else { "" };
+        write!(f, "{}.{}.{}.{nth}{onwards}", act.word(), file.word(), errno.word())
+    }
+}
+
+impl FromStr for Fault {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let words: Vec<&str> = text.split('.').collect();
+        let [act, file, errno, nth] = words.as_slice() else { return Err(()) };
+        Ok(Self {
+            act: Act::of(act).ok_or(())?,
+            file: File::of(file).ok_or(())?,
+            errno: Errno::of(errno).ok_or(())?,
+            nth: nth.trim_end_matches('+').parse().map_err(|_| ())?,
+            onwards: nth.ends_with('+'),
+        })
+    }
+}

@@ -1,0 +1,101 @@
+//! Clocks: one that all processes of a case share, and one that runs fast.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use percolite::runtime::{Joined, Parker, Runtime, System};
+use rustix::time::{ClockId, clock_gettime};
+
+/// The machine's monotonic clock in nanoseconds, which means the same in every process. No two readings are the same.
+#[derive(Debug, Default)]
+pub struct Clock(AtomicU64);
+
+impl Clock {
+    /// The time.
+    pub fn now(&self) -> u64 {
+        let time = clock_gettime(ClockId::Monotonic);
+        let nanos = Duration::new(
+            u64::try_from(time.tv_sec).unwrap_or_default(),
+            u32::try_from(time.tv_nsec).unwrap_or_default(),
+        );
+        let nanos = u64::try_from(nanos.as_nanos()).unwrap_or(u64::MAX);
+        let last = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |last| Some(nanos.max(last + 1)));
+        last.map_or(nanos, |last| nanos.max(last + 1))
+    }
+}
+
+/// The system, in a hurry: leases run out and the background wakes up `speed` times as often as in the world outside. The
+/// next life's clock may thus lie behind this one's, which the store has to put up with anyway.
+pub struct Fast {
+    system: System,
+    began: u64,
+    speed: u32,
+}
+
+impl Fast {
+    /// A system so many times as fast; 1 is the ordinary one.
+    pub fn new(speed: u32) -> Self {
+        let system = System::default();
+        let began = system.unix_millis();
+        Self { system, began, speed: speed.max(1) }
+    }
+}
+
+impl Runtime for Fast {
+    fn unix_millis(&self) -> u64 {
+        let passed = self.system.unix_millis().saturating_sub(self.began);
+        self.began.saturating_add(passed.saturating_mul(self.speed.into()))
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.system.elapsed().saturating_mul(self.speed)
+    }
+
+    fn random(&self) -> u64 {
+        self.system.random()
+    }
+
+    fn sleep(&self, duration: Duration) {
+        self.system.sleep(duration / self.speed);
+    }
+
+    fn parker(&self) -> Arc<dyn Parker> {
+        Arc::new(FastParker { parker: self.system.parker(), speed: self.speed })
+    }
+
+    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn Joined>> {
+        self.system.spawn(name, work)
+    }
+}
+
+struct FastParker {
+    parker: Arc<dyn Parker>,
+    speed: u32,
+}
+
+impl Parker for FastParker {
+    fn park(&self, at_most: Option<Duration>) {
+        self.parker.park(at_most.map(|at_most| at_most / self.speed));
+    }
+
+    fn unpark(&self) {
+        self.parker.unpark();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_readings_are_the_same_and_none_goes_back() {
+        let clock = Clock::default();
+        let mut last = 0;
+        for _ in 0..100_000 {
+            let now = clock.now();
+            assert!(now > last);
+            last = now;
+        }
+    }
+}

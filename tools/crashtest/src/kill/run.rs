@@ -1,0 +1,210 @@
+//! One case from its first life to its verdict.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use percolite::crashtest::{Mutant, Point};
+
+use super::Config;
+use super::case::Case;
+use super::judge::{Judged, judge};
+use super::life::{Fatal, Life, Visits};
+use super::parent::live;
+use super::scenario::{Step, steps};
+use crate::dice::Dice;
+use crate::ledger::Ledger;
+use crate::outcome::{Failure, Outcome};
+use crate::points::Place;
+use crate::violation::Broken;
+use crate::workload;
+
+/// Threads do as they like: a case whose point was not reached is tried again, with other choices, before that counts.
+const ATTEMPTS: u64 = 5;
+
+/// How often each point was met, by place.
+pub type Hits = BTreeMap<Place, BTreeMap<Point, u64>>;
+
+/// What came of a case.
+#[derive(Debug, Default)]
+pub struct Ran {
+    /// Its figures.
+    pub outcome: Outcome,
+    /// Where it died.
+    pub deaths: Hits,
+    /// Where it was.
+    pub visits: Hits,
+}
+
+/// Runs a case. A failure keeps the folder with the store as it died and as it was judged, the history and a log.
+///
+/// # Errors
+/// Those of the harness, not of the store.
+pub fn run_case(config: &Config, case: &Case) -> anyhow::Result<Ran> {
+    let folder = config.folder.join(case.to_string().replace([':', '/'], "-"));
+    let mut ran = Ran { outcome: Outcome::of("kill"), ..Ran::default() };
+    let mut broken = Vec::new();
+    for number in 0..ATTEMPTS {
+        if folder.exists() {
+            fs::remove_dir_all(&folder).context("an earlier run's folder")?;
+        }
+        fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        let mut this = Attempt { config, case, folder: &folder, number, ran: &mut ran, ledger: Ledger::default() };
+        match this.run()? {
+            Verdict::Missed => {}
+            Verdict::Judged(found) => {
+                broken = found;
+                ran.outcome.cases = 1;
+                break;
+            }
+        }
+    }
+    if ran.outcome.cases == 0 {
+        let how = format!("no life died at {} in {ATTEMPTS} attempts", case.point.name());
+        broken.push(Broken::new("harness: the table of points", how));
+    }
+    if broken.is_empty() {
+        fs::remove_dir_all(&folder).context("the case's folder")?;
+    } else {
+        let mutant = config.mutant.map(|mutant| format!(" --mutant {}", mutant.name())).unwrap_or_default();
+        let replay = format!("percolite-crashtest replay {case}{mutant}");
+        for one in &broken {
+            note_in(&folder.join("log.txt"), &one.to_string())?;
+        }
+        ran.outcome.failures.push(Failure { replay, broken, kept: Some(folder) });
+    }
+    Ok(ran)
+}
+
+enum Verdict {
+    /// A life did not die where it should have.
+    Missed,
+    /// What was found wrong.
+    Judged(Vec<Broken>),
+}
+
+struct Attempt<'a> {
+    config: &'a Config,
+    case: &'a Case,
+    folder: &'a Path,
+    number: u64,
+    ran: &'a mut Ran,
+    ledger: Ledger,
+}
+
+impl Attempt<'_> {
+    fn run(&mut self) -> anyhow::Result<Verdict> {
+        let mut dice = Dice::new(self.case.seed ^ (self.number << 56));
+        let (store, log) = (self.folder.join("store"), self.folder.join("log.txt"));
+        let steps = steps(self.case, &store, self.config.mutant.map(Mutant::name), &mut dice);
+        let lives = u32::try_from(steps.len()).unwrap_or_default();
+        let mut name = "";
+        let mut acknowledged = 0;
+        for mut step in steps {
+            if step.last && !self.find_last(&mut step, &log)? {
+                return Ok(Verdict::Missed);
+            }
+            let life = &step.life;
+            let heard = live(&self.config.program, life, &mut self.ledger, &log)?;
+            self.note(life, &heard.visits);
+            note_in(&log, &format!("{life:?}: {:?} after {}", heard.died, heard.acknowledged))?;
+            if !heard.broken.is_empty() {
+                self.keep_history()?;
+                return Ok(Verdict::Judged(heard.broken));
+            }
+            let Some(at) = heard.died.filter(|at| life.fatal.contains(at) && heard.acknowledged >= step.least) else {
+                return Ok(Verdict::Missed);
+            };
+            if step.wanted {
+                self.ran
+                    .outcome
+                    .figures
+                    .entry("acknowledged before the kill".into())
+                    .or_default()
+                    .push(to_f64(heard.acknowledged));
+            }
+            if let Some(point) = Point::named(&at.point) {
+                *self.ran.deaths.entry(life.protocol.place()).or_default().entry(point).or_default() += 1;
+            }
+            acknowledged += heard.acknowledged;
+            name = workload::named(&life.workload).map_or("", |workload| workload.name());
+        }
+        let workload = workload::named(name).context("no such workload")?;
+        copy(&store, &self.folder.join("as-it-died"))?;
+        let ledger = std::mem::take(&mut self.ledger);
+        let Judged { broken, unanswered, locks, recovery_ms, ledger } =
+            judge(store, *self.case, workload, ledger, lives);
+        self.ledger = ledger;
+        let outcome = &mut self.ran.outcome;
+        outcome.transactions += self.ledger.entries().count() as u64;
+        outcome.acknowledged += acknowledged;
+        outcome.unanswered += unanswered;
+        outcome.figures.entry("locks left".into()).or_default().push(to_f64(locks));
+        outcome.figures.entry("recovery milliseconds".into()).or_default().push(recovery_ms);
+        if !broken.is_empty() {
+            self.keep_history()?;
+        }
+        Ok(Verdict::Judged(broken))
+    }
+
+    /// Lives the life without a kill on a copy of the store, and says which visit was the last; the answer is whether there
+    /// was any. The next attempt is content with an earlier one.
+    fn find_last(&mut self, step: &mut Step, log: &Path) -> anyhow::Result<bool> {
+        let folder = self.folder.join("dry");
+        if folder.exists() {
+            fs::remove_dir_all(&folder)?;
+        }
+        if step.life.folder.exists() {
+            copy(&step.life.folder, &folder)?;
+        }
+        let life = Life { folder: folder.clone(), fatal: Vec::new(), ..step.life.clone() };
+        let heard = live(&self.config.program, &life, &mut Ledger::default(), log)?;
+        self.note(&life, &heard.visits);
+        fs::remove_dir_all(&folder).context("the folder of a run without a kill")?;
+        let visits = heard.visits.get(self.case.point.name()).copied().unwrap_or_default();
+        let visit = visits.saturating_sub(visits * self.number / ATTEMPTS);
+        step.life.fatal = vec![Fatal { point: self.case.point.name().into(), visit }];
+        Ok(visit > 0)
+    }
+
+    fn note(&mut self, life: &Life, visits: &Visits) {
+        for (name, count) in visits {
+            *self.ran.outcome.visits.entry(name.clone()).or_default() += count;
+            if let Some(point) = Point::named(name) {
+                *self.ran.visits.entry(life.protocol.place()).or_default().entry(point).or_default() += count;
+            }
+        }
+    }
+
+    fn keep_history(&self) -> anyhow::Result<()> {
+        let mut file = BufWriter::new(File::create(self.folder.join("history.jsonl")).context("the history")?);
+        self.ledger.lines().try_for_each(|line| line.write(&mut file)).context("the history")?;
+        file.flush().context("the history")
+    }
+}
+
+fn note_in(log: &Path, line: &str) -> anyhow::Result<()> {
+    let mut log = File::options().create(true).append(true).open(log).context("the log")?;
+    writeln!(log, "{line}").context("the log")
+}
+
+#[allow(clippy::cast_precision_loss)]
+fn to_f64(count: u64) -> f64 {
+    count as f64
+}
+
+fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(to).with_context(|| to.display().to_string())?;
+    for entry in fs::read_dir(from).with_context(|| from.display().to_string())? {
+        let entry = entry?;
+        let target: PathBuf = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy(&entry.path(), &target)?;
+        } else {
+            fs::copy(entry.path(), target)?;
+        }
+    }
+    Ok(())
+}

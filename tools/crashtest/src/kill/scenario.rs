@@ -1,0 +1,281 @@
+//! What a store has to live through so that it can be killed at a point.
+//!
+//! A point in a commit is reached by committing. A point in recovery needs something to recover from: an earlier life, killed
+//! with locks left behind. What happens once in a life, such as opening, is met a second time by dying there twice. In the
+//! end every store is killed once more while it recovers: two crashes in a row have found what one did not, in others.
+
+use std::path::Path;
+
+use percolite::crashtest::Point;
+
+use super::case::{Case, Durability, Nth, Protocol};
+use super::life::{Fatal, Life};
+use crate::dice::Dice;
+use crate::workload::{self, Workload};
+
+/// More than any life gets done.
+const ENDLESS: u64 = 100_000;
+
+/// One life, and whether the visit that it dies at is still to be found out.
+#[derive(Debug)]
+pub struct Step {
+    /// The life.
+    pub life: Life,
+    /// Whether it dies at the last visit of its point, which a run without a kill has to find.
+    pub last: bool,
+    /// How many acknowledged commits it must have to count.
+    pub least: u64,
+    /// Whether this is where the case wants it to die.
+    pub wanted: bool,
+}
+
+/// How a point is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// By clients at work, again and again.
+    Working,
+    /// By creating the store.
+    Creating,
+    /// By closing it.
+    Closing,
+    /// By opening it, once in a life.
+    Opening,
+    /// By recovering from an earlier life, once in a life.
+    RecoveringOnce,
+    /// By recovering from an earlier life, for every lock.
+    Recovering,
+}
+
+fn way(point: Point) -> Way {
+    use Point as P;
+    match point {
+        P::CreateBefore | P::CreateDone => Way::Creating,
+        P::CloseSynced | P::CloseDone => Way::Closing,
+        P::OpenBefore | P::OpenLeased | P::OpenScanned | P::SweepDone => Way::Opening,
+        P::SafePointBefore | P::SafePointDurable | P::ForgetBetween => Way::RecoveringOnce,
+        P::ResolveLockSeen
+        | P::ResolveVerdict
+        | P::ResolveBeforeBack
+        | P::ResolvePrimaryBack
+        | P::ResolveBeforeForward
+        | P::ResolveDone
+        | P::SweepBetween => Way::Recovering,
+        _ => Way::Working,
+    }
+}
+
+/// The lives of a case, the last of which is not judged but killed in recovery.
+pub fn steps(case: &Case, folder: &Path, mutant: Option<&str>, dice: &mut Dice) -> Vec<Step> {
+    let mut plan = Plan::new(case, folder, mutant, dice);
+    let times = match case.nth {
+        Nth::First => 1,
+        Nth::Second => 2,
+        Nth::Last => 3,
+    };
+    match way(case.point) {
+        Way::Working => {
+            plan.drop_among_orphans();
+            let after = plan.some_acknowledgements();
+            let life = Life { after, transactions: ENDLESS, ..plan.life(true) };
+            plan.at_nth_visit(life);
+        }
+        Way::Recovering => {
+            plan.leave_orphans();
+            let life = plan.life(true);
+            plan.at_nth_visit(life);
+        }
+        Way::Creating => {
+            (0..times).for_each(|_| plan.once());
+            plan.leave_something();
+        }
+        Way::Closing => (0..times).for_each(|_| plan.once()),
+        Way::Opening => {
+            for _ in 0..times {
+                plan.leave_something();
+                plan.once();
+            }
+        }
+        Way::RecoveringOnce => {
+            for _ in 0..times {
+                plan.leave_orphans();
+                plan.once();
+            }
+        }
+    }
+    plan.recover();
+    plan.steps
+}
+
+struct Plan<'a> {
+    case: &'a Case,
+    common: Life,
+    dice: &'a mut Dice,
+    steps: Vec<Step>,
+}
+
+impl<'a> Plan<'a> {
+    fn new(case: &'a Case, folder: &Path, mutant: Option<&str>, dice: &'a mut Dice) -> Self {
+        use Point as P;
+        let workload = workload_for(case.point, dice);
+        let large = workload.name() == workload::LARGE.name();
+        let common = Life {
+            folder: folder.into(),
+            number: 0,
+            seed: 0,
+            protocol: case.protocol,
+            durability: case.durability,
+            workload: workload.name().into(),
+            clients: 3 + dice.below(3) as u64,
+            transactions: match (case.point, case.durability) {
+                _ if large => 10,
+                // The background has to come round a few times.
+                (P::CollectBefore | P::CollectDone | P::KeyspaceDropped | P::KeyspaceErased, Durability::Buffered) => {
+                    800
+                }
+                (P::LeaseBefore | P::LeaseDurable, Durability::Buffered) => 800,
+                (P::CollectBefore | P::CollectDone | P::KeyspaceDropped | P::KeyspaceErased, Durability::Sync) => 80,
+                _ => 40,
+            },
+            fatal: Vec::new(),
+            after: 0,
+            drops: match case.point {
+                P::KeyspaceCreated | P::KeyspaceDropped | P::KeyspaceErased => 6,
+                _ => [0, 0, 20][dice.below(3)],
+            },
+            speed: match case.point {
+                P::LeaseBefore | P::LeaseDurable => 500,
+                P::CollectBefore | P::CollectDone | P::KeyspaceDropped | P::KeyspaceErased => 50,
+                _ => [1, 1, 50][dice.below(3)],
+            },
+            sweep: true,
+            write_buffer_bytes: dice.one_in(3).then_some(256 << 10),
+            long_values: [0, 2, 8][dice.below(3)],
+            conflict_slots: [4, 4096][dice.below(2)],
+            mutant: mutant.map(str::to_owned),
+        };
+        Self { case, common, dice, steps: Vec::new() }
+    }
+
+    /// A life at which the case's point, or another, is still to be set.
+    fn life(&mut self, wanted: bool) -> Life {
+        let number = u32::try_from(self.steps.len()).unwrap_or_default();
+        let fatal = if wanted { vec![fatal(self.case.point, 1)] } else { Vec::new() };
+        Life { number, seed: self.dice.bits(), fatal, ..self.common.clone() }
+    }
+
+    fn some_acknowledgements(&mut self) -> u64 {
+        let large = self.common.workload == workload::LARGE.name();
+        1 + self.dice.below(if large { 3 } else { 40 }) as u64
+    }
+
+    /// A life that dies at the visit that the case asks for.
+    fn at_nth_visit(&mut self, mut life: Life) {
+        let last = self.case.nth == Nth::Last;
+        let least = if last { life.after.min(1) } else { life.after };
+        if last {
+            // The run without a kill must come to an end, and counts all visits.
+            (life.after, life.transactions) = (0, self.common.transactions);
+        } else if self.case.nth == Nth::Second {
+            life.fatal = vec![fatal(self.case.point, 2)];
+        }
+        self.steps.push(Step { life, last, least, wanted: true });
+    }
+
+    /// A life that dies at its first visit of the case's point.
+    fn once(&mut self) {
+        let life = self.life(true);
+        self.steps.push(Step { life, last: false, least: 0, wanted: true });
+    }
+
+    /// Lives that leave rows locked whose primary may lie in the keyspace beside, and lives that drop it before anybody has
+    /// asked there: a store that gives its space back then forgets how those transactions ended.
+    fn drop_among_orphans(&mut self) {
+        let large = self.common.workload == workload::LARGE.name();
+        if !large || !matches!(self.case.point, Point::KeyspaceDropped | Point::KeyspaceErased) {
+            return;
+        }
+        for _ in 0..3 {
+            let drops = std::mem::take(&mut self.common.drops);
+            self.dies_at_work(Protocol::TwoPhase, &[Point::CommitBetween]);
+            self.common.drops = drops;
+            let fatal = vec![fatal(Point::SweepDone, 1)];
+            let life = self.life(false);
+            let life = Life { fatal, clients: 1, transactions: 6, drops: 1, speed: 500, sweep: false, ..life };
+            self.steps.push(Step { life, last: false, least: 0, wanted: false });
+        }
+    }
+
+    /// A life that dies at work.
+    fn leave_something(&mut self) {
+        if self.case.protocol == Protocol::TwoPhase {
+            return self.leave_orphans();
+        }
+        let points = [Point::BatchWritten, Point::BatchPublished, Point::CommitDone, Point::CommitTs];
+        self.dies_at_work(self.case.protocol, &points);
+    }
+
+    /// A life that dies with rows locked. That takes two phases, also where the case's own lives go on in one.
+    fn leave_orphans(&mut self) {
+        let points: &[Point] = match self.case.point {
+            Point::ResolveBeforeForward => &[Point::CommitPrimary],
+            Point::ResolvePrimaryBack => &[Point::PrewritePrimary, Point::PrewriteAll],
+            _ => &[Point::PrewritePrimary, Point::PrewriteAll, Point::CommitPrimary],
+        };
+        self.dies_at_work(Protocol::TwoPhase, points);
+    }
+
+    fn dies_at_work(&mut self, protocol: Protocol, points: &[Point]) {
+        let point = *self.dice.pick(points).unwrap_or(&points[0]);
+        let after = self.some_acknowledgements();
+        let life = Life { protocol, after, transactions: ENDLESS, fatal: vec![fatal(point, 1)], ..self.life(false) };
+        self.steps.push(Step { life, last: false, least: after, wanted: false });
+    }
+
+    /// A life that dies in recovery, wherever it comes first.
+    fn recover(&mut self) {
+        use Point as P;
+        const EARLY: [Point; 10] = [
+            P::OpenLeased,
+            P::OpenScanned,
+            P::ResolveLockSeen,
+            P::ResolveVerdict,
+            P::ResolvePrimaryBack,
+            P::ResolveBeforeForward,
+            P::ResolveDone,
+            P::SweepBetween,
+            P::SweepDone,
+            P::OpenBefore,
+        ];
+        const LATE: [Point; 3] = [P::SafePointBefore, P::SafePointDurable, P::ForgetBetween];
+        // What is to come once nothing is left to resolve lies behind the first end of the sweep.
+        let late = self.dice.one_in(4);
+        let point = *self.dice.pick(if late { &LATE } else { &EARLY }).unwrap_or(&P::SweepDone);
+        let fatal = vec![fatal(point, 1), fatal(P::SweepDone, if late { 2 } else { 1 }), fatal(P::CloseSynced, 1)];
+        // Without a sweep the clients meet the locks.
+        let sweep = late || self.dice.one_in(2);
+        let life = Life { fatal, sweep, transactions: 10, ..self.life(false) };
+        self.steps.push(Step { life, last: false, least: 0, wanted: false });
+    }
+}
+
+fn fatal(point: Point, visit: u64) -> Fatal {
+    Fatal { point: point.name().into(), visit }
+}
+
+fn workload_for(point: Point, dice: &mut Dice) -> &'static dyn Workload {
+    use Point as P;
+    match point {
+        // More rows than are changed at once.
+        P::PrewriteBetween | P::PrewriteConflict | P::CommitBetween | P::RollBackBetween => return workload::LARGE,
+        P::KeyspaceErased => return workload::LARGE,
+        P::KeyspaceDropped if dice.one_in(2) => return workload::LARGE,
+        P::CollectBefore | P::CollectDone => {
+            if let Some(deletes) = workload::named(["set", "index"][dice.below(2)]) {
+                return deletes;
+            }
+        }
+        _ if dice.one_in(8) => return workload::LARGE,
+        _ => {}
+    }
+    *dice.pick(workload::ALL).unwrap_or(&workload::LARGE)
+}

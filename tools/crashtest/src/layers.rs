@@ -1,0 +1,80 @@
+//! The layers of the harness, cheapest first.
+
+use crate::order::Order;
+use crate::outcome::Outcome;
+#[cfg(feature = "rocks")]
+use crate::{ioerr, kill, powercut, walsweep};
+use crate::sim;
+
+/// See the [module](self).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Layer {
+    /// Seeded simulation in memory.
+    Sim,
+    /// SIGKILL at named points.
+    #[cfg(feature = "rocks")]
+    Kill,
+    /// Logs cut at every byte.
+    #[cfg(feature = "rocks")]
+    Walsweep,
+    /// Errors of the disk.
+    #[cfg(feature = "rocks")]
+    Ioerr,
+    /// Power cuts.
+    #[cfg(feature = "rocks")]
+    Powercut,
+}
+
+impl Layer {
+    /// All of them.
+    pub const ALL: &'static [Self] = &[
+        Self::Sim,
+        #[cfg(feature = "rocks")]
+        Self::Kill,
+        #[cfg(feature = "rocks")]
+        Self::Walsweep,
+        #[cfg(feature = "rocks")]
+        Self::Ioerr,
+        #[cfg(feature = "rocks")]
+        Self::Powercut,
+    ];
+
+    /// Its name, which is also its command and begins the names of its cases.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sim => "sim",
+            #[cfg(feature = "rocks")]
+            Self::Kill => "kill",
+            #[cfg(feature = "rocks")]
+            Self::Walsweep => "walsweep",
+            #[cfg(feature = "rocks")]
+            Self::Ioerr => "ioerr",
+            #[cfg(feature = "rocks")]
+            Self::Powercut => "powercut",
+        }
+    }
+
+    /// The layer that a case belongs to.
+    pub fn of_case(case: &str) -> Option<Self> {
+        let (name, _) = case.split_once(':')?;
+        Self::ALL.iter().copied().find(|layer| layer.name() == name)
+    }
+
+    /// Does what it is asked to do.
+    ///
+    /// # Errors
+    /// When it cannot, for reasons that have nothing to do with the store.
+    pub fn run(self, order: &Order) -> anyhow::Result<Outcome> {
+        match self {
+            Self::Sim => sim::campaign::run(order),
+            #[cfg(feature = "rocks")]
+            Self::Kill => kill::run(order),
+            #[cfg(feature = "rocks")]
+            Self::Walsweep => walsweep::run(order),
+            #[cfg(feature = "rocks")]
+            Self::Ioerr => ioerr::run(order),
+            #[cfg(feature = "rocks")]
+            Self::Powercut => powercut::run(order),
+        }
+    }
+}

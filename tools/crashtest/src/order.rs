@@ -1,0 +1,166 @@
+//! What a layer over a real disk is asked to do, and the parts of it that all such layers share: how long it goes on, which
+//! single case is repeated, where a failure is kept.
+
+use std::fs;
+use std::io::{BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use percolite::crashtest::Mutant;
+
+use crate::ledger::Ledger;
+use crate::outcome::{Failure, Outcome};
+use crate::violation::Broken;
+
+/// See the [module](self).
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Order {
+    /// The small run that CI makes.
+    #[arg(long)]
+    pub quick: bool,
+    /// Begin no further case after this time, as in `90s`, `10m` or `4h`; until then go on.
+    #[arg(long = "for", value_parser = duration)]
+    pub time: Option<Duration>,
+    /// The first seed.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Repeat this case only.
+    #[arg(long)]
+    pub case: Option<String>,
+    /// Switch a known mistake on.
+    #[arg(long, hide = true, value_parser = mutant)]
+    pub mutant: Option<Mutant>,
+    /// End with the first failure.
+    #[arg(long)]
+    pub stop: bool,
+    /// Write the outcome to this file, as JSON.
+    #[arg(long)]
+    pub json: Option<PathBuf>,
+}
+
+impl Order {
+    /// The small run, from the first seed.
+    pub fn quick() -> Self {
+        Self { quick: true, seed: 1, ..Self::default() }
+    }
+
+    /// The command that repeats a case.
+    pub fn replay(&self, case: &str) -> String {
+        let mutant = self.mutant.map(|mutant| format!(" --mutant {}", mutant.name())).unwrap_or_default();
+        format!("percolite-crashtest replay {case}{mutant}")
+    }
+
+    /// When to stop.
+    pub fn clock(&self) -> Clock {
+        Clock { began: Instant::now(), limit: self.time }
+    }
+
+    /// Whether a run that has come so far is over.
+    pub fn is_enough(&self, outcome: &Outcome) -> bool {
+        self.stop && !outcome.failures.is_empty()
+    }
+}
+
+/// Measures a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    began: Instant,
+    limit: Option<Duration>,
+}
+
+impl Clock {
+    /// Whether there is time for another case. A run without a limit ends after its `enough` cases, one with a limit goes on.
+    pub fn allows(&self, done: u64, enough: u64) -> bool {
+        self.limit.map_or(done < enough, |limit| self.began.elapsed() < limit)
+    }
+
+    /// Since the beginning, in seconds.
+    pub fn seconds(&self) -> f64 {
+        self.began.elapsed().as_secs_f64()
+    }
+}
+
+/// Reads a time.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len()));
+    let seconds = match unit {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return Err(format!("{text:?} is no time: write 90s, 10m or 4h")),
+    };
+    let number: u64 = number.parse().map_err(|_| format!("{text:?} is no time: write 90s, 10m or 4h"))?;
+    Ok(Duration::from_secs(number.saturating_mul(seconds)))
+}
+
+/// Reads the name of a mutant.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn mutant(name: &str) -> Result<Mutant, String> {
+    Mutant::named(name).ok_or_else(|| format!("there is no mutant {name:?}"))
+}
+
+/// Keeps what shows a failure: the store's folder, the history, and what was broken.
+pub fn keep(order: &Order, case: &str, folder: &Path, ledger: Option<&Ledger>, broken: Vec<Broken>) -> Failure {
+    let name: String = case.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    let kept = std::env::temp_dir().join("percolite-crashtest").join(name);
+    let write = || {
+        let _ = fs::remove_dir_all(&kept);
+        copy_folder(folder, &kept.join("store"))?;
+        if let Some(ledger) = ledger {
+            let mut history = BufWriter::new(fs::File::create(kept.join("history.jsonl"))?);
+            for line in ledger.lines() {
+                line.write(&mut history)?;
+            }
+            history.flush()?;
+        }
+        let text: Vec<String> = broken.iter().map(ToString::to_string).collect();
+        fs::write(kept.join("broken.txt"), text.join("\n"))
+    };
+    let kept = write().is_ok().then_some(kept);
+    Failure { replay: order.replay(case), broken, kept }
+}
+
+/// Copies the files of a folder, which may be written to meanwhile, and of the folders in it.
+///
+/// # Errors
+/// Those of copying.
+pub fn copy_folder(from: &Path, to: &Path) -> std::io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            copy_folder(&entry.path(), &to.join(entry.file_name()))?;
+        } else {
+            fs::copy(entry.path(), to.join(entry.file_name()))?;
+        }
+    }
+    Ok(())
+}
+
+/// A folder for stores that need no disk: in memory where the machine has such a place.
+///
+/// # Errors
+/// Those of creating it.
+pub fn scratch() -> std::io::Result<tempfile::TempDir> {
+    let memory = PathBuf::from("/dev/shm");
+    let place = if memory.is_dir() { memory } else { std::env::temp_dir() };
+    tempfile::Builder::new().prefix("percolite-crashtest-").tempdir_in(&place).or_else(|_| tempfile::tempdir())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_with_their_unit() {
+        assert_eq!(duration("90"), Ok(Duration::from_secs(90)));
+        assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
+        assert_eq!(duration("4h"), Ok(Duration::from_secs(14400)));
+        assert!(duration("4 weeks").is_err());
+    }
+}

@@ -1,0 +1,210 @@
+//! The pipe from a process that will be killed to the one that judges: one JSON line for each thing that happened.
+//!
+//! A line is handed to the kernel before the thing goes on, so that whatever the process did, the judge has heard of it
+//! first: a commit is entered before it is asked for, an answer before the client does anything else.
+
+use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::client::Sink;
+use crate::desk::first_tick;
+use crate::history::Outcome;
+use crate::ledger::{Answer, Entry, Ledger};
+
+/// How often to look whether something was heard.
+const POLL: Duration = Duration::from_millis(1);
+
+/// What a process says.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Event {
+    /// The store is open.
+    Ready,
+    /// See [`Sink::asked`].
+    Asked(u64, Box<Entry>),
+    /// See [`Sink::answered`].
+    Answered(u64, Answer),
+    /// Everything at or below survives a power cut.
+    Durable(u64),
+    /// A client met an error that is no conflict.
+    Failed(Call),
+    /// A call was made after that.
+    Called(Call),
+    /// All that was to be done is done.
+    Done,
+}
+
+/// A call and its answer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Call {
+    /// Which call.
+    pub call: String,
+    /// The kind of error, or `Ok`.
+    pub kind: String,
+    /// What it says.
+    pub text: String,
+}
+
+/// The end of the pipe that clients write into.
+#[derive(Debug)]
+pub struct PipeSink {
+    ticks: AtomicU64,
+}
+
+impl PipeSink {
+    /// The only one of this process.
+    pub fn new(life: u32) -> Self {
+        Self { ticks: AtomicU64::new(first_tick(life)) }
+    }
+
+    /// Says something. Where nobody listens any more the process has no reason to go on.
+    pub fn say(&self, event: &Event) {
+        let said = serde_json::to_vec(event).map_err(io::Error::from).and_then(|mut line| {
+            line.push(b'\n');
+            let mut out = io::stdout().lock();
+            out.write_all(&line)?;
+            out.flush()
+        });
+        if said.is_err() {
+            std::process::exit(3);
+        }
+    }
+}
+
+impl Sink for PipeSink {
+    fn now(&self) -> u64 {
+        self.ticks.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    fn number(&self) -> u64 {
+        self.now()
+    }
+
+    fn asked(&self, number: u64, entry: Entry) {
+        self.say(&Event::Asked(number, Box::new(entry)));
+    }
+
+    fn answered(&self, number: u64, answer: Answer) {
+        self.say(&Event::Answered(number, answer));
+    }
+}
+
+/// What was heard from a process.
+#[derive(Debug, Default)]
+pub struct Heard {
+    /// The ledger of all lives.
+    pub ledger: Ledger,
+    /// Whether the store was open.
+    pub ready: bool,
+    /// The newest word on what is durable.
+    pub durable_ts: u64,
+    /// Errors that clients met.
+    pub failed: Vec<Call>,
+    /// What was answered after an error.
+    pub called: Vec<Call>,
+    /// Whether all was done.
+    pub done: bool,
+    /// Whether what it says about commits no longer counts.
+    pub deaf: bool,
+    /// When something was heard last.
+    last: Option<Instant>,
+}
+
+impl Heard {
+    fn hear(&mut self, event: Event) {
+        match event {
+            Event::Ready => self.ready = true,
+            Event::Asked(number, entry) => self.ledger.asked(number, *entry),
+            Event::Answered(_, Answer { outcome: Outcome::Committed, .. }) | Event::Durable(_) if self.deaf => {}
+            Event::Answered(number, answer) => self.ledger.answered(number, answer),
+            Event::Durable(ts) => self.durable_ts = self.durable_ts.max(ts),
+            Event::Failed(call) => self.failed.push(call),
+            Event::Called(call) => self.called.push(call),
+            Event::Done => self.done = true,
+        }
+        self.last = Some(Instant::now());
+    }
+}
+
+/// A process that is listened to. It is killed when this is dropped.
+#[derive(Debug)]
+pub struct Listener {
+    child: Child,
+    heard: Arc<Mutex<Heard>>,
+    ear: Option<JoinHandle<()>>,
+}
+
+impl Listener {
+    /// Starts a process and listens; what it says goes into `ledger`.
+    ///
+    /// # Errors
+    /// Those of starting it.
+    pub fn start(mut command: Command, ledger: Ledger) -> io::Result<Self> {
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+        let heard = Arc::new(Mutex::new(Heard { ledger, last: Some(Instant::now()), ..Heard::default() }));
+        let (pipe, hears) = (child.stdout.take(), Arc::clone(&heard));
+        let ear = std::thread::spawn(move || {
+            let lines = pipe.into_iter().flat_map(|pipe| BufReader::with_capacity(1 << 16, pipe).lines());
+            // A line that was cut short by the process's end says nothing.
+            for event in lines.map_while(Result::ok).filter_map(|line| serde_json::from_str(&line).ok()) {
+                lock(&hears).hear(event);
+            }
+        });
+        Ok(Self { child, heard, ear: Some(ear) })
+    }
+
+    /// What was heard so far.
+    pub fn heard(&self) -> MutexGuard<'_, Heard> {
+        lock(&self.heard)
+    }
+
+    /// Waits until something holds or the process has ended; false if it was silent for so long.
+    pub fn wait(&mut self, silence: Duration, holds: impl Fn(&Heard) -> bool) -> bool {
+        loop {
+            {
+                let heard = self.heard();
+                if holds(&heard) {
+                    return true;
+                }
+                if heard.last.is_some_and(|last| last.elapsed() > silence) {
+                    return false;
+                }
+            }
+            if self.child.try_wait().ok().flatten().is_some() {
+                return true;
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// Kills the process, if it still lives, and gives all that was heard, to the last line.
+    pub fn end(mut self) -> (Heard, Option<ExitStatus>) {
+        let status = self.kill();
+        let heard = std::mem::take(&mut *lock(&self.heard));
+        (heard, status)
+    }
+
+    fn kill(&mut self) -> Option<ExitStatus> {
+        let _ = self.child.kill();
+        let status = self.child.wait().ok();
+        if let Some(ear) = self.ear.take() {
+            let _ = ear.join();
+        }
+        status
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,213 @@
+//! Where each point of the store can occur, and whether a run was there.
+//!
+//! The table in `points.txt` is written by hand, because it is a claim: that the harness knows the store's code. A run is held
+//! against it in both directions. A point that should have been hit and was not means that the run tried less than it
+//! says; a point that was hit where the table says it cannot be means that somebody has misunderstood the store.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use anyhow::{Context as _, bail};
+use comfy_table::{ContentArrangement, Table, presets};
+use percolite::crashtest::Point;
+
+use crate::outcome::Outcome;
+use crate::violation::Broken;
+
+const TABLE: &str = include_str!("../points.txt");
+
+/// Where a point can occur: a layer, and how the store is used there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Place {
+    /// Simulated, one process.
+    SimEmbedded,
+    /// Simulated, several processes that share an engine.
+    SimShared,
+    /// Killed, with transactions that commit in one phase where they can.
+    KillAuto,
+    /// Killed, with transactions that commit in two phases.
+    KillTwoPhase,
+}
+
+impl Place {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::SimEmbedded, Self::SimShared, Self::KillAuto, Self::KillTwoPhase];
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::SimEmbedded => "sim, embedded",
+            Self::SimShared => "sim, shared",
+            Self::KillAuto => "kill, auto",
+            Self::KillTwoPhase => "kill, two-phase",
+        })
+    }
+}
+
+/// One line of the table.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The point.
+    pub point: Point,
+    /// Where it can occur.
+    pub places: Vec<Place>,
+    /// Why not everywhere, or nothing.
+    pub why_not: &'static str,
+}
+
+/// What a run has missed, and where it should not have been.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Gaps {
+    /// Expected, and not hit.
+    pub missed: Vec<(Place, Point)>,
+    /// Hit, and not expected.
+    pub unexpected: Vec<(Place, Point)>,
+}
+
+impl Gaps {
+    /// The same, as broken promises of the harness.
+    pub fn broken(&self) -> Vec<Broken> {
+        let missed = self.missed.iter().map(|(place, point)| format!("{} was never hit ({place})", point.name()));
+        let unexpected =
+            self.unexpected.iter().map(|(place, point)| format!("{} cannot be hit ({place})", point.name()));
+        missed.chain(unexpected).map(|how| Broken::new("harness: the table of points", how)).collect()
+    }
+}
+
+/// The table, in the order of its lines.
+///
+/// # Errors
+/// A line that makes no sense, a point that is missing, unknown or there twice.
+pub fn table() -> anyhow::Result<Vec<Entry>> {
+    let lines = TABLE.lines().filter(|line| !line.starts_with('#') && !line.trim().is_empty());
+    let entries = lines.map(|line| entry(line).with_context(|| line.to_owned())).collect::<anyhow::Result<Vec<_>>>()?;
+    for point in Point::ALL {
+        let count = entries.iter().filter(|entry| entry.point == *point).count();
+        if count != 1 {
+            bail!("points.txt has {} {count} times", point.name());
+        }
+    }
+    Ok(entries)
+}
+
+fn entry(line: &'static str) -> anyhow::Result<Entry> {
+    let (name, rest) = word(line);
+    let point = Point::named(name).context("there is no such point")?;
+    let ((embedded, rest), mut places) = (word(rest), Vec::new());
+    let (shared, rest) = word(rest);
+    let (kill, why_not) = word(rest);
+    for (told, place) in [(embedded, Place::SimEmbedded), (shared, Place::SimShared)] {
+        match told {
+            "yes" => places.push(place),
+            "-" => {}
+            _ => bail!("neither `yes` nor `-`: {told}"),
+        }
+    }
+    for told in kill.split(',').filter(|told| *told != "-") {
+        places.push(match told {
+            "auto" => Place::KillAuto,
+            "two-phase" => Place::KillTwoPhase,
+            _ => bail!("no protocol: {told}"),
+        });
+    }
+    if places.len() < 4 && why_not.trim().is_empty() {
+        bail!("it does not say why not");
+    }
+    Ok(Entry { point, places, why_not: why_not.trim() })
+}
+
+/// The first word, and what follows.
+fn word(text: &str) -> (&str, &str) {
+    let text = text.trim_start();
+    text.split_once(' ').unwrap_or((text, ""))
+}
+
+/// Holds a run against the table: `hits` says where it was, and how often at which point. Places that are not in it were not
+/// tried, and nothing is expected there.
+///
+/// # Errors
+/// Those of [`table`].
+pub fn gaps(hits: &BTreeMap<Place, BTreeMap<Point, u64>>) -> anyhow::Result<Gaps> {
+    let mut gaps = Gaps::default();
+    for Entry { point, places, .. } in table()? {
+        for (place, hits) in hits {
+            let (expected, hit) = (places.contains(place), hits.get(&point).is_some_and(|count| *count > 0));
+            match (expected, hit) {
+                (true, false) => gaps.missed.push((*place, point)),
+                (false, true) => gaps.unexpected.push((*place, point)),
+                _ => {}
+            }
+        }
+    }
+    Ok(gaps)
+}
+
+/// Holds the visits of all layers against the table.
+///
+/// # Errors
+/// Those of [`table`].
+pub fn gaps_of(layers: &[Outcome]) -> anyhow::Result<Vec<String>> {
+    let mut hits: BTreeMap<Place, BTreeMap<Point, u64>> = BTreeMap::new();
+    for (place, points) in layers.iter().flat_map(|layer| &layer.visits) {
+        let Some(place) = Place::ALL.into_iter().find(|known| known.to_string() == *place) else { continue };
+        for (point, count) in points.iter().filter_map(|(name, count)| Some((Point::named(name)?, *count))) {
+            *hits.entry(place).or_default().entry(point).or_default() += count;
+        }
+    }
+    Ok(gaps(&hits)?.broken().into_iter().map(|broken| broken.how).collect())
+}
+
+/// `percolite-crashtest points`: every point, its promise, and where it can occur.
+#[derive(Debug, clap::Args)]
+pub struct PointsArgs {}
+
+impl PointsArgs {
+    /// Prints the table.
+    ///
+    /// # Errors
+    /// Those of [`table`].
+    pub fn run(&self) -> anyhow::Result<()> {
+        let mut shown = Table::new();
+        shown.load_preset(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
+        shown.set_header(["point", "promise", "where", "why not everywhere"]);
+        for Entry { point, places, why_not } in table()? {
+            let places: Vec<String> = places.iter().map(Place::to_string).collect();
+            shown.add_row([point.name(), point.text(), &places.join("\n"), why_not]);
+        }
+        println!("{shown}");
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_has_every_point_once_and_says_why_one_cannot_occur() {
+        assert_eq!(table().unwrap().len(), Point::ALL.len());
+    }
+
+    #[test]
+    fn a_point_that_was_missed_and_one_that_cannot_be_are_both_told() {
+        let mut hits = BTreeMap::from([(Place::KillAuto, BTreeMap::new())]);
+        for entry in table().unwrap() {
+            if entry.places.contains(&Place::KillAuto) {
+                hits.get_mut(&Place::KillAuto).unwrap().insert(entry.point, 1);
+            }
+        }
+        assert_eq!(gaps(&hits).unwrap(), Gaps::default());
+        hits.get_mut(&Place::KillAuto).unwrap().remove(&Point::BatchWritten);
+        hits.get_mut(&Place::KillAuto).unwrap().insert(Point::HeartbeatDone, 1);
+        let found = gaps(&hits).unwrap();
+        assert_eq!(found.missed, [(Place::KillAuto, Point::BatchWritten)]);
+        assert_eq!(found.unexpected, [(Place::KillAuto, Point::HeartbeatDone)]);
+        assert_eq!(found.broken().len(), 2);
+    }
+
+    #[test]
+    fn a_place_that_was_not_tried_expects_nothing() {
+        assert_eq!(gaps(&BTreeMap::new()).unwrap(), Gaps::default());
+    }
+}

@@ -1,0 +1,49 @@
+//! Files of the harness's own that show whether a power cut has taken anything.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::Path;
+
+/// File tails that were lost.
+pub const TAILS: &str = "lost tails";
+/// Directory entries that were lost.
+pub const ENTRIES: &str = "lost directory entries";
+
+const SYNCED: &str = "control.synced";
+const UNSYNCED: &str = "control.unsynced";
+const BODY: &[u8] = b"synced, so it stays";
+const TAIL: &[u8] = b" and this does not";
+
+/// How much of it is gone.
+pub struct Lost {
+    /// File tails.
+    pub tails: u64,
+    /// Directory entries.
+    pub entries: u64,
+}
+
+/// Writes the files and syncs one of them, but not its tail. To be called right before the cut: any sync of the file system
+/// takes new directory entries with it.
+pub fn write(disk: &Path) -> io::Result<()> {
+    let mut synced = File::create_new(disk.join(SYNCED))?;
+    synced.write_all(BODY)?;
+    synced.sync_all()?;
+    File::open(disk)?.sync_all()?;
+    synced.write_all(TAIL)?;
+    File::create_new(disk.join(UNSYNCED))?.write_all(TAIL)
+}
+
+/// What is gone after the cut. The files are removed: a file that replaces another would be written out by being closed.
+pub fn count(disk: &Path) -> io::Result<Lost> {
+    let body = fs::read(disk.join(SYNCED))?;
+    if !body.starts_with(BODY) {
+        return Err(io::Error::other("synced bytes of the control file are gone: this disk keeps no promise"));
+    }
+    fs::remove_file(disk.join(SYNCED))?;
+    let unsynced = disk.join(UNSYNCED);
+    let there = unsynced.try_exists()?;
+    if there {
+        fs::remove_file(&unsynced)?;
+    }
+    Ok(Lost { tails: u64::from(body.len() < BODY.len() + TAIL.len()), entries: u64::from(!there) })
+}

@@ -1,0 +1,220 @@
+//! The last log but one loses its end, at every record border behind its last sync, and the last one is whole.
+//!
+//! RocksDB switches to a new log without syncing the old one, so a power cut can leave exactly this. Replaying the new log
+//! over the hole would bring back later commits without earlier ones. What is recovered must be a prefix, with everything
+//! that was synced in it; or the store says that it is damaged.
+//!
+//! One client commits numbered rows, one after the other. So a prefix is the rows up to some number.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use percolite::{CommitProtocol, Durability, Error, ErrorKind, Store};
+
+use super::{Case, note};
+use crate::dice::Dice;
+use crate::order::{Order, copy_folder, keep, scratch};
+use crate::outcome::Outcome;
+use crate::violation::Broken;
+
+const BLOCK: usize = 32 << 10;
+const HEADER: usize = 7;
+/// A record that ends here: whole, or the last part of one.
+const ENDS: [u8; 2] = [1, 4];
+/// After so many rows there is a sync; the log is switched after about forty.
+const SYNCS: [u64; 2] = [12, 20];
+/// Rows behind the switch.
+const BEHIND: u64 = 10;
+/// Without a second log after so many rows there will be none.
+const ROWS_MAX: u64 = 2000;
+
+/// Cuts the log that a seed makes.
+pub fn run_log(order: &Order, seed: u64, outcome: &mut Outcome) {
+    let case = Case::Log(seed).to_string();
+    let broken = match image(seed) {
+        Ok(image) => {
+            let broken = sweep(&image, outcome);
+            if broken.is_empty() {
+                return;
+            }
+            outcome.failures.push(keep(order, &case, image.folder.path(), None, broken));
+            return;
+        }
+        Err(why) => vec![Broken::new("harness", why.to_string())],
+    };
+    outcome.failures.push(crate::outcome::Failure { replay: order.replay(&case), broken, kept: None });
+}
+
+/// A store with two logs, copied while it was open.
+struct Image {
+    folder: tempfile::TempDir,
+    older: PathBuf,
+    /// Rows, and how many of them were synced.
+    rows: u64,
+    synced: u64,
+    /// Where the older log may have lost its end.
+    borders: Vec<usize>,
+}
+
+fn image(seed: u64) -> anyhow::Result<Image> {
+    let mut dice = Dice::new(seed);
+    let protocol = if seed % 2 == 0 { CommitProtocol::TwoPhase } else { CommitProtocol::Auto };
+    let place = scratch()?;
+    let store = builder().protocol(protocol).open(place.path())?;
+    let rows = store.keyspace("rows")?;
+    let (mut written, mut synced, mut length) = (0, 0, 0);
+    let write = |number: u64, long: usize| {
+        // Long values fill a column of their own, whose table is written then; that is what begins a new log.
+        store.transact(|txn| {
+            txn.put(&rows, "filler", vec![b'f'; long])?;
+            txn.put(&rows, format!("k{number:06}"), number.to_string())
+        })
+    };
+    while logs(place.path())?.len() < 2 {
+        anyhow::ensure!(written < ROWS_MAX, "{written} rows and no second log");
+        if SYNCS.contains(&written) {
+            store.sync()?;
+            (synced, length) = (written, newest_length(place.path())?);
+        }
+        write(written, (20 << 10) + dice.below(10 << 10))?;
+        written += 1;
+    }
+    for _ in 0..BEHIND {
+        write(written, 400)?;
+        written += 1;
+    }
+    let folder = scratch()?;
+    copy_folder(place.path(), folder.path())?;
+    drop(store);
+    let logs = logs(folder.path())?;
+    let [.., older, newer] = logs.as_slice() else { anyhow::bail!("no two logs: {logs:?}") };
+    anyhow::ensure!(fs::metadata(folder.path().join(newer))?.len() > 1000, "the newer log is empty");
+    let borders = record_borders(&fs::read(folder.path().join(older))?);
+    let borders: Vec<usize> = borders.into_iter().filter(|border| *border >= length).collect();
+    anyhow::ensure!(borders.len() > 1, "{older:?} has no record behind its last sync at {length}");
+    Ok(Image { older: older.clone(), folder, rows: written, synced, borders })
+}
+
+fn sweep(image: &Image, outcome: &mut Outcome) -> Vec<Broken> {
+    let mut broken = Vec::new();
+    let (mut prefixes, mut refusals) = (0, 0);
+    let whole = image.borders.last().copied().unwrap_or_default();
+    for border in &image.borders {
+        match rows_after(image, *border) {
+            Ok(Ok(found)) if found < image.synced => {
+                broken.push(Broken::new("I2 acknowledged is durable", format!("{found} of {} synced rows", image.synced)));
+            }
+            Ok(Ok(found)) if *border == whole && found < image.rows => {
+                broken.push(Broken::new("I2 acknowledged is durable", format!("nothing cut: {found} of {}", image.rows)));
+            }
+            Ok(Ok(_)) => prefixes += 1,
+            Ok(Err(hole)) => {
+                broken.push(Broken::new("I2 a prefix survives", format!("cut at {border} of {:?}: {hole}", image.older)));
+            }
+            Err(why) if matches!(why.kind(), ErrorKind::Corruption(_)) && *border != whole => refusals += 1,
+            Err(why) => broken.push(Broken::new("opens again", format!("cut at {border}: {why}"))),
+        }
+    }
+    outcome.acknowledged += image.synced;
+    outcome.transactions += image.rows;
+    note(outcome, "cut logs: prefixes", prefixes);
+    note(outcome, "cut logs: refusals", refusals);
+    broken
+}
+
+/// Opens a copy in which the older log ends early: how many rows there are, or which is missing.
+fn rows_after(image: &Image, length: usize) -> Result<Result<u64, String>, Error> {
+    let harness = |why: std::io::Error| Error::from(ErrorKind::Io(format!("harness: {why}")));
+    let copy = scratch().map_err(harness)?;
+    copy_folder(image.folder.path(), copy.path()).map_err(harness)?;
+    cut(&copy.path().join(&image.older), length).map_err(harness)?;
+    let store = builder().open(copy.path())?;
+    let rows = store.keyspace("rows")?;
+    let snapshot = store.snapshot()?;
+    let mut found = 0;
+    for row in snapshot.prefix(&rows, "k") {
+        let (key, value) = row?;
+        if key != format!("k{found:06}").into_bytes() || value != found.to_string().into_bytes() {
+            return Ok(Err(format!("{} follows on row {found}", key.escape_ascii())));
+        }
+        found += 1;
+    }
+    Ok(Ok(found))
+}
+
+/// Cuts a file.
+pub fn cut(file: &Path, length: usize) -> std::io::Result<()> {
+    fs::OpenOptions::new().write(true).open(file)?.set_len(length as u64)
+}
+
+fn builder() -> percolite::Builder {
+    Store::builder().durability(Durability::Buffered).write_buffer_bytes(4 << 20).cache_bytes(1 << 20).conflict_slots(64)
+}
+
+/// Names of the log files, oldest first.
+pub fn logs(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let names = fs::read_dir(folder)?.map(|entry| entry.map(|entry| PathBuf::from(entry.file_name())));
+    let mut logs = names.collect::<Result<Vec<_>, _>>()?;
+    logs.retain(|name| name.extension().is_some_and(|ext| ext == "log"));
+    logs.sort();
+    Ok(logs)
+}
+
+fn newest_length(folder: &Path) -> anyhow::Result<usize> {
+    let logs = logs(folder)?;
+    let newest = logs.last().ok_or_else(|| anyhow::anyhow!("no log"))?;
+    Ok(usize::try_from(fs::metadata(folder.join(newest))?.len())?)
+}
+
+/// Where a record ends: checksum (4 bytes), length (2), type (1), then the content; blocks are filled with zeros.
+fn record_borders(log: &[u8]) -> Vec<usize> {
+    let (mut at, mut borders) = (0, Vec::new());
+    while at + HEADER <= log.len() {
+        let left = BLOCK - at % BLOCK;
+        if left < HEADER {
+            at += left;
+            continue;
+        }
+        let length = usize::from(u16::from_le_bytes([log[at + 4], log[at + 5]]));
+        let sort = log[at + 6];
+        if sort == 0 && length == 0 {
+            break;
+        }
+        at += HEADER + length;
+        if ENDS.contains(&sort) && at <= log.len() {
+            borders.push(at);
+        }
+    }
+    borders
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The control: the same image, opened without being told to look for gaps.
+    #[test]
+    fn without_the_option_the_same_image_has_a_hole() {
+        let image = image(1).unwrap();
+        let copy = scratch().unwrap();
+        copy_folder(image.folder.path(), copy.path()).unwrap();
+        let border = image.borders[image.borders.len() / 2];
+        cut(&copy.path().join(&image.older), border).unwrap();
+        let mut options = rocksdb::Options::default();
+        options.set_wal_recovery_mode(rocksdb::DBRecoveryMode::PointInTime);
+        let columns = rocksdb::DB::list_cf(&options, copy.path()).unwrap();
+        let db = rocksdb::DB::open_cf(&options, copy.path(), columns).unwrap();
+        let mut cells = db.raw_iterator_cf(&db.cf_handle("write").unwrap());
+        cells.seek_to_first();
+        let mut found = Vec::new();
+        while let Some(key) = cells.key() {
+            let text = String::from_utf8_lossy(key).into_owned();
+            if let Some(at) = text.find("k0") {
+                found.push(text[at + 1..at + 7].parse::<u64>().unwrap());
+            }
+            cells.next();
+        }
+        assert_eq!(found.last(), Some(&(image.rows - 1)), "the newer log was not replayed");
+        assert!((found.len() as u64) < image.rows, "nothing is missing");
+    }
+}

@@ -1,0 +1,219 @@
+//! A small store whose log is cut at every byte, and damaged bit by bit.
+//!
+//! A seed makes one store with one client, and the log's length is noted with everything that the client is told. Whatever
+//! happens to the log from some byte on, all that was acknowledged while it was no longer than that must be there (for the
+//! records before are whole), and of the rest a prefix in the order of commits. A damaged log may also be refused, with a clear
+//! word; never may the store come up with something else, and never panic.
+//!
+//! The store has a clock and dice of its own, so that a seed always makes the same log.
+
+mod make;
+
+use std::fmt;
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::str::FromStr;
+
+use percolite::{Durability, ErrorKind, Timestamp};
+
+use self::make::{Made, make};
+use crate::client::Habits;
+use crate::dice::Dice;
+use crate::examine::{Examined, Subject, examine};
+use crate::ledger::Ledger;
+use crate::order::{Clock, Order, keep, scratch};
+use crate::outcome::Outcome;
+use crate::violation::Broken;
+use crate::workload;
+
+const LAYER: &str = "walsweep";
+/// Places in a quick run, both protocols together.
+const QUICK_PLACES: usize = 300;
+/// Every so many cases the store is opened a second time.
+const AGAIN: u64 = 8;
+/// Flipped bits, per hundred cuts.
+const FLIPS: usize = 50;
+
+/// Where a log is damaged, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Case {
+    /// Which store.
+    pub seed: u64,
+    /// Which byte.
+    pub offset: usize,
+    /// The bit that is flipped; without one the log ends before the byte.
+    pub bit: Option<u8>,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{LAYER}:{}/{}", self.seed, self.offset)?;
+        self.bit.map_or(Ok(()), |bit| write!(f, ".{bit}"))
+    }
+}
+
+impl FromStr for Case {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let read = || {
+            let (seed, place) = text.strip_prefix(LAYER)?.strip_prefix(':')?.split_once('/')?;
+            let (offset, bit) = match place.split_once('.') {
+                Some((offset, bit)) => (offset, Some(bit.parse().ok().filter(|bit| *bit < 8)?)),
+                None => (place, None),
+            };
+            Some(Self { seed: seed.parse().ok()?, offset: offset.parse().ok()?, bit })
+        };
+        read().ok_or_else(|| format!("{text:?} is no case of {LAYER}: write {LAYER}:SEED/OFFSET or {LAYER}:SEED/OFFSET.BIT"))
+    }
+}
+
+/// Runs the layer.
+///
+/// # Errors
+/// Where the order makes no sense, or no store can be made.
+pub fn run(order: &Order) -> anyhow::Result<Outcome> {
+    percolite::crashtest::mutate(order.mutant);
+    let mut outcome = Outcome::of(LAYER);
+    let clock = order.clock();
+    if let Some(case) = &order.case {
+        let case: Case = case.parse().map_err(anyhow::Error::msg)?;
+        let made = make(case.seed)?;
+        run_case(order, &made, case, &mut outcome)?;
+    } else {
+        // One store of either protocol, more while there is time.
+        let mut seed = order.seed;
+        while clock.allows(seed - order.seed, 2) && !order.is_enough(&outcome) {
+            let made = make(seed)?;
+            sweep(order, &made, seed, clock, &mut outcome)?;
+            seed += 1;
+        }
+    }
+    outcome.seconds = clock.seconds();
+    Ok(outcome)
+}
+
+fn sweep(order: &Order, made: &Made, seed: u64, clock: Clock, outcome: &mut Outcome) -> anyhow::Result<()> {
+    let length = made.log.len();
+    let mut dice = Dice::new(seed);
+    let cases: Vec<Case> = if order.quick {
+        // Evenly spread, each a random step on; two in three are cuts.
+        let places = QUICK_PLACES / 2;
+        let place = |at: usize, dice: &mut Dice| at * length / places + dice.below(length.div_ceil(places));
+        let case = |at: usize, dice: &mut Dice| Case {
+            seed,
+            offset: place(at, dice).min(length - 1),
+            bit: (at % 3 == 2).then(|| u8::try_from(dice.below(8)).unwrap_or_default()),
+        };
+        (0..places).map(|at| case(at, &mut dice)).collect()
+    } else {
+        let cuts = (0..=length).map(|offset| Case { seed, offset, bit: None });
+        let flips = (0..length * FLIPS / 100).map(|_| Case {
+            seed,
+            offset: dice.below(length),
+            bit: Some(u8::try_from(dice.below(8)).unwrap_or_default()),
+        });
+        cuts.chain(flips).collect()
+    };
+    for case in cases {
+        if order.time.is_some() && !clock.allows(0, 0) || order.is_enough(outcome) {
+            break;
+        }
+        run_case(order, made, case, outcome)?;
+    }
+    Ok(())
+}
+
+fn run_case(order: &Order, made: &Made, case: Case, outcome: &mut Outcome) -> anyhow::Result<()> {
+    anyhow::ensure!(case.offset <= made.log.len(), "the log of seed {} has {} bytes", case.seed, made.log.len());
+    let mut log = made.log.clone();
+    match case.bit {
+        Some(bit) => *log.get_mut(case.offset).ok_or_else(|| anyhow::anyhow!("no such byte"))? ^= 1 << bit,
+        None => log.truncate(case.offset),
+    }
+    let copy = scratch()?;
+    for (name, content) in &made.files {
+        fs::write(copy.path().join(name), content)?;
+    }
+    fs::write(copy.path().join(&made.log_name), &log)?;
+    let (mut ledger, acknowledged) = made.ledger_at(case.offset);
+    let told = made.told();
+    ledger.lose(0, Timestamp::from_u64(acknowledged.newest));
+    let subject = Subject {
+        folder: copy.path(),
+        workload: workload::named(made.workload).ok_or_else(|| anyhow::anyhow!("no such workload"))?,
+        habits: Habits { protocol: made.protocol, durability: Durability::Sync, long_values: 0 },
+        life: 1,
+        told: &told,
+        again: outcome.cases % AGAIN == 0,
+    };
+    let examined = catch_unwind(AssertUnwindSafe(|| examine(&subject, ledger))).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned().unwrap_or_else(|| "no text".into());
+        Examined { broken: vec![Broken::new("never panics", text)], ..Examined::default() }
+    });
+    outcome.cases += 1;
+    outcome.acknowledged += acknowledged.count;
+    outcome.transactions += made.transactions();
+    outcome.unanswered += examined.unanswered;
+    outcome.lost += (made.log.len() - log.len()) as u64 + u64::from(case.bit.is_some());
+    figures(outcome, case, acknowledged.count, &examined);
+    let broken = judge(made, case, &examined);
+    if !broken.is_empty() {
+        for (name, content) in &made.files {
+            fs::write(copy.path().join(name), content)?;
+        }
+        fs::write(copy.path().join(&made.log_name), &log)?;
+        outcome.failures.push(keep(order, &case.to_string(), copy.path(), Some(&examined.ledger), broken));
+    }
+    Ok(())
+}
+
+fn judge(made: &Made, case: Case, examined: &Examined) -> Vec<Broken> {
+    let mut broken = examined.broken.clone();
+    let Some(why) = &examined.refused else { return broken };
+    let is_clear = matches!(why.kind(), ErrorKind::Corruption(text) if !text.is_empty());
+    // A log may end anywhere after a crash, once the store is there.
+    let may_refuse = case.bit.is_some() || case.offset < made.opened_at;
+    if !(is_clear && may_refuse) {
+        broken.push(Broken::new("opens again", format!("{:?}: {why}", why.kind())));
+    }
+    broken
+}
+
+/// The staircase: how much was acknowledged below an offset, and how much was there.
+fn figures(outcome: &mut Outcome, case: Case, acknowledged: u64, examined: &Examined) {
+    let there = committed(&examined.settled);
+    let values: &[(&str, u64)] = match (case.bit, &examined.refused) {
+        (None, None) => &[("cut at", case.offset as u64), ("acknowledged before the cut", acknowledged), ("there after the cut", there)],
+        (None, Some(_)) => &[("cut and refused at", case.offset as u64)],
+        (Some(_), None) => &[("flipped at", case.offset as u64), ("there after the flip", there)],
+        (Some(_), Some(_)) => &[("flipped and refused at", case.offset as u64)],
+    };
+    for (name, value) in values {
+        #[allow(clippy::cast_precision_loss)]
+        outcome.figures.entry((*name).into()).or_default().push(*value as f64);
+    }
+}
+
+fn committed(ledger: &Ledger) -> u64 {
+    ledger.entries().filter(|entry| entry.txn.commit_ts.is_some()).count() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_case_is_read_as_it_is_printed() {
+        for case in [Case { seed: 1, offset: 77, bit: None }, Case { seed: 2, offset: 0, bit: Some(7) }] {
+            assert_eq!(case.to_string().parse(), Ok(case));
+        }
+        assert!("walsweep:1/2.8".parse::<Case>().is_err());
+    }
+
+    #[test]
+    fn a_seed_always_makes_the_same_log() {
+        let (one, other) = (make(3).unwrap(), make(3).unwrap());
+        assert!(one.log == other.log, "logs of {} and {} bytes", one.log.len(), other.log.len());
+    }
+}

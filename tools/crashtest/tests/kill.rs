@@ -1,0 +1,46 @@
+//! Processes that are killed, a few of them: the harness itself runs all.
+
+#![cfg(feature = "rocks")]
+#![allow(clippy::unwrap_used)]
+
+use std::sync::{Mutex, PoisonError};
+
+use percolite::crashtest::Mutant;
+use percolite_crashtest::kill::{Config, run_case};
+use percolite_crashtest::outcome::Outcome;
+
+/// A mistake is switched on for a whole process, and this one judges.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+fn run(case: &str, mutant: Option<Mutant>) -> Outcome {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let program = env!("CARGO_BIN_EXE_percolite-crashtest").into();
+    run_case(&Config { program, mutant, ..Config::new().unwrap() }, case).unwrap()
+}
+
+#[test]
+fn a_killed_process_loses_nothing_that_it_acknowledged() {
+    for case in [
+        "kill:batch.written/2/two-phase/sync/17",
+        "kill:commit.primary/last/two-phase/buffered/18",
+        "kill:commit.done/1/auto/buffered/19",
+        "kill:create.before/2/auto/sync/20",
+    ] {
+        let outcome = run(case, None);
+        assert!(outcome.is_good(), "{outcome:#?}");
+    }
+}
+
+#[test]
+fn resolving_without_asking_the_primary_is_found_out() {
+    let case =
+        |seed| run(&format!("kill:resolve.before-forward/1/two-phase/sync/{seed}"), Some(Mutant::BackWithoutAsking));
+    let found = (0..10).map(case).find(|outcome| !outcome.failures.is_empty()).unwrap();
+    assert!(found.failures[0].replay.ends_with("--mutant back-without-asking"));
+}
+
+#[test]
+fn a_case_that_makes_no_sense_is_refused() {
+    let config = Config::new().unwrap();
+    assert!(run_case(&config, "kill:nowhere/1/auto/sync/1").is_err());
+}

@@ -1,0 +1,361 @@
+//! One process that has its engine for itself, as `coordinator/embedded` drives it.
+//!
+//! Every change passes through one pipeline, which stamps commits and writes an ordered log. Clients run their transactions in
+//! the coordinator's own steps: open a view, take a name, prewrite group by group, commit point, secondaries; or
+//! one phase; or release what was locked in vain. A sync makes the log so far durable, and a client is answered only
+//! then. A crash cuts the log anywhere at or after the last sync; all that memory knew is gone, and in the next life
+//! errands of readers and of the sweep meet the locks that are left. They are also what a writer does about an orphan in
+//! its way, so a writer here just waits for one of them.
+//!
+//! In every state a reader opens a view and must see exactly what is committed.
+
+#[path = "embedded/clients.rs"]
+mod clients;
+#[path = "embedded/recovery.rs"]
+mod recovery;
+
+use std::hash::Hash;
+use std::sync::Arc;
+
+use percolite::protocol::{Asker, CommitPoint, commit_point};
+use percolite::row::{Guard, Intent, Lock, RowChange, Status};
+use percolite::timestamp::Timestamp;
+use stateright::{Model, Property};
+
+use crate::explore::{Sights, Told, rules};
+use crate::judge::{Case, End, Fates, Named, Rule, Script, read, values_there};
+use crate::rows::{Rows, Sent, index, key};
+
+/// A configuration.
+pub struct Embedded {
+    pub scripts: Vec<Script>,
+    pub rows: usize,
+    /// The most rows that one group changes.
+    pub group_rows: usize,
+    pub crashes: u8,
+    /// How many resolve locks at the same time.
+    pub errands: usize,
+    pub sights: Sights,
+}
+
+/// The rows after some write to the log, and how transactions have ended according to it.
+#[derive(Clone, Debug, PartialEq, Hash)]
+struct Moment {
+    rows: Rows,
+    fates: Fates,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Phase {
+    Idle,
+    Viewed {
+        read_ts: Timestamp,
+    },
+    /// In one phase.
+    AtOnce,
+    Prewriting {
+        group: usize,
+    },
+    CommitPoint,
+    Secondaries {
+        group: usize,
+        commit_ts: Timestamp,
+    },
+    Releasing {
+        group: usize,
+        groups: usize,
+        forgetting: bool,
+    },
+    Unacknowledged(Timestamp),
+    Acknowledged(Timestamp),
+    Refused,
+    Dead,
+}
+
+/// Somebody's way from a lock to its verdict and back. What was read may be old when it is used.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Errand {
+    None,
+    Met { row: usize, start_ts: Timestamp, primary: usize },
+    Ending { row: usize, start_ts: Timestamp, primary: usize, change: Sent },
+    Judged { row: usize, start_ts: Timestamp, verdict: Option<Timestamp> },
+    Resolving { row: usize, start_ts: Timestamp, verdict: Option<Timestamp>, change: Sent },
+}
+
+#[derive(Clone, Debug, PartialEq, Hash)]
+pub struct State {
+    /// What a crash may leave: the newest that is durable, then everything written since.
+    log: Vec<Arc<Moment>>,
+    phases: Vec<Phase>,
+    named: Vec<Option<Named>>,
+    errands: Vec<Errand>,
+    /// The newest timestamp handed out. Its lease is durable, so a crash does not take it back.
+    newest_ts: Timestamp,
+    visible_ts: Timestamp,
+    opened_at: Timestamp,
+    /// What the pipeline remembers of each row's last commit, holds included.
+    last_commits: Vec<Timestamp>,
+    orphans: bool,
+    swept: bool,
+    crashes_left: u8,
+    broken: Option<Rule>,
+}
+
+impl State {
+    fn now(&self) -> &Moment {
+        self.log.last().expect("the log is never empty")
+    }
+
+    fn draw(&mut self) -> Timestamp {
+        self.newest_ts = self.newest_ts.next();
+        self.newest_ts
+    }
+
+    fn write(&mut self, moment: Moment) {
+        if self.crashes_left == 0 {
+            // Nobody will see anything but the newest any more.
+            self.log.clear();
+        }
+        self.log.push(Arc::new(moment));
+    }
+
+    fn unapplied(&self, start_ts: Timestamp) -> Option<Timestamp> {
+        self.phases.iter().zip(&self.named).find_map(|(phase, named)| match (phase, named) {
+            (Phase::Secondaries { commit_ts, .. }, Some(named)) if named.start_ts == start_ts => Some(*commit_ts),
+            _ => None,
+        })
+    }
+
+    fn is_orphan(&self, start_ts: Timestamp) -> bool {
+        start_ts < self.opened_at
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    Client(usize),
+    Acknowledge(usize),
+    Sync,
+    Crash { keep: usize },
+    Meet { errand: usize, row: usize },
+    Errand(usize),
+    Sweep,
+}
+
+/// What a step of the model comes to: nothing to do now, or done, or a rule is broken.
+type Stepped = Result<bool, Rule>;
+
+impl Embedded {
+    fn judged<T>(&self, state: &State, judge: impl FnOnce(&Case<'_>) -> T) -> T {
+        let lives = |lock: &Lock| !state.is_orphan(lock.txn.start_ts);
+        judge(&Case { scripts: &self.scripts, named: &state.named, lives: &lives })
+    }
+
+    /// The pipeline: checks the guards, stamps a commit, writes, publishes. The answer is the row that was refused.
+    fn submit(
+        &self,
+        state: &mut State,
+        mut changes: Vec<RowChange>,
+        commits: Option<usize>,
+    ) -> Result<Result<Timestamp, usize>, Rule> {
+        if let Some(row) = state.now().rows.refusal(&changes).or_else(|| remembered(state, &changes)) {
+            return Ok(Err(row));
+        }
+        let mut moment = state.now().clone();
+        let mut commit_ts = Timestamp::ZERO;
+        if let Some(client) = commits {
+            commit_ts = state.draw();
+            state.visible_ts = commit_ts;
+            changes.iter_mut().for_each(|change| change.stamp(commit_ts));
+            self.judged(state, |case| moment.fates.end(case, client, End::Committed(commit_ts)))?;
+            for change in &changes {
+                state.last_commits[index(&change.row)] = commit_ts;
+            }
+        }
+        for change in &changes {
+            self.judged(state, |case| moment.fates.see(case, &moment.rows.cells[index(&change.row)], change))?;
+            moment.rows.change(change);
+        }
+        state.write(moment);
+        Ok(Ok(commit_ts))
+    }
+
+    /// What must hold in every state.
+    fn examine(&self, state: &State) -> Result<(), Rule> {
+        let Moment { rows, fates } = state.now();
+        self.judged(state, |case| {
+            let check_locks = state.orphans || state.phases.iter().any(|p| matches!(p, Phase::Secondaries { .. }));
+            for row in 0..self.rows {
+                let lock = rows.cells[row].lock.as_ref().filter(|lock| check_locks && lock.intent != Intent::Hold);
+                let decides = lock.is_some_and(|lock| {
+                    let primary = rows.read(index(&lock.primary), lock.txn.start_ts);
+                    matches!(commit_point(&primary, lock.txn), CommitPoint::Committed(_))
+                });
+                if read(rows, row, state.visible_ts, decides)? != fates.expected(case, row, state.visible_ts) {
+                    return Err(Rule::SnapshotsWhole);
+                }
+            }
+            fates.resolvable(case, rows, Asker::Orphan, false)
+        })?;
+        values_there(rows)?;
+        for (client, phase) in state.phases.iter().enumerate() {
+            if let Phase::Acknowledged(commit_ts) = phase
+                && fates.end_of(client) != Some(End::Committed(*commit_ts))
+            {
+                return Err(Rule::AcknowledgedSurvives);
+            }
+        }
+        let over = |phase: &Phase| {
+            matches!(
+                phase,
+                Phase::Idle | Phase::Acknowledged(_) | Phase::Unacknowledged(_) | Phase::Refused | Phase::Dead
+            )
+        };
+        let quiet = state.swept && state.phases.iter().all(over) && state.errands.iter().all(|e| *e == Errand::None);
+        // An errand that comes after the sweep may put a rollback record back; the next opening's sweep forgets it.
+        let put_back =
+            |(start_ts, status): &(Timestamp, Status)| *status == Status::RolledBack && *start_ts < rows.safe_point;
+        let left = rows.cells.iter().any(|cells| cells.lock.is_some() || !cells.statuses.iter().all(put_back));
+        if quiet && left {
+            return Err(Rule::NothingLeft);
+        }
+        Ok(())
+    }
+}
+
+/// The row of which the pipeline remembers a commit, or a hold, that the guards do not allow.
+fn remembered(state: &State, changes: &[RowChange]) -> Option<usize> {
+    let newer = changes.iter().find(|change| {
+        let last = state.last_commits[index(&change.row)];
+        change.guards.iter().any(|guard| matches!(guard, Guard::NoCommitAfter(ts) if last > *ts))
+    });
+    newer.map(|change| index(&change.row))
+}
+
+impl Model for Embedded {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        let clients = self.scripts.len();
+        let first = Moment { rows: Rows::new(self.rows), fates: Fates::new(clients) };
+        let opened_at = Timestamp::from_u64(1);
+        vec![State {
+            log: vec![Arc::new(first)],
+            phases: vec![Phase::Idle; clients],
+            named: vec![None; clients],
+            errands: vec![Errand::None; self.errands],
+            newest_ts: opened_at,
+            visible_ts: opened_at,
+            opened_at,
+            last_commits: vec![Timestamp::ZERO; self.rows],
+            orphans: false,
+            swept: true,
+            crashes_left: self.crashes,
+            broken: None,
+        }]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        if state.broken.is_some() {
+            return;
+        }
+        for (client, phase) in state.phases.iter().enumerate() {
+            match phase {
+                Phase::Unacknowledged(_) if state.log.len() == 1 => actions.push(Action::Acknowledge(client)),
+                Phase::Unacknowledged(_) | Phase::Acknowledged(_) | Phase::Refused | Phase::Dead => {}
+                _ => actions.push(Action::Client(client)),
+            }
+        }
+        for (errand, doing) in state.errands.iter().enumerate() {
+            if *doing != Errand::None {
+                actions.push(Action::Errand(errand));
+                continue;
+            }
+            for (row, lock) in state.now().rows.locks() {
+                if state.is_orphan(lock.txn.start_ts) || state.unapplied(lock.txn.start_ts).is_some() {
+                    actions.push(Action::Meet { errand, row });
+                }
+            }
+        }
+        if !state.swept {
+            actions.push(Action::Sweep);
+        }
+        if state.log.len() > 1 {
+            actions.push(Action::Sync);
+        }
+        if state.crashes_left > 0 {
+            actions.extend((0..state.log.len()).map(|keep| Action::Crash { keep }));
+        }
+    }
+
+    fn next_state(&self, state: &State, action: Action) -> Option<State> {
+        let mut next = state.clone();
+        let stepped = match action {
+            Action::Client(client) => self.client(&mut next, client),
+            Action::Acknowledge(client) => {
+                if let Phase::Unacknowledged(commit_ts) = next.phases[client] {
+                    next.phases[client] = Phase::Acknowledged(commit_ts);
+                }
+                Ok(true)
+            }
+            Action::Sync => {
+                next.log.drain(..state.log.len() - 1);
+                Ok(true)
+            }
+            Action::Crash { keep } => {
+                self.crash(&mut next, keep);
+                Ok(true)
+            }
+            Action::Meet { errand, row } => {
+                let lock = next.now().rows.cells[row].lock.as_ref()?;
+                let (start_ts, primary) = (lock.txn.start_ts, index(&lock.primary));
+                next.errands[errand] = Errand::Met { row, start_ts, primary };
+                Ok(true)
+            }
+            Action::Errand(errand) => self.errand(&mut next, errand),
+            Action::Sweep => self.sweep(&mut next),
+        };
+        match stepped.and_then(|stepped| if stepped { self.examine(&next).map(|()| true) } else { Ok(false) }) {
+            Ok(false) => return None,
+            Ok(true) => {}
+            Err(rule) => next.broken = Some(rule),
+        }
+        // Errands differ in nothing but what they are doing.
+        next.errands.sort();
+        Some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        rules()
+    }
+}
+
+impl Told for Embedded {
+    fn broken(state: &State) -> Option<Rule> {
+        state.broken
+    }
+
+    fn sights(&self) -> &Sights {
+        &self.sights
+    }
+
+    fn describe(&self, state: &State, action: &Action) -> String {
+        match *action {
+            Action::Client(client) => format!("client {client}: {:?}", state.phases[client]),
+            Action::Acknowledge(client) => format!("client {client} is answered: {:?}", state.phases[client]),
+            Action::Errand(errand) => format!("an errand goes on: {:?}", state.errands[errand]),
+            Action::Crash { keep } => {
+                format!("crash: {} of {} writes are lost", state.log.len() - 1 - keep, state.log.len() - 1)
+            }
+            Action::Meet { row, .. } => format!("an errand meets the lock on {:?}", key(row)),
+            Action::Sync | Action::Sweep => format!("{action:?}"),
+        }
+    }
+
+    fn show(&self, state: &State) -> String {
+        let State { phases, errands, visible_ts, opened_at, .. } = state;
+        let actors = format!("clients {phases:?}\nerrands {errands:?}\nvisible {visible_ts}, opened at {opened_at}");
+        format!("{}{:?}\n{actors}", state.now().rows.show(), state.now().fates)
+    }
+}

@@ -1,0 +1,234 @@
+//! Clients: the coordinator's own steps through a transaction.
+
+use std::sync::Arc;
+
+use percolite::protocol::{Commit, OnePhase, Prewrite, RollBack, Step, commit, forget, one_phase, prewrite, roll_back};
+use percolite::row::{Edit, Lock, Mutation, Row, RowChange, SHORT_VALUE_MAX_BYTES, TxnId};
+use percolite::timestamp::Timestamp;
+
+use super::{Embedded, Phase, State, Stepped};
+use crate::judge::{End, Named, Rule, txn_id};
+use crate::rows::key;
+
+impl Embedded {
+    fn txn(state: &State, client: usize) -> TxnId {
+        txn_id(state.named[client].expect("only a transaction that has begun takes steps").start_ts)
+    }
+
+    fn groups(&self, client: usize) -> usize {
+        self.scripts[client].writes.len().div_ceil(self.group_rows)
+    }
+
+    /// The secondaries are grouped anew, without the primary.
+    fn secondary_groups(&self, client: usize) -> usize {
+        (self.scripts[client].writes.len() - 1).div_ceil(self.group_rows)
+    }
+
+    /// The change that locks the n-th row of the transaction, decided on an untouched row: the guards know better.
+    fn prewrite(&self, state: &State, client: usize, n: usize) -> RowChange {
+        let (row, mutation) = &self.scripts[client].writes[n];
+        let txn = Self::txn(state, client);
+        let request = Prewrite {
+            row: key(*row),
+            txn,
+            read_ts: state.named[client].expect("it has begun").read_ts,
+            primary: key(self.scripts[client].primary()),
+            mutation: mutation.clone(),
+            sequence: 1,
+            ttl_ms: 0,
+            min_commit_ts: txn.start_ts.next(),
+        };
+        match prewrite(&Row::default(), &request) {
+            Ok(Step::Apply(change, _)) => *change,
+            other => panic!("an untouched row can be locked, not {other:?}"),
+        }
+    }
+
+    /// What a step is decided on first. Only long values make the coordinator read the row, for what is replaced; else the
+    /// guards say what an untouched row must look like.
+    fn guess(&self, state: &State, row: usize, start_ts: Timestamp) -> Row {
+        let is_long = |mutation: &Mutation| mutation.value_bytes() > SHORT_VALUE_MAX_BYTES;
+        let long_values = self.scripts.iter().any(|script| script.writes.iter().any(|(_, m)| is_long(m)));
+        if long_values { state.now().rows.read(row, start_ts) } else { Row::default() }
+    }
+
+    fn lock(&self, state: &State, client: usize, n: usize) -> Lock {
+        match self.prewrite(state, client, n).lock {
+            Edit::Put(lock) => lock,
+            other => panic!("a prewrite puts a lock, not {other:?}"),
+        }
+    }
+
+    fn commit(
+        &self,
+        state: &State,
+        client: usize,
+        n: usize,
+        commit_ts: Timestamp,
+        keep_status: bool,
+    ) -> Result<Step<Timestamp>, Rule> {
+        let row = self.scripts[client].writes[n].0;
+        let txn = Self::txn(state, client);
+        let as_read = Row { lock: Some(self.lock(state, client, n)), ..self.guess(state, row, txn.start_ts) };
+        let request = Commit { row: key(row), txn, commit_ts, keep_status, keep_replaced: false, record_holds: false };
+        // An owner that lives can commit what it has locked.
+        commit(&as_read, &request).map_err(|_| Rule::LiveOwnersLeftAlone)
+    }
+
+    pub(super) fn client(&self, state: &mut State, client: usize) -> Stepped {
+        let script = &self.scripts[client];
+        let phase = state.phases[client];
+        state.phases[client] = match phase {
+            Phase::Idle => Phase::Viewed { read_ts: state.visible_ts },
+            Phase::Viewed { read_ts } => {
+                let start_ts = state.draw();
+                if read_ts >= start_ts {
+                    return Err(Rule::TimestampsInOrder);
+                }
+                state.named[client] = Some(Named { read_ts, start_ts });
+                if script.one_phase { Phase::AtOnce } else { Phase::Prewriting { group: 0 } }
+            }
+            Phase::AtOnce => match self.one_phase(state, client)? {
+                Ok(commit_ts) => Phase::Unacknowledged(commit_ts),
+                Err(row) => match self.in_the_way(state, client, row) {
+                    None => return Ok(false),
+                    Some(conflict) => {
+                        self.sights.met(conflict);
+                        self.give_up(state, client)?;
+                        Phase::Refused
+                    }
+                },
+            },
+            Phase::Prewriting { group } => {
+                let rows = group * self.group_rows..((group + 1) * self.group_rows).min(script.writes.len());
+                let changes = rows.map(|n| self.prewrite(state, client, n)).collect();
+                match self.submit(state, changes, None)? {
+                    Ok(_) if group + 1 < self.groups(client) => Phase::Prewriting { group: group + 1 },
+                    Ok(_) => Phase::CommitPoint,
+                    Err(row) => match self.in_the_way(state, client, row) {
+                        None => return Ok(false),
+                        Some(conflict) => {
+                            self.sights.met(conflict);
+                            self.give_up(state, client)?;
+                            self.releasing(0, group, false)
+                        }
+                    },
+                }
+            }
+            Phase::CommitPoint => {
+                let secondaries = script.writes.len() > 1;
+                let earliest = self.lock(state, client, 0).min_commit_ts;
+                let Step::Apply(change, _) = self.commit(state, client, 0, earliest, secondaries)? else {
+                    return Err(Rule::OneVerdict);
+                };
+                match self.submit(state, vec![*change], Some(client))? {
+                    Ok(commit_ts) if secondaries => Phase::Secondaries { group: 0, commit_ts },
+                    Ok(commit_ts) => Phase::Unacknowledged(commit_ts),
+                    // Nobody may have touched a lock of a transaction that lives.
+                    Err(_) => return Err(Rule::LiveOwnersLeftAlone),
+                }
+            }
+            Phase::Secondaries { group, commit_ts } => {
+                self.roll_forward(state, client, group, commit_ts)?;
+                if group + 1 < self.secondary_groups(client) {
+                    Phase::Secondaries { group: group + 1, commit_ts }
+                } else {
+                    Phase::Unacknowledged(commit_ts)
+                }
+            }
+            Phase::Releasing { group, groups, forgetting } => {
+                self.release(state, client, group, forgetting)?;
+                if forgetting { self.releasing(group + 1, groups, false) } else { self.releasing(group, groups, true) }
+            }
+            Phase::Unacknowledged(_) | Phase::Acknowledged(_) | Phase::Refused | Phase::Dead => return Ok(false),
+        };
+        Ok(true)
+    }
+
+    fn one_phase(&self, state: &mut State, client: usize) -> Result<Result<Timestamp, usize>, Rule> {
+        let txn = Self::txn(state, client);
+        let mut changes = Vec::new();
+        for (row, mutation) in &self.scripts[client].writes {
+            let read_ts = state.named[client].expect("it has begun").read_ts;
+            let commit_ts = txn.start_ts;
+            let request = OnePhase { row: key(*row), txn, read_ts, commit_ts, mutation, keep_replaced: false };
+            match one_phase(&self.guess(state, *row, txn.start_ts), &request) {
+                Ok(Step::Apply(change, _)) => changes.push(*change),
+                Ok(Step::Done(_)) => return Err(Rule::OneVerdict),
+                Err(_) => return Ok(Err(*row)),
+            }
+        }
+        self.submit(state, changes, Some(client))
+    }
+
+    /// What a refused writer makes of the row: a conflict, or nothing that an errand cannot clear.
+    fn in_the_way(&self, state: &State, client: usize, row: usize) -> Option<&'static str> {
+        let found = &state.now().rows.cells[row];
+        match &found.lock {
+            Some(lock) if lock.txn != Self::txn(state, client) => {
+                let start_ts = lock.txn.start_ts;
+                let cleared = state.is_orphan(start_ts) || state.unapplied(start_ts).is_some();
+                (!cleared).then_some("a writer meets a live lock")
+            }
+            _ => Some("a writer meets a newer commit"),
+        }
+    }
+
+    fn give_up(&self, state: &mut State, client: usize) -> Result<(), Rule> {
+        // Nothing is written: its caller is told at once, and what the caller was told no crash takes back.
+        let mut log = state.log.clone();
+        for moment in &mut log {
+            self.judged(state, |case| Arc::make_mut(moment).fates.end(case, client, End::RolledBack))?;
+        }
+        state.log = log;
+        Ok(())
+    }
+
+    fn releasing(&self, group: usize, groups: usize, forgetting: bool) -> Phase {
+        if group < groups { Phase::Releasing { group, groups, forgetting } } else { Phase::Refused }
+    }
+
+    fn release(&self, state: &mut State, client: usize, group: usize, forgetting: bool) -> Result<(), Rule> {
+        let txn = Self::txn(state, client);
+        let writes = &self.scripts[client].writes;
+        let mut changes = Vec::new();
+        for (n, (row, _)) in writes.iter().enumerate().skip(group * self.group_rows).take(self.group_rows) {
+            let row = key(*row);
+            if forgetting {
+                changes.push(forget(row, txn.start_ts));
+                continue;
+            }
+            let as_locked = Row { lock: Some(self.lock(state, client, n)), ..Row::default() };
+            if let Ok(Step::Apply(change, ())) = roll_back(&as_locked, &RollBack { row, txn }) {
+                changes.push(*change);
+            }
+        }
+        self.submit(state, changes, None)?.map(drop).map_err(|_| Rule::LiveOwnersLeftAlone)
+    }
+
+    fn roll_forward(&self, state: &mut State, client: usize, group: usize, commit_ts: Timestamp) -> Result<(), Rule> {
+        let writes = &self.scripts[client].writes;
+        let finishes = group + 1 == self.secondary_groups(client);
+        let first = 1 + group * self.group_rows;
+        let mut rows: Vec<usize> = (first..(first + self.group_rows).min(writes.len())).collect();
+        loop {
+            let mut changes = Vec::new();
+            for n in &rows {
+                match self.commit(state, client, *n, commit_ts, false)? {
+                    Step::Apply(change, _) => changes.push(*change),
+                    Step::Done(_) => {}
+                }
+            }
+            if finishes {
+                changes.push(forget(key(self.scripts[client].primary()), Self::txn(state, client).start_ts));
+            }
+            match self.submit(state, changes, None)? {
+                Ok(_) => return Ok(()),
+                Err(row) => {
+                    self.sights.met("an owner finds its row rolled forward by somebody else");
+                    rows.retain(|n| writes[*n].0 != row);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! What may never happen, said without the protocol's help.
+//!
+//! The judge sits beside the rows and watches every change that is made and every answer that is given. From them it keeps, for
+//! each transaction, the one end that it has come to, and names the [`Rule`] that a change or an answer breaks. What a
+//! reader must see at a timestamp follows from these ends alone: the newest committed writer of each row at or below it.
+//! So the rows are compared with a list of ends, never with a second copy of the protocol.
+
+use percolite::OwnerId;
+use percolite::protocol::{Asker, CheckStatus, CommitPoint, Resolve, Step, check_status, resolve};
+use percolite::row::{Edit, Intent, Lock, Mutation, RowChange, Status, TxnId, Value, WriteRecord};
+use percolite::timestamp::Timestamp;
+
+use crate::rows::{Cells, Rows, index};
+
+/// What a model promises. Each is a property of every reachable state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Rule {
+    OneVerdict,
+    PrimaryFirst,
+    RolledBackForEver,
+    FirstCommitterWins,
+    TimestampsInOrder,
+    OneLock,
+    LiveOwnersLeftAlone,
+    LocksResolvable,
+    SnapshotsWhole,
+    ValuesThere,
+    AcknowledgedSurvives,
+    NothingLeft,
+}
+
+/// What a transaction writes. The first row is its primary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Script {
+    pub writes: Vec<(usize, Mutation)>,
+    /// Whether the primary is locked after the others. No coordinator does that; the protocol must stand it all the same.
+    pub primary_last: bool,
+    pub one_phase: bool,
+}
+
+impl Script {
+    pub fn primary(&self) -> usize {
+        self.writes[0].0
+    }
+
+    fn shares_a_row_with(&self, other: &Self) -> bool {
+        self.writes.iter().any(|(row, _)| other.writes.iter().any(|(theirs, _)| row == theirs))
+    }
+}
+
+/// When a transaction began and what it sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Named {
+    pub read_ts: Timestamp,
+    pub start_ts: Timestamp,
+}
+
+/// A transaction's identity: models give each owner one transaction.
+pub fn txn_id(start_ts: Timestamp) -> TxnId {
+    TxnId { start_ts, owner: OwnerId::from_u64(start_ts.to_u64()) }
+}
+
+/// How a transaction ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum End {
+    Committed(Timestamp),
+    RolledBack,
+}
+
+impl From<Status> for End {
+    fn from(status: Status) -> Self {
+        match status {
+            Status::Committed(commit_ts) => Self::Committed(commit_ts),
+            Status::RolledBack => Self::RolledBack,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct Fate {
+    end: Option<End>,
+    /// A bit for each row where the end has been carried out.
+    carried_out: u8,
+}
+
+/// What the judge knows of the transactions that does not change with their ends.
+pub struct Case<'a> {
+    pub scripts: &'a [Script],
+    pub named: &'a [Option<Named>],
+    /// Whether the owner of this lock must be left alone by others.
+    pub lives: &'a dyn Fn(&Lock) -> bool,
+}
+
+impl Case<'_> {
+    fn number(&self, start_ts: Timestamp) -> usize {
+        let found = self.named.iter().position(|named| named.is_some_and(|named| named.start_ts == start_ts));
+        found.expect("every transaction in the rows has begun")
+    }
+}
+
+/// How each transaction ended, so far.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Fates(Vec<Fate>);
+
+impl Fates {
+    pub fn new(txns: usize) -> Self {
+        Self(vec![Fate::default(); txns])
+    }
+
+    pub fn end_of(&self, txn: usize) -> Option<End> {
+        self.0[txn].end
+    }
+
+    /// A transaction has come to an end, or is said to have.
+    pub fn end(&mut self, case: &Case<'_>, txn: usize, end: End) -> Result<(), Rule> {
+        if let Some(before) = self.0[txn].end {
+            return if before == end { Ok(()) } else { Err(Rule::OneVerdict) };
+        }
+        self.0[txn].end = Some(end);
+        let (End::Committed(commit_ts), Some(own)) = (end, case.named[txn]) else { return Ok(()) };
+        if commit_ts <= own.start_ts {
+            return Err(Rule::TimestampsInOrder);
+        }
+        for (other, fate) in self.0.iter().enumerate().filter(|(other, _)| *other != txn) {
+            let (Some(End::Committed(theirs)), Some(named)) = (fate.end, case.named[other]) else { continue };
+            if theirs == commit_ts {
+                return Err(Rule::TimestampsInOrder);
+            }
+            let overlap = own.read_ts < theirs && named.read_ts < commit_ts;
+            if overlap && case.scripts[txn].shares_a_row_with(&case.scripts[other]) {
+                return Err(Rule::FirstCommitterWins);
+            }
+        }
+        Ok(())
+    }
+
+    /// Somebody was told what became of a transaction. That it is rolled back must be true from now on at the latest.
+    pub fn told(&mut self, case: &Case<'_>, start_ts: Timestamp, answer: CommitPoint) -> Result<(), Rule> {
+        let txn = case.number(start_ts);
+        match answer {
+            // An owner that has given up may not have told its primary yet.
+            CommitPoint::Pending => {
+                let Fate { end, carried_out } = self.0[txn];
+                let decided = carried_out & 1 << case.scripts[txn].primary() != 0;
+                if decided || matches!(end, Some(End::Committed(_))) { Err(Rule::OneVerdict) } else { Ok(()) }
+            }
+            CommitPoint::Committed(commit_ts) if self.0[txn].end == Some(End::Committed(commit_ts)) => Ok(()),
+            CommitPoint::Committed(_) => Err(Rule::OneVerdict),
+            CommitPoint::RolledBack => self.end(case, txn, End::RolledBack),
+        }
+    }
+
+    /// A change is about to be made to a row.
+    pub fn see(&mut self, case: &Case<'_>, before: &Cells, change: &RowChange) -> Result<(), Rule> {
+        let row = index(&change.row);
+        let bit = 1 << row;
+        if let Edit::Put(lock) = &change.lock {
+            if before.lock.as_ref().is_some_and(|held| held.txn != lock.txn) {
+                return Err(Rule::OneLock);
+            }
+            if self.0[case.number(lock.txn.start_ts)].carried_out & bit != 0 {
+                return Err(Rule::RolledBackForEver);
+            }
+        }
+        let unlocked = before.lock.as_ref().filter(|_| change.lock == Edit::Delete);
+        if unlocked.is_some_and(|lock| lock.txn.start_ts != change.start_ts) {
+            return Err(Rule::OneLock);
+        }
+
+        let version = match &change.write {
+            Edit::Put(WriteRecord { txn, commit_ts, .. }) if txn.start_ts == change.start_ts => Some(*commit_ts),
+            // Another's version, with a note that it was held.
+            Edit::Put(WriteRecord { held_at, .. }) => *held_at,
+            Edit::Keep | Edit::Delete => None,
+        };
+        let status = match change.status {
+            Edit::Put(status) => Some(status.into()),
+            Edit::Keep | Edit::Delete => None,
+        };
+        let mut says: Vec<End> = version.map(End::Committed).into_iter().chain(status).collect();
+        if let (true, Some(lock)) = (says.is_empty(), unlocked) {
+            // A hold that is committed may leave nothing; any other lock that goes without a record was given up.
+            match self.0[case.number(change.start_ts)].end {
+                Some(end @ End::Committed(_)) if lock.intent == Intent::Hold => says.push(end),
+                _ => says.push(End::RolledBack),
+            }
+        }
+        for end in says {
+            let txn = case.number(change.start_ts);
+            let is_primary = case.scripts[txn].primary() == row;
+            match (end, self.0[txn].end) {
+                (End::Committed(_), None) if !is_primary => return Err(Rule::PrimaryFirst),
+                (End::RolledBack, None) if is_primary && unlocked.is_some_and(case.lives) => {
+                    return Err(Rule::LiveOwnersLeftAlone);
+                }
+                _ => self.end(case, txn, end)?,
+            }
+            self.0[txn].carried_out |= bit;
+        }
+        Ok(())
+    }
+
+    /// Whose value a reader at `read_ts` must find in the row.
+    pub fn expected(&self, case: &Case<'_>, row: usize, read_ts: Timestamp) -> Option<Timestamp> {
+        let writes = |txn: usize| case.scripts[txn].writes.iter().find(|(at, m)| *at == row && *m != Mutation::Hold);
+        let visible = self.0.iter().enumerate().filter_map(|(txn, fate)| match fate.end {
+            Some(End::Committed(commit_ts)) if commit_ts <= read_ts => Some((commit_ts, txn, &writes(txn)?.1)),
+            _ => None,
+        });
+        match visible.max_by_key(|(commit_ts, ..)| *commit_ts)? {
+            (_, txn, Mutation::Put(_)) => case.named[txn].map(|named| named.start_ts),
+            _ => None,
+        }
+    }
+
+    /// Whoever met any of the locks now, its owner being gone, would get the verdict that was given, or give it, and
+    /// could carry it out.
+    pub fn resolvable(&self, case: &Case<'_>, rows: &Rows, asker: Asker, shared: bool) -> Result<(), Rule> {
+        for (row, lock) in rows.locks() {
+            let (txn, primary) = (lock.txn, index(&lock.primary));
+            let mut rows = rows.clone();
+            let request = CheckStatus { row: lock.primary.clone(), txn, asker };
+            let verdict = settle(&mut rows, primary, txn, |row| check_status(row, &request))?;
+            let end = match verdict {
+                CommitPoint::Pending => return Err(Rule::LocksResolvable),
+                CommitPoint::Committed(commit_ts) => End::Committed(commit_ts),
+                CommitPoint::RolledBack => End::RolledBack,
+            };
+            if end != self.0[case.number(txn.start_ts)].end.unwrap_or(End::RolledBack) {
+                return Err(Rule::OneVerdict);
+            }
+            let request = Resolve { row: crate::rows::key(row), txn, verdict, shared };
+            settle(&mut rows, row, txn, |row| resolve(row, &request))?;
+            if rows.cells[row].lock.as_ref().is_some_and(|left| left.txn == txn) {
+                return Err(Rule::LocksResolvable);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Makes a step with nobody else about.
+fn settle<T>(
+    rows: &mut Rows,
+    row: usize,
+    txn: TxnId,
+    step: impl Fn(&percolite::row::Row) -> Result<Step<T>, percolite::protocol::Refusal>,
+) -> Result<T, Rule> {
+    match step(&rows.read(row, txn.start_ts)) {
+        Ok(Step::Done(answer)) => Ok(answer),
+        Ok(Step::Apply(change, answer)) if rows.refusal(std::slice::from_ref(&*change)).is_none() => {
+            rows.change(&change);
+            Ok(answer)
+        }
+        Ok(Step::Apply(..)) | Err(_) => Err(Rule::LocksResolvable),
+    }
+}
+
+/// Whose value a reader finds in the row of its view, as the store reads: what a lock decides, else the newest version at
+/// or below `read_ts`. `decides` says that the lock's transaction is committed there.
+pub fn read(view: &Rows, row: usize, read_ts: Timestamp, decides: bool) -> Result<Option<Timestamp>, Rule> {
+    let cells = &view.cells[row];
+    let from = |txn: TxnId, value: &Value| match value {
+        Value::InData if !cells.data.contains(&txn.start_ts) => Err(Rule::ValuesThere),
+        Value::InData | Value::Inline(_) => Ok(Some(txn.start_ts)),
+    };
+    match &cells.lock {
+        Some(Lock { txn, intent: Intent::Put(value), .. }) if decides => return from(*txn, value),
+        Some(Lock { intent: Intent::Delete, .. }) if decides => return Ok(None),
+        _ => {}
+    }
+    let versions = cells.write.iter().chain(cells.versions.iter().rev());
+    match versions.into_iter().find(|version| version.commit_ts <= read_ts) {
+        Some(WriteRecord { txn, value: Some(value), .. }) => from(*txn, value),
+        Some(WriteRecord { value: None, .. }) | None => Ok(None),
+    }
+}
+
+/// Every value that a lock or a version points to is there, and no other.
+pub fn values_there(rows: &Rows) -> Result<(), Rule> {
+    for cells in &rows.cells {
+        let locked = cells.lock.iter().filter(|lock| lock.intent == Intent::Put(Value::InData)).map(|lock| lock.txn);
+        let versions = cells.write.iter().chain(&cells.versions);
+        let written = versions.filter(|version| version.value == Some(Value::InData)).map(|version| version.txn);
+        let mut wanted: Vec<Timestamp> = locked.chain(written).map(|txn| txn.start_ts).collect();
+        wanted.sort();
+        wanted.dedup();
+        if wanted != cells.data {
+            return Err(Rule::ValuesThere);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,253 @@
+//! Rows without an engine: columns in plain sight, changed by the protocol's own changes under the protocol's own guards.
+//!
+//! This stands where `LocalEngine` stands in the store, and like it decides nothing: it hands out a `Row` as read, asks
+//! `Guard::holds`, and carries out each `Edit`. The rows are shared between the states of an exploration, so that a step
+//! copies only the one that it changes.
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, LazyLock};
+
+use percolite::RowKey;
+use percolite::codec::{History, Record};
+use percolite::row::{Edit, Guard, KeyspaceId, Lock, Row, RowChange, Status, WriteRecord};
+use percolite::timestamp::Timestamp;
+
+/// The most rows that a model has.
+pub const ROWS_MAX: usize = 3;
+
+static KEYS: LazyLock<[RowKey; ROWS_MAX]> =
+    LazyLock::new(|| [b"a", b"b", b"c"].map(|key| RowKey::new(KeyspaceId(1), key)));
+
+/// The key of a row: `a`, `b`, `c`.
+pub fn key(row: usize) -> RowKey {
+    KEYS[row].clone()
+}
+
+/// The inverse of [`key`].
+pub fn index(key: &RowKey) -> usize {
+    usize::from(key.key()[0] - b'a')
+}
+
+/// A row's columns and what is kept beside them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Cells {
+    pub lock: Option<Lock>,
+    pub write: Option<WriteRecord>,
+    /// By `start_ts`, in order.
+    pub statuses: Vec<(Timestamp, Status)>,
+    /// Replaced versions, oldest first.
+    pub versions: Vec<WriteRecord>,
+    /// The transactions that have an entry in the data column.
+    pub data: Vec<Timestamp>,
+}
+
+impl Cells {
+    fn change(&mut self, change: &RowChange) {
+        edit(&mut self.lock, &change.lock);
+        edit(&mut self.write, &change.write);
+        let at = self.statuses.partition_point(|(start_ts, _)| *start_ts < change.start_ts);
+        let found = self.statuses.get(at).is_some_and(|(start_ts, _)| *start_ts == change.start_ts);
+        match change.status {
+            Edit::Keep => {}
+            Edit::Put(status) if found => self.statuses[at].1 = status,
+            Edit::Put(status) => self.statuses.insert(at, (change.start_ts, status)),
+            Edit::Delete if found => drop(self.statuses.remove(at)),
+            Edit::Delete => {}
+        }
+        if let Some(version) = &change.version {
+            // Replacing the entry under the same timestamp, as the engine's key does.
+            self.versions.retain(|kept| kept.commit_ts != version.commit_ts);
+            self.versions.push(version.clone());
+            self.versions.sort_by_key(|kept| kept.commit_ts);
+        }
+        for (start_ts, edit) in &change.data {
+            if *edit != Edit::Keep {
+                self.data.retain(|kept| kept != start_ts);
+            }
+            if let Edit::Put(_) = edit {
+                self.data.push(*start_ts);
+                self.data.sort();
+            }
+        }
+    }
+}
+
+fn edit<T: Clone>(cell: &mut Option<T>, edit: &Edit<T>) {
+    match edit {
+        Edit::Keep => {}
+        Edit::Put(content) => *cell = Some(content.clone()),
+        Edit::Delete => *cell = None,
+    }
+}
+
+/// All rows, and the safe point.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rows {
+    pub cells: Vec<Arc<Cells>>,
+    pub safe_point: Timestamp,
+}
+
+impl Rows {
+    pub fn new(count: usize) -> Self {
+        Self { cells: vec![Arc::default(); count], safe_point: Timestamp::ZERO }
+    }
+
+    /// The row as read for the transaction that began at `start_ts`.
+    pub fn read(&self, row: usize, start_ts: Timestamp) -> Row {
+        let cells = &self.cells[row];
+        let status = cells.statuses.iter().find(|(ts, _)| *ts == start_ts).map(|(_, status)| *status);
+        Row { lock: cells.lock.clone(), write: cells.write.clone(), status, safe_point: self.safe_point }
+    }
+
+    /// The first row where a guard does not hold.
+    pub fn refusal(&self, changes: &[RowChange]) -> Option<usize> {
+        let refused = changes.iter().find(|change| {
+            let row = self.read(index(&change.row), change.start_ts);
+            !change.guards.iter().all(|guard| guard.holds(&row))
+        });
+        refused.map(|change| index(&change.row))
+    }
+
+    /// Makes a change whose guards hold.
+    pub fn change(&mut self, change: &RowChange) {
+        Arc::make_mut(&mut self.cells[index(&change.row)]).change(change);
+    }
+
+    /// Every column, a line each.
+    pub fn show(&self) -> String {
+        let mut lines = format!("safe point {}\n", self.safe_point);
+        for (row, cells) in self.cells.iter().enumerate() {
+            let Cells { lock, write, statuses, versions, data } = &**cells;
+            let columns = format!("lock {lock:?}\n  write {write:?}\n  replaced {versions:?}\n  data {data:?}");
+            lines += &format!("{:?}\n  {columns}\n  ended {statuses:?}\n", key(row));
+        }
+        lines
+    }
+
+    pub fn locks(&self) -> impl Iterator<Item = (usize, &Lock)> {
+        self.cells.iter().enumerate().filter_map(|(row, cells)| Some((row, cells.lock.as_ref()?)))
+    }
+}
+
+// The row vocabulary has no `Hash`, and should not have it for the sake of a test.
+
+impl Hash for Cells {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let mut bytes = Vec::with_capacity(128);
+        if let Some(lock) = &self.lock {
+            lock.encode(&mut bytes);
+        }
+        bytes.push(u8::MAX);
+        if let Some(write) = &self.write {
+            write.encode(&mut bytes);
+        }
+        for (start_ts, status) in &self.statuses {
+            bytes.extend(start_ts.to_u64().to_le_bytes());
+            History::Ended(*status).encode(&mut bytes);
+        }
+        for version in &self.versions {
+            version.encode(&mut bytes);
+        }
+        state.write(&bytes);
+        self.data.hash(state);
+    }
+}
+
+impl Hash for Rows {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.cells.hash(state);
+        self.safe_point.hash(state);
+    }
+}
+
+/// A change under way, with a place in an order so that a set of them has one form.
+#[derive(Clone)]
+pub struct Sent {
+    pub change: Arc<RowChange>,
+    digest: Vec<u8>,
+}
+
+impl Sent {
+    pub fn new(change: RowChange) -> Self {
+        let mut digest = Vec::with_capacity(96);
+        digest.extend(change.row.as_bytes());
+        digest.extend(change.start_ts.to_u64().to_le_bytes());
+        for guard in &change.guards {
+            digest_guard(*guard, &mut digest);
+        }
+        put(&change.lock, &mut digest, Record::encode);
+        put(&change.write, &mut digest, Record::encode);
+        put(&change.status, &mut digest, |status, digest| History::Ended(*status).encode(digest));
+        change.version.iter().for_each(|version| version.encode(&mut digest));
+        for (start_ts, edit) in &change.data {
+            digest.extend(start_ts.to_u64().to_le_bytes());
+            put(edit, &mut digest, |_, _| {});
+        }
+        Self { change: Arc::new(change), digest }
+    }
+}
+
+fn digest_guard(guard: Guard, digest: &mut Vec<u8>) {
+    let (kind, ts) = match guard {
+        Guard::LockAbsent => (0, Timestamp::ZERO),
+        Guard::LockIs(stamp) => {
+            digest.extend(stamp.txn.start_ts.to_u64().to_le_bytes());
+            digest.extend(stamp.sequence.to_le_bytes());
+            digest.extend(stamp.ttl_ms.to_le_bytes());
+            (1, stamp.min_commit_ts)
+        }
+        Guard::NoCommitAfter(ts) => (2, ts),
+        Guard::NoRecordOf(ts) => (3, ts),
+        Guard::SafePointBelow(ts) => (4, ts),
+    };
+    digest.push(kind);
+    digest.extend(ts.to_u64().to_le_bytes());
+}
+
+fn put<T>(edit: &Edit<T>, digest: &mut Vec<u8>, encode: impl Fn(&T, &mut Vec<u8>)) {
+    match edit {
+        Edit::Keep => digest.push(0),
+        Edit::Delete => digest.push(1),
+        Edit::Put(content) => {
+            digest.push(2);
+            encode(content, digest);
+        }
+    }
+}
+
+impl fmt::Debug for Sent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RowChange { row, start_ts, guards, lock, write, status, .. } = &*self.change;
+        write!(
+            f,
+            "change of {row:?} for the transaction {start_ts}: lock {lock:?}, write {write:?}, status {status:?}, if {guards:?}"
+        )
+    }
+}
+
+impl PartialEq for Sent {
+    fn eq(&self, other: &Self) -> bool {
+        self.digest == other.digest
+    }
+}
+
+impl Eq for Sent {}
+
+impl PartialOrd for Sent {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Sent {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.digest.cmp(&other.digest)
+    }
+}
+
+impl Hash for Sent {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.digest.hash(state);
+    }
+}

@@ -1,0 +1,232 @@
+//! Writers: locks, a commit timestamp, the primary, the other rows; or everything back.
+
+use percolite::protocol::{
+    Commit, CommitPoint, Heartbeat, Prewrite, Prewritten, Refusal, Resolve, RollBack, commit, heartbeat, prewrite,
+    resolve, roll_back,
+};
+use percolite::row::{Mutation, Row};
+use percolite::timestamp::Timestamp;
+
+use super::errands::{Settled, errand};
+use super::{Asked, Shared, State, TTL_MS, Task, Travel, asked};
+use crate::judge::{End, Named, Rule, Script, txn_id};
+use crate::rows::{index, key};
+
+impl Shared {
+    pub(super) fn writer(&self, state: &mut State, w: usize) -> Result<(), Rule> {
+        if let Some(errand) = state.writers[w].errand.take() {
+            let settled = self.errand(state, errand)?;
+            return self.settled(state, w, settled);
+        }
+        match state.writers[w].task {
+            Task::Begin => {
+                let start_ts = state.draw();
+                state.named[w] = Some(Named { read_ts: start_ts, start_ts });
+                state.writers[w].ttl_ms = TTL_MS;
+                self.turn_to(state, w, Task::Prewrite(0));
+            }
+            Task::Stamp => {
+                let commit_ts = state.draw();
+                self.turn_to(state, w, Task::Commit(commit_ts));
+            }
+            _ => {
+                let row = self.row_of(state, w);
+                let as_read = state.rows.read(row, state.named[w].expect("it has begun").start_ts);
+                self.ask(state, w, &as_read)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Of those that do the same the first begins first: any other order is the same but for their numbers.
+    pub(super) fn has_equal_before(&self, state: &State, w: usize) -> bool {
+        (0..w).any(|before| self.scripts[before] == self.scripts[w] && state.writers[before].task == Task::Begin)
+    }
+
+    fn nth_locked(&self, w: usize, n: usize) -> &(usize, Mutation) {
+        let Script { writes, primary_last, .. } = &self.scripts[w];
+        &writes[if *primary_last { writes.len() - 1 - n } else { n }]
+    }
+
+    fn row_of(&self, state: &State, w: usize) -> usize {
+        let writes = &self.scripts[w].writes;
+        match state.writers[w].task {
+            Task::Prewrite(n) => self.nth_locked(w, n).0,
+            Task::Secondary(n, _) | Task::RollBack(n) => writes[n].0,
+            _ => writes[0].0,
+        }
+    }
+
+    fn turn_to(&self, state: &mut State, w: usize, task: Task) {
+        let rows = self.scripts[w].writes.len();
+        let ends = matches!(task, Task::Secondary(n, _) | Task::RollBack(n) if n == rows);
+        state.writers[w].task = if ends { Task::Ended } else { task };
+        state.writers[w].sending = None;
+        if let Task::Prewrite(n) = task {
+            if n == rows {
+                state.writers[w].task = Task::Stamp;
+            } else if let Asked::Send(sent, _) = asked(prewrite(&Row::default(), &self.prewrite(state, w, n))) {
+                // Nothing of the row is known yet; the guards say what it must look like.
+                state.writers[w].sending = Some(sent);
+            }
+        }
+    }
+
+    fn prewrite(&self, state: &State, w: usize, n: usize) -> Prewrite {
+        let (row, mutation) = self.nth_locked(w, n);
+        let Named { read_ts, start_ts } = state.named[w].expect("it has begun");
+        Prewrite {
+            row: key(*row),
+            txn: txn_id(start_ts),
+            read_ts,
+            primary: key(self.scripts[w].primary()),
+            mutation: mutation.clone(),
+            sequence: 1,
+            ttl_ms: state.writers[w].ttl_ms,
+            min_commit_ts: start_ts.next(),
+        }
+    }
+
+    /// Asks the step that the writer is at, with the row as read.
+    fn ask(&self, state: &mut State, w: usize, as_read: &Row) -> Result<(), Rule> {
+        let start_ts = state.named[w].expect("it has begun").start_ts;
+        let (row, txn) = (key(self.row_of(state, w)), txn_id(start_ts));
+        match state.writers[w].task {
+            Task::Prewrite(n) => match asked(prewrite(as_read, &self.prewrite(state, w, n))) {
+                Asked::Send(sent, _) => state.writers[w].sending = Some(sent),
+                Asked::Answer(prewritten) => {
+                    if let Prewritten::Committed(commit_ts) = prewritten {
+                        self.told(state, start_ts, CommitPoint::Committed(commit_ts))?;
+                    }
+                    self.prewritten(state, w, n);
+                }
+                Asked::Refused(Refusal::Locked(lock)) => {
+                    self.sights.met("a writer meets a lock");
+                    state.writers[w].sending = None;
+                    state.writers[w].errand = Some(errand(self.row_of(state, w), &lock, None));
+                }
+                Asked::Refused(why) => {
+                    if matches!(why, Refusal::NewerCommit(_)) {
+                        self.sights.met("a writer meets a newer commit");
+                    }
+                    self.roll_back(state, w)?;
+                }
+            },
+            Task::Heartbeat(n) => {
+                let age_ms = state.newest_ts.millis() - start_ts.millis();
+                match asked(heartbeat(as_read, &Heartbeat { row, txn, ttl_ms: age_ms + TTL_MS })) {
+                    Asked::Send(sent, ttl_ms) => {
+                        state.writers[w].sending = Some(sent);
+                        state.writers[w].ttl_ms = ttl_ms;
+                    }
+                    Asked::Answer(ttl_ms) => {
+                        state.writers[w].ttl_ms = ttl_ms;
+                        self.turn_to(state, w, Task::Prewrite(n));
+                    }
+                    Asked::Refused(_) => self.roll_back(state, w)?,
+                }
+            }
+            Task::Commit(commit_ts) => {
+                let request =
+                    Commit { row, txn, commit_ts, keep_status: true, keep_replaced: true, record_holds: true };
+                match asked(commit(as_read, &request)) {
+                    Asked::Send(sent, _) => state.writers[w].sending = Some(sent),
+                    Asked::Answer(commit_ts) => self.committed(state, w, commit_ts)?,
+                    Asked::Refused(Refusal::CommitTooEarly(_)) => {
+                        self.sights.met("a reader has pushed an owner above itself");
+                        self.turn_to(state, w, Task::Stamp);
+                    }
+                    // That leaves open how it ended; whoever says "undetermined" here says nothing wrong.
+                    Asked::Refused(Refusal::BelowSafePoint(_)) => {
+                        self.sights.met("an owner asks after its end is forgotten");
+                        self.turn_to(state, w, Task::Ended);
+                    }
+                    Asked::Refused(_) => {
+                        self.sights.met("an owner learns that it was taken for dead");
+                        self.roll_back(state, w)?;
+                    }
+                }
+            }
+            Task::Secondary(n, commit_ts) => {
+                let verdict = CommitPoint::Committed(commit_ts);
+                match asked(resolve(as_read, &Resolve { row, txn, verdict, shared: true })) {
+                    Asked::Send(sent, ()) => state.writers[w].sending = Some(sent),
+                    Asked::Answer(()) | Asked::Refused(_) => self.turn_to(state, w, Task::Secondary(n + 1, commit_ts)),
+                }
+            }
+            Task::RollBack(n) => match asked(roll_back(as_read, &RollBack { row, txn })) {
+                Asked::Send(sent, ()) => state.writers[w].sending = Some(sent),
+                Asked::Answer(()) | Asked::Refused(_) => self.turn_to(state, w, Task::RollBack(n + 1)),
+            },
+            Task::Begin | Task::Stamp | Task::Ended => {}
+        }
+        Ok(())
+    }
+
+    fn prewritten(&self, state: &mut State, w: usize, n: usize) {
+        let start_ts = state.named[w].expect("it has begun").start_ts;
+        let age_ms = state.newest_ts.millis() - start_ts.millis();
+        let more = n + 1 < self.scripts[w].writes.len();
+        let due = more && age_ms + TTL_MS / 2 >= state.writers[w].ttl_ms;
+        self.turn_to(state, w, if due { Task::Heartbeat(n + 1) } else { Task::Prewrite(n + 1) });
+    }
+
+    fn committed(&self, state: &mut State, w: usize, commit_ts: Timestamp) -> Result<(), Rule> {
+        let start_ts = state.named[w].expect("it has begun").start_ts;
+        self.told(state, start_ts, CommitPoint::Committed(commit_ts))?;
+        self.turn_to(state, w, Task::Secondary(1, commit_ts));
+        Ok(())
+    }
+
+    /// The caller is told that nothing of the transaction will remain.
+    fn roll_back(&self, state: &mut State, w: usize) -> Result<(), Rule> {
+        self.judged(state, |fates, case, _| fates.end(case, w, End::RolledBack))?;
+        self.turn_to(state, w, Task::RollBack(0));
+        Ok(())
+    }
+
+    fn settled(&self, state: &mut State, w: usize, settled: Settled) -> Result<(), Rule> {
+        match settled {
+            Settled::NotYet(errand) => state.writers[w].errand = Some(errand),
+            // The owner lives.
+            Settled::Verdict(None) | Settled::Failed => self.roll_back(state, w)?,
+            Settled::Verdict(Some(_)) => {
+                let task = state.writers[w].task;
+                self.turn_to(state, w, task);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn writer_sends(&self, state: &mut State, w: usize, travel: Travel) -> Result<(), Rule> {
+        if let Some(errand) = state.writers[w].errand.take() {
+            let settled = self.errand_sends(state, errand, travel)?;
+            return self.settled(state, w, settled);
+        }
+        let Some(sent) = state.writers[w].sending.take() else { return Ok(()) };
+        if self.send(state, &sent, travel)? {
+            return self.arrived(state, w);
+        }
+        if travel != Travel::Late {
+            // The engine answers with the row as it found it.
+            let as_found = state.rows.read(index(&sent.change.row), sent.change.start_ts);
+            self.ask(state, w, &as_found)?;
+        }
+        Ok(())
+    }
+
+    fn arrived(&self, state: &mut State, w: usize) -> Result<(), Rule> {
+        match state.writers[w].task {
+            Task::Prewrite(n) => self.prewritten(state, w, n),
+            Task::Heartbeat(n) => {
+                self.sights.met("a sign of life arrives");
+                self.turn_to(state, w, Task::Prewrite(n));
+            }
+            Task::Commit(commit_ts) => self.committed(state, w, commit_ts)?,
+            Task::Secondary(n, commit_ts) => self.turn_to(state, w, Task::Secondary(n + 1, commit_ts)),
+            Task::RollBack(n) => self.turn_to(state, w, Task::RollBack(n + 1)),
+            Task::Begin | Task::Stamp | Task::Ended => {}
+        }
+        Ok(())
+    }
+}
