@@ -46,6 +46,7 @@ pub mod points;
 pub mod powercut;
 pub mod quick;
 pub mod recorder;
+pub mod report;
 pub mod sim;
 pub mod value;
 pub mod violation;

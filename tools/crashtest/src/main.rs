@@ -19,6 +19,7 @@ use percolite_crashtest::order::{Order, mutant};
 use percolite_crashtest::outcome::Outcome;
 use percolite_crashtest::points::PointsArgs;
 use percolite_crashtest::quick::{self, QuickArgs, SoakArgs};
+use percolite_crashtest::report::{self, ReportArgs};
 use percolite_crashtest::sim::campaign::{self, SimArgs};
 #[cfg(feature = "rocks")]
 use percolite_crashtest::{kill, life};
@@ -61,6 +62,7 @@ enum Command {
     Check(CheckArgs),
     /// List the points at which a run can be stopped, with what must hold there.
     Points(PointsArgs),
+    Report(ReportArgs),
     #[cfg(feature = "rocks")]
     #[command(hide = true)]
     KillChild(kill::ChildArgs),
@@ -133,6 +135,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Powercut(order) => layer(&order, Layer::Powercut.run(&order)?),
         Command::Check(args) => run_check(&args),
         Command::Points(args) => args.run().map(|()| ExitCode::SUCCESS),
+        Command::Report(args) => report::run(&args),
         #[cfg(feature = "rocks")]
         Command::KillChild(args) => args.run(),
         #[cfg(feature = "rocks")]
@@ -180,9 +183,7 @@ fn report_layer(outcome: &Outcome) {
 
 fn told(evidence: &Evidence, json: Option<&Path>) -> anyhow::Result<ExitCode> {
     keep(evidence, json)?;
-    for layer in &evidence.layers {
-        report_layer(layer);
-    }
+    report::print(evidence);
     Ok(if evidence.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

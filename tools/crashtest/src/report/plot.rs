@@ -1,0 +1,239 @@
+//! The drawings: recovery time against locks, and the staircase of the log sweep.
+//!
+//! They are SVG inside the page. The colours here are those of the light scheme and safe for colour-blind eyes; the page's
+//! style sheet knows them by value and replaces them in the dark. Keys and titles are HTML beside the drawing, where a browser
+//! lays them out; only the axes carry text of their own.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use plotters::prelude::*;
+
+use crate::outcome::Outcome;
+
+use super::words;
+
+/// Figure of layer `kill`: how many locks were outstanding when the store was opened.
+pub const RECOVERY_LOCKS: &str = "recovery: locks";
+/// Figure of layer `kill`: how long opening took then, in seconds; one for each of [`RECOVERY_LOCKS`].
+pub const RECOVERY_SECONDS: &str = "recovery: seconds";
+/// Figure of layer `walsweep`: where the log was truncated, in bytes.
+pub const SWEEP_OFFSET: &str = "offset";
+/// Figure of layer `walsweep`: how much was acknowledged below that offset.
+pub const SWEEP_ACKNOWLEDGED: &str = "acknowledged";
+/// Figure of layer `walsweep`: how many transactions were there after truncation at that offset.
+pub const SWEEP_RECOVERED: &str = "recovered";
+
+const SIZE: (u32, u32) = (600, 350);
+/// plotters divides a size by 1.24 to come to pixels.
+const FONT: (&str, f64) = ("sans-serif", 13.0 * 1.24);
+// `style.css` has these as well.
+const INK: RGBColor = RGBColor(0x40, 0x40, 0x40);
+const GRID: RGBColor = RGBColor(0xD8, 0xD8, 0xD8);
+const BLUE: RGBColor = RGBColor(0x00, 0x72, 0xB2);
+const RED: RGBColor = RGBColor(0xD5, 0x5E, 0x00);
+/// A drawing has no use for more dots than this in a row or a column.
+const DOTS: f64 = 200.0;
+/// Into how many ranges the locks fall for the line through the medians.
+const RANGES: f64 = 12.0;
+
+type Points = Vec<(f64, f64)>;
+
+/// A drawing and what there is to say about it.
+pub struct Plot {
+    /// The drawing, as SVG.
+    pub svg: String,
+    /// What it shows, for those who do not see it.
+    pub text: String,
+}
+
+struct Axis<'a> {
+    name: &'a str,
+    top: f64,
+}
+
+struct Series {
+    colour: RGBColor,
+    points: Points,
+    mark: Mark,
+}
+
+enum Mark {
+    Dots,
+    Line(u32),
+}
+
+/// Recovery time against locks, if it was measured.
+pub fn recovery(layer: Option<&Outcome>) -> anyhow::Result<Option<Plot>> {
+    let Some([locks, seconds]) = figures(layer, [RECOVERY_LOCKS, RECOVERY_SECONDS]) else { return Ok(None) };
+    let slowest = top(&seconds);
+    let (unit, name) = if slowest < 1.0 { (1000.0, "recovery time (ms)") } else { (1.0, "recovery time (s)") };
+    let points: Points = locks.iter().zip(&seconds).map(|(&locks, &seconds)| (locks, seconds * unit)).collect();
+    let (x, y) = (Axis { name: "locks outstanding", top: top(&locks) }, Axis { name, top: slowest * unit });
+    let median = median_line(&points, x.top);
+    let dots = thin(points, x.top, y.top);
+    let svg = draw(
+        &x,
+        &y,
+        &[
+            Series { colour: BLUE, points: dots, mark: Mark::Dots },
+            Series { colour: RED, points: median, mark: Mark::Line(2) },
+        ],
+    )?;
+    let text = format!(
+        "{} with up to {} locks; the slowest took {}.",
+        words::some(locks.len(), "case"),
+        words::number(x.top),
+        words::time(slowest)
+    );
+    Ok(Some(Plot { svg, text }))
+}
+
+/// The staircase of the log that was swept in most places, if any was.
+pub fn staircase(layer: Option<&Outcome>) -> anyhow::Result<Option<Plot>> {
+    let names = [SWEEP_OFFSET, SWEEP_ACKNOWLEDGED, SWEEP_RECOVERED];
+    let Some([offsets, acknowledged, recovered]) = figures(layer, names) else { return Ok(None) };
+    let steps: Vec<_> = (offsets.iter().zip(&acknowledged)).zip(&recovered).map(|((&x, &a), &r)| (x, a, r)).collect();
+    let fewer = steps.iter().filter(|(_, acknowledged, recovered)| recovered < acknowledged).count();
+    // Each log is swept upwards, so going back is where the next one begins.
+    let logs: Vec<_> = steps.chunk_by(|one, next| one.0 <= next.0).collect();
+    let Some(longest) = logs.iter().max_by_key(|log| log.len()) else { return Ok(None) };
+    let top_of = |value: fn(&(f64, f64, f64)) -> f64| longest.iter().map(value).fold(0.0, f64::max);
+    let x = Axis { name: "the log ends at (bytes)", top: top_of(|step| step.0) };
+    let y = Axis { name: "transactions", top: top_of(|step| step.1.max(step.2)) };
+    let series = [
+        Series { colour: BLUE, points: stairs(longest.iter().map(|step| (step.0, step.2))), mark: Mark::Line(5) },
+        Series { colour: RED, points: stairs(longest.iter().map(|step| (step.0, step.1))), mark: Mark::Line(2) },
+    ];
+    let svg = draw(&x, &y, &series)?;
+    let shown = if logs.len() > 1 { ", the one cut most often is drawn" } else { "" };
+    let text = format!(
+        "{} in {}{shown}. Fewer recovered than acknowledged: at {}.",
+        words::some(steps.len(), "cut"),
+        words::some(logs.len(), "log"),
+        words::some(fewer, "cut")
+    );
+    Ok(Some(Plot { svg, text }))
+}
+
+/// Lists of a layer that belong together, without what cannot be drawn; none if they are not of one length.
+fn figures<const N: usize>(layer: Option<&Outcome>, names: [&str; N]) -> Option<[Vec<f64>; N]> {
+    let layer = layer?;
+    let lists = names.map(|name| layer.figures.get(name).map_or(&[][..], Vec::as_slice));
+    let length = lists.first()?.len();
+    if length == 0 || lists.iter().any(|list| list.len() != length) {
+        return None;
+    }
+    let drawn: Vec<_> =
+        (0..length).filter(|&i| lists.iter().all(|list| list[i].is_finite() && list[i] >= 0.0)).collect();
+    (!drawn.is_empty()).then(|| lists.map(|list| drawn.iter().map(|&i| list[i]).collect()))
+}
+
+fn top(values: &[f64]) -> f64 {
+    values.iter().copied().fold(0.0, f64::max)
+}
+
+/// Dots that lie on one another are one dot, whatever their number.
+fn thin(points: Points, right: f64, top: f64) -> Points {
+    let mut seen = BTreeSet::new();
+    let slot = |value: f64, top: f64| slot(value, top, DOTS);
+    points.into_iter().filter(|&(x, y)| seen.insert((slot(x, right), slot(y, top)))).collect()
+}
+
+/// Which of so many equal ranges up to `top` a value is in.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+fn slot(value: f64, top: f64, ranges: f64) -> u64 {
+    if top > 0.0 { (value / top * ranges).round() as u64 } else { 0 }
+}
+
+/// The medians of both coordinates in each range of the first.
+fn median_line(points: &[(f64, f64)], right: f64) -> Points {
+    let mut ranges: BTreeMap<u64, [Vec<f64>; 2]> = BTreeMap::new();
+    for &(x, y) in points {
+        let [xs, ys] = ranges.entry(slot(x, right, RANGES)).or_default();
+        xs.push(x);
+        ys.push(y);
+    }
+    ranges.into_values().map(|[xs, ys]| (median(&xs), median(&ys))).collect()
+}
+
+/// The middle one; of two, the greater.
+pub fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(values.len() / 2).copied().unwrap_or_default()
+}
+
+/// What holds from one offset to the next holds level; a level stretch is one line, however many offsets it has.
+fn stairs(steps: impl Iterator<Item = (f64, f64)>) -> Points {
+    let same = |one: f64, two: f64| one.total_cmp(&two).is_eq();
+    let mut points: Points = Vec::new();
+    for (x, y) in steps {
+        match points[..] {
+            [.., (_, start), (_, end)] if same(start, end) && same(end, y) => _ = points.pop(),
+            [.., (_, before)] if !same(before, y) => points.push((x, before)),
+            _ => {}
+        }
+        points.push((x, y));
+    }
+    points
+}
+
+fn draw(x: &Axis, y: &Axis, series: &[Series]) -> anyhow::Result<String> {
+    let mut svg = String::new();
+    {
+        let root = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
+        let end = |axis: &Axis| if axis.top > 0.0 { axis.top * 1.04 } else { 1.0 };
+        let mut chart = ChartBuilder::on(&root)
+            .margin(8)
+            .margin_right(24)
+            .x_label_area_size(52)
+            .y_label_area_size(84)
+            .build_cartesian_2d(0.0..end(x), 0.0..end(y))?;
+        let label = |value: &f64| words::number(*value);
+        chart
+            .configure_mesh()
+            .axis_style(INK)
+            .bold_line_style(GRID)
+            .light_line_style(TRANSPARENT)
+            .label_style(FONT.into_font().color(&INK))
+            .x_labels(6)
+            .y_labels(6)
+            .x_label_formatter(&label)
+            .y_label_formatter(&label)
+            .x_desc(x.name)
+            .y_desc(y.name)
+            .draw()?;
+        for Series { colour, points, mark } in series {
+            match mark {
+                Mark::Dots => {
+                    chart.draw_series(points.iter().map(|&at| Circle::new(at, 3, colour.mix(0.6).filled())))?;
+                }
+                Mark::Line(width) => {
+                    chart.draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(*width)))?;
+                }
+            }
+        }
+        root.present()?;
+    }
+    Ok(svg)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stairs_are_level_or_upright() {
+        let steps = [(0.0, 0.0), (1.0, 0.0), (2.0, 0.0), (3.0, 1.0), (4.0, 1.0), (5.0, 3.0)];
+        let corners = [(0.0, 0.0), (2.0, 0.0), (3.0, 0.0), (3.0, 1.0), (4.0, 1.0), (5.0, 1.0), (5.0, 3.0)];
+        assert_eq!(stairs(steps.into_iter()), corners);
+    }
+
+    #[test]
+    fn dots_on_one_another_are_one_and_the_line_goes_through_the_medians() {
+        let points = vec![(0.0, 1.0), (0.0, 1.0), (0.0, 2.0), (100.0, 4.0)];
+        assert_eq!(thin(points.clone(), 100.0, 4.0).len(), 3);
+        assert_eq!(median_line(&points, 100.0), [(0.0, 1.0), (100.0, 4.0)]);
+        assert_eq!(thin(vec![(0.0, 0.0); 3], 0.0, 0.0).len(), 1);
+    }
+}

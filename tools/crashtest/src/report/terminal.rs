@@ -1,0 +1,117 @@
+//! The table on the terminal, which `quick`, `soak`, `mutants` and `report` end with.
+//!
+//! The verdict comes first and once more last, because what is last is what a terminal shows.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+
+use comfy_table::presets::UTF8_FULL_CONDENSED;
+use comfy_table::{CellAlignment, ContentArrangement, Table};
+
+use crate::evidence::{Evidence, MutantResult};
+use crate::outcome::{Failure, Outcome};
+
+use super::verdict::{Verdict, word_of};
+use super::words::{count, some, story, time};
+
+/// Prints what was shown; a reader who has seen enough, as `head` has, is no error.
+pub fn print(evidence: &Evidence) {
+    let _ = io::stdout().write_all(summary(evidence).as_bytes());
+}
+
+/// What [`print`] prints.
+pub fn summary(evidence: &Evidence) -> String {
+    let mut told = String::new();
+    // Writing to a string does not fail.
+    let _ = tell(&mut told, evidence);
+    // Values come from a store that may be broken, and must not steer the terminal.
+    told.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}")
+}
+
+fn tell(told: &mut String, evidence: &Evidence) -> std::fmt::Result {
+    let verdict = Verdict::of(evidence);
+    let line = format!("{}: {}", verdict.word(), verdict.sentence());
+    writeln!(told, "{line}")?;
+    let Evidence { version, began, command, .. } = evidence;
+    writeln!(told, "{command}, version {version}, began {began}, took {}", time(evidence.seconds))?;
+    if !evidence.layers.is_empty() {
+        writeln!(told, "\n{}", layers(&evidence.layers))?;
+    }
+    if !evidence.mutants.is_empty() {
+        writeln!(told, "\n{}", mutants(&evidence.mutants))?;
+    }
+    for mutant in &evidence.mutants {
+        if let Some(replay) = &mutant.replay {
+            writeln!(told, "  {}: {replay}", mutant.mutant)?;
+        }
+    }
+    if !evidence.gaps.is_empty() {
+        writeln!(told, "\n{}:", some(evidence.gaps.len(), "gap"))?;
+    }
+    for gap in &evidence.gaps {
+        writeln!(told, "  {gap}")?;
+    }
+    for layer in &evidence.layers {
+        for (index, failure) in layer.failures.iter().enumerate() {
+            writeln!(told, "\n{}, failure {} of {}:", layer.layer, index + 1, layer.failures.len())?;
+            tell_failure(told, failure)?;
+        }
+    }
+    writeln!(told, "\n{line}")
+}
+
+fn tell_failure(told: &mut String, failure: &Failure) -> std::fmt::Result {
+    for broken in &failure.broken {
+        writeln!(told, "  broken:  {}", broken.promise)?;
+        writeln!(told, "  how:     {}", story(&broken.how).replace('\n', "\n           "))?;
+    }
+    writeln!(told, "  replay:  {}", failure.replay)?;
+    if let Some(kept) = &failure.kept {
+        writeln!(told, "  kept in: {}", kept.display())?;
+    }
+    Ok(())
+}
+
+fn layers(layers: &[Outcome]) -> Table {
+    let numbers = ["cases", "transactions", "acknowledged", "unsynced lost", "unanswered found", "failures", "time"];
+    let mut table = table(&["layer"], &numbers, &["verdict"]);
+    for layer in layers {
+        let reason = layer.skipped.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
+        table.add_row([
+            layer.layer.clone(),
+            count(layer.cases),
+            count(layer.transactions),
+            count(layer.acknowledged),
+            count(layer.lost),
+            count(layer.unanswered),
+            count(layer.failures.len() as u64),
+            time(layer.seconds),
+            word_of(layer).to_owned() + &reason,
+        ]);
+    }
+    table
+}
+
+fn mutants(mutants: &[MutantResult]) -> Table {
+    let mut table = table(&["mutant", "killed by", "promise"], &["time to kill"], &[]);
+    for mutant in mutants {
+        let lived = time(mutant.seconds);
+        table.add_row([
+            mutant.mutant.clone(),
+            mutant.layer.clone().unwrap_or_else(|| "SURVIVED".into()),
+            mutant.promise.clone().unwrap_or_default(),
+            if mutant.layer.is_some() { lived } else { format!("over {lived}") },
+        ]);
+    }
+    table
+}
+
+fn table(left: &[&str], right: &[&str], after: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
+    table.set_header([left, right, after].concat());
+    for column in table.column_iter_mut().skip(left.len()).take(right.len()) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}

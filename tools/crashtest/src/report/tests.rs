@@ -1,0 +1,167 @@
+//! A small piece of evidence with something of everything, hostile text included, through all three forms of the report.
+
+use std::fs;
+
+use super::*;
+use crate::evidence::MutantResult;
+use crate::outcome::{Failure, Outcome};
+use crate::violation::Broken;
+
+const HOSTILE: &str = "<script>alert(\"&'</script>\u{1b}[2J";
+
+fn sample() -> Evidence {
+    let mut sim = Outcome { cases: 5000, transactions: 250_000, acknowledged: 200_000, ..Outcome::of("sim") };
+    sim.unanswered = 17;
+    sim.seconds = 60.0;
+    sim.visit("sim, embedded", "commit.ts", 12_345);
+    sim.visit("sim, embedded", "open.before", 0);
+    sim.visit("sim, shared", "no.such-point", 1);
+    let mut kill = Outcome { cases: 3, transactions: 30, acknowledged: 20, seconds: 6.0, ..Outcome::of("kill") };
+    kill.figures.insert(RECOVERY_LOCKS.into(), vec![0.0, 10.0, 1000.0]);
+    kill.figures.insert(RECOVERY_SECONDS.into(), vec![0.01, 0.02, 0.4]);
+    let mut sweep = Outcome { cases: 4, transactions: 40, acknowledged: 6, seconds: 2.0, ..Outcome::of("walsweep") };
+    sweep.figures.insert(SWEEP_OFFSET.into(), vec![0.0, 100.0, 200.0, 300.0]);
+    sweep.figures.insert(SWEEP_ACKNOWLEDGED.into(), vec![0.0, 0.0, 1.0, 2.0]);
+    sweep.figures.insert(SWEEP_RECOVERED.into(), vec![0.0, 1.0, 1.0, 2.0]);
+    let cut = Outcome { skipped: Some("no loop devices".into()), ..Outcome::of("powercut") };
+    Evidence {
+        version: "0.1.0".into(),
+        began: "2026-01-02T03:04:05Z".into(),
+        command: "quick".into(),
+        seconds: 68.0,
+        layers: vec![sim, kill, sweep, cut],
+        mutants: vec![mutant(Some("sim"))],
+        gaps: Vec::new(),
+    }
+}
+
+fn mutant(layer: Option<&str>) -> MutantResult {
+    MutantResult {
+        mutant: "reads-latest".into(),
+        text: "reads show the newest state instead of the snapshot".into(),
+        layer: layer.map(Into::into),
+        promise: layer.map(|_| "I5 isolation".into()),
+        seconds: 1.5,
+        found: vec![("sim".into(), u64::from(layer.is_some()), 9)],
+        replay: layer.map(|_| "mutant-replay-line".into()),
+    }
+}
+
+fn failing() -> Evidence {
+    let mut evidence = sample();
+    evidence.layers[0].failures.push(Failure {
+        replay: format!("percolite-crashtest replay sim:embedded/7 {HOSTILE}"),
+        broken: vec![Broken::new("I2 durable", format!("key {HOSTILE}\nlost {}", "x".repeat(3000)))],
+        kept: Some("kept/sim-7".into()),
+    });
+    evidence.gaps.push(format!("commit.ts {HOSTILE}"));
+    evidence.mutants[0].text = HOSTILE.into();
+    evidence.layers[3].skipped = Some(HOSTILE.into());
+    evidence.layers[1].visit(HOSTILE, HOSTILE, 5);
+    evidence.layers[1].figures.insert(HOSTILE.into(), vec![1.0]);
+    evidence.command = HOSTILE.into();
+    evidence
+}
+
+#[test]
+fn what_is_written_can_be_read_again() {
+    let folder = std::env::temp_dir().join(format!("percolite-report-{}", std::process::id()));
+    let [path, page] = write(&failing(), &folder).unwrap();
+    let again = read(&path).unwrap();
+    assert!(fs::read_to_string(page).unwrap().ends_with("</html>"));
+    fs::remove_dir_all(&folder).unwrap();
+    assert_eq!(serde_json::to_value(&again).unwrap(), serde_json::to_value(failing()).unwrap());
+    assert_eq!(json(&again).unwrap(), json(&failing()).unwrap());
+}
+
+#[test]
+fn the_page_loads_nothing() {
+    for evidence in [Evidence::default(), sample(), failing()] {
+        let page = page::page(&evidence).unwrap();
+        let rest = page.replace("xmlns=\"http://www.w3.org/2000/svg\"", "");
+        for resource in ["http:", "https:", "src=", "href", "url(", "@import", "<script", "<link"] {
+            assert!(!rest.contains(resource), "{resource}");
+        }
+    }
+}
+
+#[test]
+fn hostile_text_is_only_text() {
+    let page = page::page(&failing()).unwrap();
+    assert!(!page.contains("<script") && page.contains("&lt;script&gt;alert(&quot;&amp;'"));
+    // Every attribute that carries evidence is in double quotes, in which only these end it.
+    assert_eq!(page.matches("alert(\"").count(), 0);
+    let told = terminal::summary(&failing());
+    assert!(told.contains("<script>") && !told.contains('\u{1b}'));
+}
+
+#[test]
+fn a_failure_can_be_replayed_from_any_form() {
+    let page = page::page(&failing()).unwrap();
+    assert!(page.contains("<pre class=\"replay\">percolite-crashtest replay sim:embedded/7"));
+    assert!(page.contains("I2 durable") && page.contains("kept/sim-7") && page.contains("more characters"));
+    let told = terminal::summary(&failing());
+    assert!(told.starts_with("FAILED: 1 failure, 1 gap; skipped: powercut\n"), "{told}");
+    for text in
+        ["replay:  percolite-crashtest replay sim:embedded/7", "I2 durable", "kept in: kept/sim-7", "more characters"]
+    {
+        assert!(told.contains(text), "{text}: {told}");
+    }
+}
+
+#[test]
+fn several_runs_add_up() {
+    let mut second = failing();
+    second.began = "2026-01-01T00:00:00Z".into();
+    second.layers[3] = Outcome { cases: 20, transactions: 200, acknowledged: 100, ..Outcome::of("powercut") };
+    let mut first = sample();
+    first.mutants = vec![mutant(None)];
+    let whole = merge::merge(vec![first, second]);
+    assert_eq!([whole.layers.len(), whole.mutants.len(), whole.gaps.len()], [4, 1, 1]);
+    assert_eq!((whole.layers[0].cases, whole.layers[0].failures.len()), (10_000, 1));
+    assert_eq!(whole.layers[0].visits["sim, embedded"]["commit.ts"], 24_690);
+    assert_eq!(whole.layers[1].figures[RECOVERY_LOCKS].len(), 6);
+    assert_eq!((whole.layers[3].skipped.as_deref(), whole.layers[3].cases), (None, 20));
+    assert_eq!((whole.version.as_str(), whole.began.as_str()), ("0.1.0", "2026-01-01T00:00:00Z"));
+    let mutant = &whole.mutants[0];
+    assert_eq!((mutant.layer.as_deref(), &mutant.found), (Some("sim"), &vec![("sim".into(), 1, 18)]));
+}
+
+#[test]
+fn the_verdict_says_what_is_missing() {
+    let sentence = |evidence: &Evidence| {
+        let verdict = Verdict::of(evidence);
+        format!("{} {}", verdict.word(), verdict.sentence())
+    };
+    assert_eq!(sentence(&sample()), "HELD every promise held; skipped: powercut");
+    assert_eq!(sentence(&Evidence::default()), "FAILED nothing was run");
+    let mut evidence = sample();
+    evidence.layers.drain(..3);
+    evidence.mutants.clear();
+    assert_eq!(sentence(&evidence), "FAILED nothing was run; skipped: powercut");
+    evidence = sample();
+    evidence.layers[1].acknowledged = 0;
+    evidence.mutants = vec![mutant(None)];
+    assert_eq!(sentence(&evidence), "FAILED kill verified no commit, 1 surviving mutant; skipped: powercut");
+}
+
+#[test]
+fn what_was_not_run_is_said_to_be_not_run() {
+    let not_run = |evidence: &Evidence| page::page(evidence).unwrap().matches("This was not run.").count();
+    assert_eq!(not_run(&sample()), 0);
+    assert_eq!(not_run(&Evidence::default()), 6);
+    let mut uneven = sample();
+    uneven.layers[1].figures.insert(RECOVERY_LOCKS.into(), vec![1.0]);
+    assert_eq!(not_run(&uneven), 0);
+    assert_eq!(page::page(&uneven).unwrap().matches("This was not measured.").count(), 1);
+}
+
+#[test]
+fn never_visited_and_not_reported_look_different_from_visited() {
+    let page = page::page(&sample()).unwrap();
+    assert!(page.contains("<td class=\"cell heat4\">12,345</td>"));
+    assert!(page.contains("<td class=\"cell zero\">0</td>"));
+    assert!(page.contains("<td class=\"cell absent\">–</td>"));
+    assert!(page.contains("title=\"a commit timestamp alone commits nothing\""));
+    assert!(page.contains("not a point of this version"));
+}
