@@ -53,6 +53,10 @@ pub trait Coordinator: Send + Sync {
     /// Commits; an error other than *undetermined* means that nothing of the transaction remains.
     fn commit(&self, request: CommitRequest<'_>) -> Result<Timestamp>;
 
+    /// Notes that somebody has been told of what was committed at or below this, durable or not: a later
+    /// [`Coordinator::snapshot`] must show it.
+    fn acknowledge(&self, ts: Timestamp);
+
     /// Returns once everything that a reader at `read_ts` has seen is durable.
     fn confirm(&self, read_ts: Timestamp) -> Result<()>;
 

@@ -274,6 +274,7 @@ impl Txn {
             if durable {
                 inner.coordinator.confirm(self.view.read_ts)?;
             }
+            inner.coordinator.acknowledge(self.view.read_ts);
             return Ok(Commit { ts: self.view.read_ts });
         }
         let request = CommitRequest {

@@ -104,9 +104,13 @@ impl Coordinator for Embedded {
         } else {
             self.commit_two_phase(request)?
         };
-        self.pipeline.acknowledge(commit_ts);
+        self.acknowledge(commit_ts);
         crash_point!(CommitDone);
         Ok(commit_ts)
+    }
+
+    fn acknowledge(&self, ts: Timestamp) {
+        self.pipeline.acknowledge(ts);
     }
 
     fn confirm(&self, read_ts: Timestamp) -> Result<()> {

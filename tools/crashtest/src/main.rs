@@ -173,12 +173,8 @@ fn layer(order: &Order, outcome: Outcome) -> anyhow::Result<ExitCode> {
         std::fs::write(path, serde_json::to_vec_pretty(&outcome)?).with_context(|| path.display().to_string())?;
     }
     let good = outcome.is_good();
-    report_layer(&outcome);
+    report::print(&Evidence { layers: vec![outcome], ..Evidence::begin("one layer") });
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn report_layer(outcome: &Outcome) {
-    println!("{}", serde_json::to_string_pretty(outcome).unwrap_or_default());
 }
 
 fn told(evidence: &Evidence, json: Option<&Path>) -> anyhow::Result<ExitCode> {

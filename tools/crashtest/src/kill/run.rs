@@ -18,6 +18,7 @@ use crate::dice::Dice;
 use crate::ledger::Ledger;
 use crate::outcome::{Failure, Outcome};
 use crate::points::Place;
+use crate::report::{RECOVERY_LOCKS, RECOVERY_SECONDS};
 use crate::violation::Broken;
 use crate::workload;
 
@@ -141,8 +142,8 @@ impl Attempt<'_> {
         outcome.transactions += self.ledger.entries().count() as u64;
         outcome.acknowledged += acknowledged;
         outcome.unanswered += unanswered;
-        outcome.figures.entry("locks left".into()).or_default().push(to_f64(locks));
-        outcome.figures.entry("recovery milliseconds".into()).or_default().push(recovery_ms);
+        outcome.figures.entry(RECOVERY_LOCKS.into()).or_default().push(to_f64(locks));
+        outcome.figures.entry(RECOVERY_SECONDS.into()).or_default().push(recovery_ms / 1000.0);
         if !broken.is_empty() {
             self.keep_history()?;
         }

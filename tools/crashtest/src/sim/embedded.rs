@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use percolite::engine::Engine;
 use percolite::engine::sim::{SimEngine, SimStorage};
-use percolite::{Keyspace, KeyspaceId, Store};
+use percolite::{Durability, Keyspace, KeyspaceId, Store};
 
 use super::engine::{Dead, Scheduled, is_dead};
 use super::runtime::SimRuntime;
@@ -174,13 +174,10 @@ impl<'a> Embedded<'a> {
         for _ in 0..self.plan.clients {
             self.sessions += 1;
             let mut dice = self.dice.split();
+            let mixed = self.plan.mixed;
             let habits = Habits {
-                protocol: if self.plan.mixed && dice.one_in(2) {
-                    other(self.plan.protocol)
-                } else {
-                    self.plan.protocol
-                },
-                durability: self.plan.durability,
+                protocol: if mixed && dice.one_in(2) { other(self.plan.protocol) } else { self.plan.protocol },
+                durability: if mixed && dice.one_in(2) { Durability::Buffered } else { self.plan.durability },
                 long_values: self.plan.long_values,
             };
             let (store, engine, rows, beside) = (store.clone(), Arc::clone(engine), rows.clone(), beside.clone());

@@ -23,6 +23,7 @@ use crate::dice::Dice;
 use crate::examine::{Examined, Subject, examine};
 use crate::ledger::Ledger;
 use crate::order::{Clock, Order, keep, scratch};
+use crate::report::{SWEEP_ACKNOWLEDGED, SWEEP_OFFSET, SWEEP_RECOVERED};
 use crate::outcome::Outcome;
 use crate::violation::Broken;
 use crate::workload;
@@ -188,9 +189,9 @@ fn figures(outcome: &mut Outcome, case: Case, acknowledged: u64, examined: &Exam
     let there = committed(&examined.settled);
     let values: &[(&str, u64)] = match (case.bit, &examined.refused) {
         (None, None) => &[
-            ("cut at", case.offset as u64),
-            ("acknowledged before the cut", acknowledged),
-            ("there after the cut", there),
+            (SWEEP_OFFSET, case.offset as u64),
+            (SWEEP_ACKNOWLEDGED, acknowledged),
+            (SWEEP_RECOVERED, there),
         ],
         (None, Some(_)) => &[("cut and refused at", case.offset as u64)],
         (Some(_), None) => &[("flipped at", case.offset as u64), ("there after the flip", there)],
