@@ -37,6 +37,10 @@ fn resolving_without_asking_the_primary_is_found_out() {
         |seed| run(&format!("kill:resolve.before-forward/1/two-phase/sync/{seed}"), Some(Mutant::BackWithoutAsking));
     let found = (0..10).map(case).find(|outcome| !outcome.failures.is_empty()).unwrap();
     assert!(found.failures[0].replay.ends_with("--mutant back-without-asking"));
+    // It is there to be found, and nobody will look at what it left.
+    let kept = found.failures[0].kept.as_ref().unwrap();
+    assert!(kept.join("history.jsonl").exists());
+    std::fs::remove_dir_all(kept).unwrap();
 }
 
 #[test]
