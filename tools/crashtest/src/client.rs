@@ -239,7 +239,7 @@ impl Client<'_> {
             ops.push(Op::Write(marker.clone(), Some(shown)));
         }
         if let Some(beside) = self.beside.as_ref().filter(|_| writes && worked.is_ok() && dice.one_in(6)) {
-            worked = txn.put(beside, [b'a' + dice.below(3) as u8], "beside");
+            worked = txn.put(beside, dice.below(3).to_string(), "beside");
         }
         let entry = self.entry(Some(txn.start_ts()), txn.read_ts().to_u64(), began, ops);
         let number = self.sink.number();
@@ -262,14 +262,12 @@ impl Client<'_> {
     }
 
     fn refused(&mut self, number: u64, why: Error) -> Result<Ended, Error> {
-        match why.kind() {
-            // Whether it is committed will be looked up.
-            ErrorKind::Undetermined(_) => Err(why),
-            _ => {
-                self.answer(number, Outcome::Aborted, None);
-                may_happen(why)
-            }
+        // Whether it is committed will be looked up.
+        if matches!(why.kind(), ErrorKind::Undetermined(_)) {
+            return Err(why);
         }
+        self.answer(number, Outcome::Aborted, None);
+        may_happen(why)
     }
 
     fn answer(&self, number: u64, outcome: Outcome, commit_ts: Option<Timestamp>) {

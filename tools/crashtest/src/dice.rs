@@ -14,6 +14,7 @@ impl Dice {
     }
 
     /// Dice of their own for a part of the run, so that one part's throws do not shift another's.
+    #[must_use]
     pub fn split(&mut self) -> Self {
         Self::new(self.bits())
     }

@@ -2,9 +2,9 @@
 
 use crate::order::Order;
 use crate::outcome::Outcome;
+use crate::sim;
 #[cfg(feature = "rocks")]
 use crate::{ioerr, kill, powercut, walsweep};
-use crate::sim;
 
 /// See the [module](self).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

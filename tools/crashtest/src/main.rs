@@ -68,7 +68,9 @@ enum Command {
     KillChild(kill::ChildArgs),
     #[cfg(feature = "rocks")]
     #[command(hide = true)]
-    Life { life: String },
+    Life {
+        life: String,
+    },
 }
 
 #[derive(clap::Args)]

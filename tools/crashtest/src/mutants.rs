@@ -102,8 +102,7 @@ fn quick_run(layer: Layer, mutant: Option<Mutant>) -> anyhow::Result<Outcome> {
         command.args(["--stop", "--mutant", mutant.name()]);
     }
     let ran = command.output().with_context(|| format!("cannot start {}", layer.name()))?;
-    let text = std::fs::read(&file).with_context(|| {
-        format!("{} has said nothing: {}", layer.name(), String::from_utf8_lossy(&ran.stderr))
-    })?;
+    let text = std::fs::read(&file)
+        .with_context(|| format!("{} has said nothing: {}", layer.name(), String::from_utf8_lossy(&ran.stderr)))?;
     Ok(serde_json::from_slice(&text)?)
 }

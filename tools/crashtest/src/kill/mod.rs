@@ -129,6 +129,14 @@ pub fn run_cases(config: &Config, cases: &[Case], demand: Demand) -> anyhow::Res
     Ok(outcome)
 }
 
+/// Runs the case of this name.
+///
+/// # Errors
+/// There is no such case, and those of [`run_cases`].
+pub fn run_case(config: &Config, name: &str) -> anyhow::Result<Outcome> {
+    run_cases(config, &[name.parse()?], Demand::Nothing)
+}
+
 /// A process dies where the table says that it can, and is nowhere else.
 fn held_against_the_table(deaths: &Hits, visits: &Hits, demand: Demand) -> anyhow::Result<Vec<Broken>> {
     let Gaps { mut missed, .. } = gaps(deaths)?;
@@ -162,7 +170,7 @@ fn add(total: &mut Ran, ran: Ran) {
 pub fn run(order: &Order) -> anyhow::Result<Outcome> {
     let config = Config { mutant: order.mutant, stop: order.stop, ..Config::new()? };
     if let Some(case) = &order.case {
-        return run_cases(&config, &[case.parse()?], Demand::Nothing);
+        return run_case(&config, case);
     }
     let clock = order.clock();
     let mut total = Outcome::of("kill");

@@ -164,7 +164,7 @@ fn add(outcome: &mut Outcome, order: &Order, mode: Mode, seed: u64, found: Run) 
     outcome.acknowledged += found.committed as u64;
     outcome.lost += found.lost;
     outcome.unanswered += found.settled as u64;
-    outcome.figures.entry(SKEW.into()).or_default().push(found.skewed as f64);
+    outcome.figures.entry(SKEW.into()).or_default().push(f64::from(u32::try_from(found.skewed).unwrap_or(u32::MAX)));
     let place = match mode {
         Mode::Embedded => Place::SimEmbedded,
         Mode::Shared => Place::SimShared,

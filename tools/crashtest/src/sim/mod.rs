@@ -39,6 +39,7 @@ pub enum Mode {
 }
 
 /// What a seed has decided before anything runs.
+#[allow(clippy::struct_excessive_bools)] // Each is a choice of its own.
 pub struct Plan {
     mode: Mode,
     workload: &'static dyn Workload,

@@ -59,7 +59,7 @@ impl Parker for SimParker {
     fn park(&self, at_most: Option<Duration>) {
         let hasty = Duration::from_micros(self.scheduler.random() % 4000);
         let at_most =
-            at_most.map(|at_most| if self.scheduler.random() % 2 == 0 { at_most.min(hasty) } else { at_most });
+            at_most.map(|at_most| if self.scheduler.random().is_multiple_of(2) { at_most.min(hasty) } else { at_most });
         self.scheduler.park(self.own, at_most);
     }
 

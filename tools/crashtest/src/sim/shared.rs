@@ -24,6 +24,7 @@ use crate::violation::Broken;
 const ROWS: &str = "rows";
 /// Longer than any clock is off: a transaction may be taken to be as old as that, and live as long.
 const A_DAY: Duration = Duration::from_secs(24 * 3600);
+const A_DAY_MS: i64 = 24 * 3_600_000;
 
 type Network = Unreliable<SimEngine>;
 type Process = Arc<Scheduled<Network>>;
@@ -101,8 +102,8 @@ impl<'a> Shared<'a> {
 
     /// One more process, with its way to the engine.
     fn process(&mut self, dead: &Dead, faults: Faults) -> (Process, Store) {
-        let days_off = if self.plan.clock_steps { self.dice.below(7) as i64 - 3 } else { 0 };
-        let runtime = SimRuntime::new(self.scheduler, days_off * A_DAY.as_millis() as i64);
+        let days_off = if self.plan.clock_steps { [-3, -2, -1, 0, 1, 2, 3][self.dice.below(7)] } else { 0 };
+        let runtime = SimRuntime::new(self.scheduler, days_off * A_DAY_MS);
         let scheduler = Arc::clone(self.scheduler);
         let slow = Arc::new(move |millis| scheduler.sleep(Duration::from_millis(millis)));
         let network = Arc::new(Unreliable::with_pause(self.memory.shared(), faults, self.dice.bits(), slow));

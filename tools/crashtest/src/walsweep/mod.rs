@@ -23,8 +23,8 @@ use crate::dice::Dice;
 use crate::examine::{Examined, Subject, examine};
 use crate::ledger::Ledger;
 use crate::order::{Clock, Order, keep, scratch};
-use crate::report::{SWEEP_ACKNOWLEDGED, SWEEP_OFFSET, SWEEP_RECOVERED};
 use crate::outcome::Outcome;
+use crate::report::{SWEEP_ACKNOWLEDGED, SWEEP_OFFSET, SWEEP_RECOVERED};
 use crate::violation::Broken;
 use crate::workload;
 
@@ -188,11 +188,9 @@ fn judge(made: &Made, case: Case, examined: &Examined) -> Vec<Broken> {
 fn figures(outcome: &mut Outcome, case: Case, acknowledged: u64, examined: &Examined) {
     let there = committed(&examined.settled);
     let values: &[(&str, u64)] = match (case.bit, &examined.refused) {
-        (None, None) => &[
-            (SWEEP_OFFSET, case.offset as u64),
-            (SWEEP_ACKNOWLEDGED, acknowledged),
-            (SWEEP_RECOVERED, there),
-        ],
+        (None, None) => {
+            &[(SWEEP_OFFSET, case.offset as u64), (SWEEP_ACKNOWLEDGED, acknowledged), (SWEEP_RECOVERED, there)]
+        }
         (None, Some(_)) => &[("cut and refused at", case.offset as u64)],
         (Some(_), None) => &[("flipped at", case.offset as u64), ("there after the flip", there)],
         (Some(_), Some(_)) => &[("flipped and refused at", case.offset as u64)],
