@@ -66,8 +66,8 @@ impl Case<'_> {
         let in_order = match (txn.start_ts, commits[at]) {
             (None, None) => true,
             (None, Some(commit_ts)) => txn.read_ts < commit_ts,
-            (Some(start_ts), None) => txn.read_ts < start_ts,
-            (Some(start_ts), Some(commit_ts)) => txn.read_ts < start_ts && start_ts < commit_ts,
+            (Some(start_ts), None) => txn.read_ts <= start_ts,
+            (Some(start_ts), Some(commit_ts)) => txn.read_ts <= start_ts && start_ts < commit_ts,
         };
         let mut state = self.state_at(txn.read_ts, commits);
         in_order
@@ -116,6 +116,7 @@ impl Case<'_> {
         };
         let session = first.session != second.session
             || a > b
+            || first.outcome != Outcome::Committed
             || (first.read_ts <= second.read_ts && acknowledged.is_none_or(|ts| ts <= second.read_ts));
         let real_time = match (acknowledged, first.ended, second.began) {
             (Some(ts), Some(ended), Some(began)) => began <= ended || ts <= second.read_ts,
