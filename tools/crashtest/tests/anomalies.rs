@@ -195,6 +195,17 @@ fn session_order() {
 }
 
 #[test]
+fn a_session_that_went_back_once_is_still_compared_with_its_best() {
+    shows(
+        Anomaly::SessionOrder,
+        &[1, 3],
+        r#"{"session":1,"read_ts":5,"outcome":"committed","ops":[]}
+           {"session":1,"read_ts":3,"outcome":"committed","ops":[]}
+           {"session":1,"read_ts":4,"outcome":"committed","ops":[]}"#,
+    );
+}
+
+#[test]
 fn real_time_order() {
     shows(
         Anomaly::RealTimeOrder,
@@ -270,6 +281,18 @@ fn an_unknown_outcome_is_a_commit_exactly_if_somebody_saw_it() {
         &[2, 3],
         &[unknown.to_owned(), read(2, 9, r#"["r","x","1"],["r","y",null]"#)].concat(),
     );
+}
+
+#[test]
+fn who_saw_an_unknown_outcome_is_found_among_many() {
+    let unknown = r#"{"session":1,"read_ts":3,"outcome":"unknown","ops":[["w","x","1"]]}"#;
+    let mut lines = vec![unknown.to_owned()];
+    for number in 0..500 {
+        let read_ts = 9 + number;
+        lines.push(format!(r#"{{"session":2,"read_ts":{read_ts},"outcome":"committed","ops":[["r","x","1"]]}}"#));
+    }
+    lines.push(r#"{"session":3,"read_ts":10,"outcome":"committed","ops":[["r","x",null]]}"#.to_owned());
+    shows(Anomaly::StaleRead, &[1, 2, 502], &lines.join("\n"));
 }
 
 #[test]

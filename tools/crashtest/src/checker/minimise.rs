@@ -23,12 +23,16 @@ pub fn minimise(history: &History, finding: &Finding) -> Vec<Line> {
         if txns.len() > REDUCED_MAX || !shows(&excerpt(history, &txns, &keys), &finding.sight) {
             continue;
         }
-        let mut at = txns.len();
-        while at > 0 {
-            at -= 1;
-            let left_out = txns.remove(at);
-            if !shows(&excerpt(history, &txns, &keys), &finding.sight) {
-                txns.insert(at, left_out);
+        // Who cannot be left out at first may be when others are gone, so until nobody can.
+        let mut fewer = true;
+        while std::mem::take(&mut fewer) {
+            for at in (0..txns.len()).rev() {
+                let left_out = txns.remove(at);
+                if shows(&excerpt(history, &txns, &keys), &finding.sight) {
+                    fewer = true;
+                } else {
+                    txns.insert(at, left_out);
+                }
             }
         }
         return excerpt(history, &txns, &keys);
