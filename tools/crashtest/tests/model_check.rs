@@ -77,7 +77,7 @@ fn embedded_a_crash_within_recovery_leaves_whole_transactions() {
             "the sweep forgets how the dead ended",
         ]),
     };
-    explore("embedded, 2 clients, 2 rows, 2 crashes", model, 300_000);
+    explore("embedded, 2 clients, 2 rows, 2 crashes", model, 170_000);
 }
 
 #[test]

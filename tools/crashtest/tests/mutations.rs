@@ -52,7 +52,7 @@ const MUTATIONS: &[(&str, Mutation, &[Anomaly])] = &[
     ("a start_ts is used twice", same_start, &[TimestampReuse]),
     ("a start_ts is another's commit_ts", start_is_commit, &[TimestampReuse]),
     ("a commit_ts is not above its read_ts", commit_too_low, &[TimestampOrder]),
-    ("a start_ts is not above its read_ts", start_too_low, &[TimestampOrder]),
+    ("a start_ts is below its read_ts", start_too_low, &[TimestampOrder]),
     ("a start_ts is above its commit_ts", start_too_high, &[TimestampOrder]),
     ("a session goes back", session_back, &[SessionOrder]),
     ("a session does not see its commit", session_forgets, &[SessionOrder]),
@@ -425,7 +425,7 @@ fn commit_too_low(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
 
 fn start_too_low(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
     let txn = any_txn(lines, dice, |_| true)?;
-    txn.start_ts = Some(txn.read_ts);
+    txn.start_ts = Some(txn.read_ts.checked_sub(1)?);
     Some(())
 }
 
@@ -439,10 +439,12 @@ fn session_back(lines: &mut [Line], dice: &mut StdRng) -> Option<()> {
     let mut last: BTreeMap<u64, u64> = BTreeMap::new();
     let mut choices = Vec::new();
     for (at, txn) in txns(lines).enumerate() {
-        if let Some(seen) = last.insert(txn.session, txn.read_ts)
-            && seen > 0
-        {
-            choices.push((at, seen - 1));
+        let seen = last.entry(txn.session).or_default();
+        if *seen > 0 {
+            choices.push((at, *seen - 1));
+        }
+        if txn.outcome == Outcome::Committed {
+            *seen = (*seen).max(txn.read_ts);
         }
     }
     let (at, read_ts) = *choices.choose(dice)?;

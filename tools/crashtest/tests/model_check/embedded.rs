@@ -18,7 +18,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use percolite::protocol::{Asker, CommitPoint, commit_point};
-use percolite::row::{Guard, Intent, Lock, RowChange, Status};
+use percolite::row::{Guard, Intent, Lock, RowChange};
 use percolite::timestamp::Timestamp;
 use stateright::{Model, Property};
 
@@ -212,10 +212,7 @@ impl Embedded {
             )
         };
         let quiet = state.swept && state.phases.iter().all(over) && state.errands.iter().all(|e| *e == Errand::None);
-        // An errand that comes after the sweep may put a rollback record back; the next opening's sweep forgets it.
-        let put_back =
-            |(start_ts, status): &(Timestamp, Status)| *status == Status::RolledBack && *start_ts < rows.safe_point;
-        let left = rows.cells.iter().any(|cells| cells.lock.is_some() || !cells.statuses.iter().all(put_back));
+        let left = rows.cells.iter().any(|cells| cells.lock.is_some() || !cells.statuses.is_empty());
         if quiet && left {
             return Err(Rule::NothingLeft);
         }
