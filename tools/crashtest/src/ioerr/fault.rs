@@ -41,8 +41,8 @@ words! {
 }
 
 words! {
-    /// With which error.
-    Errno { Eio "EIO" Enospc "ENOSPC" }
+    /// With which error; or the process dies there, which is how it is killed inside RocksDB.
+    Errno { Eio "EIO" Enospc "ENOSPC" Kill "KILL" }
 }
 
 /// See the [module](self).
@@ -89,14 +89,22 @@ impl Fault {
             Act::Rename => "rename,renameat,renameat2",
             Act::Create => "openat",
         };
-        let (errno, nth, onwards) = (self.errno.word(), self.nth, if self.onwards { "+" } else { "" });
+        let (nth, onwards) = (self.nth, if self.onwards { "+" } else { "" });
+        let what = match self.errno {
+            Errno::Kill => "signal=SIGKILL".to_owned(),
+            errno => format!("error={}", errno.word()),
+        };
         let mut command = Command::new("strace");
-        command.args(["-f", "--seccomp-bpf", "-qqq", "-o"]).arg(notes);
+        command.args(["-f", "-qqq", "-o"]).arg(notes);
+        if self.errno != Errno::Kill {
+            // Only calls of this kind are stopped at, which is much faster; but signals are not injected then.
+            command.arg("--seccomp-bpf");
+        }
         for name in self.names() {
             command.arg("-P").arg(folder.join(name));
         }
         command.arg("-e").arg(format!("trace={calls}"));
-        command.arg("-e").arg(format!("inject={calls}:error={errno}:when={nth}{onwards}"));
+        command.arg("-e").arg(format!("inject={calls}:{what}:when={nth}{onwards}"));
         command.args(arguments);
         command
     }

@@ -142,6 +142,8 @@ fn run_case(order: &Order, made: &Made, case: Case, outcome: &mut Outcome) -> an
     fs::write(copy.path().join(&made.log_name), &log)?;
     let (mut ledger, acknowledged) = made.ledger_at(case.offset);
     let told = made.told();
+    // Of those that wrote: the others leave nothing to be found.
+    let writers = committed(&ledger);
     ledger.lose(0, Timestamp::from_u64(acknowledged.newest));
     let subject = Subject {
         folder: copy.path(),
@@ -160,7 +162,7 @@ fn run_case(order: &Order, made: &Made, case: Case, outcome: &mut Outcome) -> an
     outcome.transactions += made.transactions();
     outcome.unanswered += examined.unanswered;
     outcome.lost += (made.log.len() - log.len()) as u64 + u64::from(case.bit.is_some());
-    figures(outcome, case, acknowledged.count, &examined);
+    figures(outcome, case, writers, &examined);
     let broken = judge(made, case, &examined);
     if !broken.is_empty() {
         for (name, content) in &made.files {
