@@ -104,7 +104,7 @@ impl Nth {
     }
 }
 
-/// See the [module](self).
+/// A process killed at one visit of one point, as a name that can be read back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Case {
     /// Where it dies.

@@ -47,7 +47,7 @@ pub enum Due {
 /// What happens at the crash; it is told in whose turn.
 pub type Act = Arc<dyn Fn(ThreadId) + Send + Sync>;
 
-/// See the [module](self).
+/// Gives one simulated thread a turn at a time.
 pub struct Scheduler {
     state: Mutex<State>,
     watch: Mutex<Option<(Due, Act)>>,
