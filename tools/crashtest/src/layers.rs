@@ -60,6 +60,18 @@ impl Layer {
         Self::ALL.iter().copied().find(|layer| layer.name() == name)
     }
 
+    /// How often a case is run before it is said to hold. Where real threads and processes run, a case fixes what they do and
+    /// not when.
+    pub fn tries_of_a_replay(self) -> usize {
+        match self {
+            Self::Sim => 1,
+            #[cfg(feature = "rocks")]
+            Self::Walsweep => 1,
+            #[cfg(feature = "rocks")]
+            Self::Kill | Self::Ioerr | Self::Powercut => 20,
+        }
+    }
+
     /// Does what it is asked to do.
     ///
     /// # Errors

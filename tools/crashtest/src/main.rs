@@ -166,7 +166,14 @@ fn replay(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
         }
         return layer(&order, again.outcome);
     }
-    layer(&order, layer_of_case.run(&order)?)
+    let mut outcome = layer_of_case.run(&order)?;
+    for _ in 1..layer_of_case.tries_of_a_replay() {
+        if !outcome.failures.is_empty() {
+            break;
+        }
+        outcome.add(layer_of_case.run(&order)?);
+    }
+    layer(&order, outcome)
 }
 
 /// Shows what one layer has found.
