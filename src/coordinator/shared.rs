@@ -20,7 +20,7 @@ use crate::owner::OwnerIds;
 use crate::pipeline::Turn;
 use crate::protocol::{
     Asker, CheckStatus, Commit, CommitPoint, Heartbeat, Prewrite, Prewritten, Refusal, Resolve, RollBack, Step,
-    check_status, commit, heartbeat, prewrite, resolve, roll_back, trace,
+    check_status, commit_at_or_above, heartbeat, prewrite, resolve, roll_back, trace,
 };
 use crate::row::{Lock, Mutation, Row, RowKey, Status, TxnId, WriteRecord};
 use crate::runtime::Runtime;
@@ -29,6 +29,8 @@ use crate::view::PinnedView;
 
 /// How often a request without an answer is repeated.
 const TRIES_MAX: u32 = 50;
+/// How often a change is tried anew because the row has changed: each time somebody else got something done.
+const REFUSALS_MAX: u32 = 100_000;
 const PAUSE: Duration = Duration::from_millis(2);
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
 
@@ -163,8 +165,8 @@ impl Shared {
     ) -> Driven<T> {
         let read = || self.ask(|| self.engine().row(row, start_ts));
         let mut as_read = guess.map_or_else(read, Ok)?;
-        let mut last = EngineError::Unknown("the row kept changing".into());
-        for _ in 0..TRIES_MAX {
+        let (mut refusals, mut unanswered) = (0, 0);
+        loop {
             let (change, answer) = match step(&as_read) {
                 Ok(Step::Apply(change, answer)) => (change, answer),
                 Ok(Step::Done(answer)) => return Ok(Ok(answer)),
@@ -173,18 +175,25 @@ impl Shared {
             match self.engine().apply(&[Group { changes: vec![*change] }]) {
                 Ok(outcomes) => match outcomes.into_iter().next() {
                     Some(Outcome::Applied) => return Ok(Ok(answer)),
-                    Some(Outcome::Refused { row, .. }) => as_read = *row,
+                    Some(Outcome::Refused { .. }) if refusals == REFUSALS_MAX => {
+                        return Err(EngineError::Unknown(format!(
+                            "row {row:?} kept changing under {refusals} attempts"
+                        )));
+                    }
+                    Some(Outcome::Refused { row, .. }) => {
+                        refusals += 1;
+                        as_read = *row;
+                    }
                     None => return Err(EngineError::Corruption("the engine answered for no group".into())),
                 },
-                Err(EngineError::Unknown(why)) => {
-                    last = EngineError::Unknown(why);
+                Err(EngineError::Unknown(_)) if unanswered + 1 < TRIES_MAX => {
+                    unanswered += 1;
                     self.runtime.sleep(PAUSE);
                     as_read = read()?;
                 }
                 Err(why) => return Err(why),
             }
         }
-        Err(last)
     }
 
     /// What the lock's primary says. A live owner is pushed above `push_above`.
@@ -269,30 +278,21 @@ impl Shared {
     }
 
     fn commit_primary(&self, primary: &RowKey, txn: TxnId) -> Result<Timestamp> {
-        loop {
-            let commit_ts = if mutated!(EarlyCommitTs) { txn.start_ts.next() } else { self.timestamp()? };
-            crash_point!(CommitTs);
-            let request = Commit {
-                row: primary.clone(),
-                txn,
-                commit_ts,
-                keep_status: true,
-                keep_replaced: true,
-                record_holds: true,
-            };
-            match self.drive(primary, txn.start_ts, None, |as_read| commit(as_read, &request)) {
-                Ok(Ok(commit_ts)) => return Ok(commit_ts),
-                // A reader has pushed this transaction above itself.
-                Ok(Err(Refusal::CommitTooEarly(_))) => {}
-                // An answer was lost and so much time has passed since that nobody can tell any more.
-                Ok(Err(why @ Refusal::BelowSafePoint(_))) => {
-                    let why = refused(primary, why, txn.start_ts).to_string();
-                    return Err(ErrorKind::Undetermined(why).into());
-                }
-                Ok(Err(why)) => return Err(refused(primary, why, txn.start_ts)),
-                Err(_) if mutated!(BlindRetry) => return Err(refused(primary, Refusal::RolledBack, txn.start_ts)),
-                Err(why) => return Err(ErrorKind::Undetermined(why.to_string()).into()),
+        // After the last lock: who read before it has an older timestamp, who reads after it pushes.
+        let commit_ts = if mutated!(EarlyCommitTs) { txn.start_ts.next() } else { self.timestamp()? };
+        crash_point!(CommitTs);
+        let request =
+            Commit { row: primary.clone(), txn, commit_ts, keep_status: true, keep_replaced: true, record_holds: true };
+        match self.drive(primary, txn.start_ts, None, |as_read| commit_at_or_above(as_read, &request)) {
+            Ok(Ok(commit_ts)) => Ok(commit_ts),
+            // An answer was lost and so much time has passed since that nobody can tell any more.
+            Ok(Err(why @ Refusal::BelowSafePoint(_))) => {
+                let why = refused(primary, why, txn.start_ts).to_string();
+                Err(ErrorKind::Undetermined(why).into())
             }
+            Ok(Err(why)) => Err(refused(primary, why, txn.start_ts)),
+            Err(_) if mutated!(BlindRetry) => Err(refused(primary, Refusal::RolledBack, txn.start_ts)),
+            Err(why) => Err(ErrorKind::Undetermined(why.to_string()).into()),
         }
     }
 

@@ -124,13 +124,14 @@ impl SimStorage {
 
 impl State {
     fn at(past: &Past, batch: BatchNumber) -> Option<&Arc<[u8]>> {
-        past.iter().rev().find(|(written, _)| *written <= batch)?.1.as_ref()
+        let newer = past.partition_point(|(written, _)| *written <= batch);
+        past[..newer].last()?.1.as_ref()
     }
 
     fn set(&mut self, column: Column, key: Vec<u8>, content: Option<Arc<[u8]>>) {
         let reachable = self.views.keys().next().copied().unwrap_or(BatchNumber::MAX).min(self.synced);
         let past = self.cells.entry((column, key)).or_default();
-        let oldest = past.iter().rposition(|(written, _)| *written <= reachable).unwrap_or(0);
+        let oldest = past.partition_point(|(written, _)| *written <= reachable).saturating_sub(1);
         past.drain(..oldest);
         past.push((self.written, content));
     }

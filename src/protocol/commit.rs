@@ -86,6 +86,17 @@ pub fn commit(row: &Row, request: &Commit) -> Result<Step<Timestamp>, Refusal> {
     Ok(Step::Apply(Box::new(change), commit_ts))
 }
 
+/// Commits the primary at the request's timestamp or, if readers have pushed the lock above it, at the newest push.
+///
+/// Every push is a timestamp that was asked for after the lock was seen and that nobody else uses, so the owner may take it
+/// for its own. Asking the oracle again instead would let a stream of new readers keep the owner from committing for ever.
+pub fn commit_at_or_above(row: &Row, request: &Commit) -> Result<Step<Timestamp>, Refusal> {
+    match commit(row, request) {
+        Err(Refusal::CommitTooEarly(earliest)) => commit(row, &Commit { commit_ts: earliest, ..request.clone() }),
+        answer => answer,
+    }
+}
+
 /// The row's version with a note that it was held; a row that is absent or deleted is deleted once more.
 fn held(row: &Row, txn: TxnId, commit_ts: Timestamp) -> WriteRecord {
     match &row.write {

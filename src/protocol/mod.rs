@@ -35,7 +35,7 @@ mod roll_back;
 mod status;
 
 pub use collect::{Collect, collect, forget};
-pub use commit::{Commit, commit};
+pub use commit::{Commit, commit, commit_at_or_above};
 pub use heartbeat::{Heartbeat, heartbeat};
 pub use one_phase::{OnePhase, one_phase};
 pub use prewrite::{Prewrite, Prewritten, prewrite};

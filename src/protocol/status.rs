@@ -98,7 +98,8 @@ pub fn check_status(primary: &Row, request: &CheckStatus) -> Result<Step<CommitP
             }
             let mut change = RowChange::new(request.row.clone(), txn.start_ts);
             change.guards = vec![Guard::LockIs(lock.stamp())];
-            change.lock = Edit::Put(Lock { min_commit_ts: read_ts.next(), ..lock.clone() });
+            // Not just above the reader: of all timestamps this one alone is nobody's start.
+            change.lock = Edit::Put(Lock { min_commit_ts: current_ts.max(read_ts.next()), ..lock.clone() });
             Ok(Step::Apply(Box::new(change), CommitPoint::Pending))
         }
     }

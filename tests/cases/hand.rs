@@ -8,7 +8,7 @@ use percolite::OwnerId;
 use percolite::engine::{Engine, Group, Outcome};
 use percolite::protocol::{
     Asker, CheckStatus, Collect, Commit, Heartbeat, OnePhase, Prewrite, Prewritten, Refusal, Resolve, RollBack, Step,
-    check_status, collect, commit, heartbeat, one_phase, prewrite, resolve, roll_back,
+    check_status, collect, commit, commit_at_or_above, heartbeat, one_phase, prewrite, resolve, roll_back,
 };
 use percolite::row::{Edit, KeyspaceId, Lock, Mutation, Row, RowChange, RowKey, Status, TxnId, Value, WriteRecord};
 use percolite::timestamp::Timestamp;
@@ -215,20 +215,19 @@ impl Hand {
         self.commit_as(txn, key, commit_ts, true)
     }
 
+    /// Commits a primary as its owner does: at the newest push, if there was one above `commit_ts`.
+    pub fn commit_at_or_above(&self, txn: TxnId, key: &str, commit_ts: u64) -> Result<Timestamp, Refusal> {
+        let request = commit_request(txn, key, commit_ts, true);
+        self.informed(&request.row, txn.start_ts, |as_read| commit_at_or_above(as_read, &request))
+    }
+
     /// Commits a secondary, which keeps no status.
     pub fn commit_secondary(&self, txn: TxnId, key: &str, commit_ts: u64) -> Result<Timestamp, Refusal> {
         self.commit_as(txn, key, commit_ts, false)
     }
 
     fn commit_as(&self, txn: TxnId, key: &str, commit_ts: u64, keep_status: bool) -> Result<Timestamp, Refusal> {
-        let request = Commit {
-            row: row(key),
-            txn,
-            commit_ts: ts(commit_ts),
-            keep_status,
-            keep_replaced: false,
-            record_holds: false,
-        };
+        let request = commit_request(txn, key, commit_ts, keep_status);
         self.informed(&request.row, txn.start_ts, |as_read| commit(as_read, &request))
     }
 
@@ -287,4 +286,8 @@ impl Hand {
         };
         Some(String::from_utf8(bytes).unwrap())
     }
+}
+
+fn commit_request(txn: TxnId, key: &str, commit_ts: u64, keep_status: bool) -> Commit {
+    Commit { row: row(key), txn, commit_ts: ts(commit_ts), keep_status, keep_replaced: false, record_holds: false }
 }

@@ -242,11 +242,11 @@ fn an_identical_prewrite_changes_nothing(world: &World) {
     let asker = Asker::Shared { current_ts: ts(20), push_above: Some(ts(15)) };
     assert_eq!(hand.check(txn(10), "k", asker), Ok(CommitPoint::Pending));
     let before = hand.lock("k").unwrap();
-    assert_eq!((before.ttl_ms, before.min_commit_ts), (5000, ts(16)));
-    assert_eq!(hand.prewrite(&request), Ok(Prewritten::Locked { min_commit_ts: ts(16) }));
+    assert_eq!((before.ttl_ms, before.min_commit_ts), (5000, ts(20)));
+    assert_eq!(hand.prewrite(&request), Ok(Prewritten::Locked { min_commit_ts: ts(20) }));
     // Nor does one of the same number that says something else: the first one counts.
     let other = Prewrite { mutation: Mutation::Delete, min_commit_ts: ts(99), ..request };
-    assert_eq!(hand.prewrite(&other), Ok(Prewritten::Locked { min_commit_ts: ts(16) }));
+    assert_eq!(hand.prewrite(&other), Ok(Prewritten::Locked { min_commit_ts: ts(20) }));
     assert_eq!(hand.lock("k"), Some(before));
 }
 

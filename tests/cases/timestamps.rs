@@ -2,20 +2,21 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use percolite::OwnerId;
 use percolite::oracle::{MemoryOracle, Oracle};
 use percolite::owner::OwnerIds;
 use percolite::protocol::{Asker, CommitPoint, Prewrite, Refusal};
-use percolite::row::{Mutation, TxnId};
+use percolite::row::{Mutation, RowKey, TxnId};
 use percolite::runtime::Runtime;
 use percolite::timestamp::Timestamp;
 
 use crate::clocks;
 use crate::hand::{Hand, put, ts, txn};
 use crate::report::{Case, EMBEDDED, NO_LOCKS, NO_TTL, ONE, SHARED, STEPS, STORES, TWO};
-use crate::tap::{Act, Gate, commits};
-use crate::world::{Clock, World, assert_conflict, some, spawn};
+use crate::tap::{Act, Control, Gate, commits};
+use crate::world::{Clock, Opened, World, assert_conflict, some, spawn};
 
 pub fn cases() -> Vec<Case> {
     vec![
@@ -28,6 +29,7 @@ pub fn cases() -> Vec<Case> {
         Case::new(13, "a commit_ts below min_commit_ts is refused")
             .on(STEPS | TWO, a_commit_below_min_commit_ts_is_refused)
             .on(SHARED, a_reader_pushes_a_writer_above_itself)
+            .on(SHARED, a_reader_at_every_look_does_not_keep_a_writer_from_committing)
             .not_on(ONE, NO_LOCKS),
         Case::new(14, "a million timestamps and ids are unique, over clock steps too")
             .on(STEPS, a_million_timestamps_and_owner_ids_are_unique)
@@ -118,12 +120,13 @@ fn a_commit_below_min_commit_ts_is_refused(world: &World) {
     assert_eq!(hand.commit(txn(10), "k", 14), Err(Refusal::CommitTooEarly(ts(15))));
     let asker = Asker::Shared { current_ts: ts(30), push_above: Some(ts(25)) };
     assert_eq!(hand.check(txn(10), "k", asker), Ok(CommitPoint::Pending));
-    assert_eq!(hand.commit(txn(10), "k", 25), Err(Refusal::CommitTooEarly(ts(26))));
+    assert_eq!(hand.commit(txn(10), "k", 25), Err(Refusal::CommitTooEarly(ts(30))));
     // Somebody who reads below it takes nothing of the push back.
     let older = Asker::Shared { current_ts: ts(30), push_above: Some(ts(12)) };
     assert_eq!(hand.check(txn(10), "k", older), Ok(CommitPoint::Pending));
-    assert_eq!(hand.commit(txn(10), "k", 25), Err(Refusal::CommitTooEarly(ts(26))));
-    assert_eq!(hand.commit(txn(10), "k", 26), Ok(ts(26)));
+    assert_eq!(hand.commit(txn(10), "k", 25), Err(Refusal::CommitTooEarly(ts(30))));
+    // The owner need not ask for another timestamp: the push is one that nobody else uses.
+    assert_eq!(hand.commit_at_or_above(txn(10), "k", 25), Ok(ts(30)));
 }
 
 fn a_reader_pushes_a_writer_above_itself(world: &World) {
@@ -153,6 +156,28 @@ fn a_reader_pushes_a_writer_above_itself(world: &World) {
     assert!(commit.join() > snapshot.read_ts());
     assert_eq!(read(), [Some(b"old".to_vec()), Some(b"old".to_vec())]);
     assert_eq!(reader.get("b"), some("new"));
+}
+
+fn a_reader_at_every_look_does_not_keep_a_writer_from_committing(world: &World) {
+    let (writer, reader) = (world.open(), Arc::new(world.open()));
+    let pushes = Arc::new(AtomicUsize::new(0));
+    push_at_every_look(&writer.tap, writer.row("a"), &reader, &pushes);
+    let mut txn = writer.begin().unwrap();
+    txn.put(&writer.rows, "a", "new").unwrap();
+    txn.put(&writer.rows, "b", "new").unwrap();
+    txn.commit().unwrap();
+    assert_eq!(pushes.load(Ordering::SeqCst), 1, "the writer looks once, and commits at the push");
+    assert_eq!(reader.get("b"), some("new"));
+}
+
+fn push_at_every_look(tap: &Arc<Control>, row: RowKey, reader: &Arc<Opened>, pushes: &Arc<AtomicUsize>) {
+    let (again, watched, reader, pushes) = (Arc::clone(tap), row.clone(), Arc::clone(reader), Arc::clone(pushes));
+    tap.on_next_look_at(row, move || {
+        if pushes.fetch_add(1, Ordering::SeqCst) < 100 {
+            push_at_every_look(&again, watched.clone(), &reader, &pushes);
+        }
+        assert_eq!(reader.get("b"), None);
+    });
 }
 
 const THREADS: usize = 8;

@@ -1,8 +1,8 @@
 //! Writers: locks, a commit timestamp, the primary, the other rows; or everything back.
 
 use percolite::protocol::{
-    Commit, CommitPoint, Heartbeat, Prewrite, Prewritten, Refusal, Resolve, RollBack, commit, heartbeat, prewrite,
-    resolve, roll_back,
+    Commit, CommitPoint, Heartbeat, Prewrite, Prewritten, Refusal, Resolve, RollBack, commit_at_or_above, heartbeat,
+    prewrite, resolve, roll_back,
 };
 use percolite::row::{Mutation, Row};
 use percolite::timestamp::Timestamp;
@@ -129,13 +129,15 @@ impl Shared {
             Task::Commit(commit_ts) => {
                 let request =
                     Commit { row, txn, commit_ts, keep_status: true, keep_replaced: true, record_holds: true };
-                match asked(commit(as_read, &request)) {
-                    Asked::Send(sent, _) => state.writers[w].sending = Some(sent),
-                    Asked::Answer(commit_ts) => self.committed(state, w, commit_ts)?,
-                    Asked::Refused(Refusal::CommitTooEarly(_)) => {
-                        self.sights.met("a reader has pushed an owner above itself");
-                        self.turn_to(state, w, Task::Stamp);
+                match asked(commit_at_or_above(as_read, &request)) {
+                    Asked::Send(sent, at) => {
+                        if at > commit_ts {
+                            self.sights.met("a reader has pushed an owner above itself");
+                        }
+                        state.writers[w].task = Task::Commit(at);
+                        state.writers[w].sending = Some(sent);
                     }
+                    Asked::Answer(commit_ts) => self.committed(state, w, commit_ts)?,
                     // That leaves open how it ended; whoever says "undetermined" here says nothing wrong.
                     Asked::Refused(Refusal::BelowSafePoint(_)) => {
                         self.sights.met("an owner asks after its end is forgotten");
