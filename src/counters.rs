@@ -22,6 +22,10 @@ pub struct Counters {
     pub begun: Counter,
     pub commits_one_phase: Counter,
     pub commits_two_phase: Counter,
+    /// Large transactions committed, the rows that they have locked, and of those whose lock is gone since.
+    pub commits_streamed: Counter,
+    pub rows_streamed: Counter,
+    pub rows_ended: Counter,
     pub conflicts: Counter,
     pub retries: Counter,
     pub unadmitted: Counter,

@@ -83,6 +83,11 @@ named! {
         ResolvePrimaryBack "resolve.primary-back" "the primary is rolled back: every secondary will be"
         ResolveBeforeForward "resolve.before-forward" "the row stays locked, and the next resolver rolls it forward"
         ResolveDone "resolve.done" "the row is resolved; resolving it again changes nothing"
+        StreamBetween "stream.between" "a transaction that is still being written has locked some rows: it is rolled back"
+        StreamCommitted "stream.committed" "committed at the primary, and nobody has been told: it stands"
+        EndingForward "ending.forward" "a large transaction is partly rolled forward: the rest follows"
+        EndingBack "ending.back" "a large transaction is partly rolled back: the rest follows"
+        EndingDone "ending.done" "no lock of a large transaction is left, its record still is"
         SweepBetween "sweep.between" "some orphans are resolved, the others wait"
         SweepDone "sweep.done" "no orphan is left, their records still are"
         SafePointBefore "safe-point.before" "every record is there"
@@ -139,6 +144,9 @@ named! {
         ReadsNotConfirmed "reads-not-confirmed" "answers are given though what they were computed from is not durable"
         AnySyncAcknowledges "any-sync-acknowledges" "any sync that returns answers everybody who waits"
         UnappliedReadLate "unapplied-read-late" "whether locks matter is read after the view is opened"
+        StreamedLocksUnseen "streamed-locks-unseen" "writers do not look for the locks of transactions that stream"
+        StreamEndsEarly "stream-ends-early" "a large transaction's record goes before its last lock"
+        StreamUndoLost "stream-undo-lost" "going back to a savepoint forgets what was streamed since"
         DropLeavesOrphans "drop-leaves-orphans" "a keyspace is erased while locks elsewhere have their primary in it"
     }
 }

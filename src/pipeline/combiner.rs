@@ -41,6 +41,10 @@ pub enum Purpose {
         /// Whether no lock of the transaction is left afterwards.
         finishes: bool,
     },
+    /// Locks rows of a transaction that has too many to remember each.
+    Stream,
+    /// Such a transaction has no lock left.
+    StreamEnds { start_ts: Timestamp },
     /// Removes records that no snapshot needs; the engine is asked whether they are still what they were.
     Collect,
     /// Anything else that commits nothing.
@@ -223,7 +227,7 @@ impl Pipeline {
                 Err(why) => return Err((reply, why)),
             },
             Purpose::RollForward { commit_ts, .. } => Some(commit_ts),
-            Purpose::Collect | Purpose::Other => None,
+            Purpose::Stream | Purpose::StreamEnds { .. } | Purpose::Collect | Purpose::Other => None,
         };
         let start_ts = changes.first().map(|change| change.start_ts);
         if let (Purpose::Commit | Purpose::CommitPoint, Some(ts)) = (purpose, commit_ts) {
@@ -234,7 +238,7 @@ impl Pipeline {
         }
         // What is proven will be applied, and the next submission is judged on it; the engine's verdict is waited for.
         if !guarded {
-            core.remember(&changes, commit_ts);
+            core.remember(&changes, purpose, commit_ts);
         }
         if let (Purpose::CommitPoint, Some(start_ts), Some(commit_ts)) = (purpose, start_ts, commit_ts) {
             self.unapplied.lock().insert(start_ts, commit_ts);
@@ -267,7 +271,7 @@ impl Pipeline {
                 }
                 if *outcome == Outcome::Applied {
                     if member.guarded {
-                        core.remember(&group.changes, member.commit_ts);
+                        core.remember(&group.changes, member.purpose, member.commit_ts);
                     }
                     self.unlocked.notify(&group.changes);
                 }
@@ -284,9 +288,7 @@ impl Pipeline {
                     member.reply.fail(match member.purpose {
                         _ if mutated!(UndeterminedAsConflict) => ErrorKind::InvalidArgument(why.clone()).into(),
                         Purpose::Commit | Purpose::CommitPoint => ErrorKind::Undetermined(why.clone()).into(),
-                        Purpose::RollForward { .. } | Purpose::Collect | Purpose::Other => {
-                            ErrorKind::Io(why.clone()).into()
-                        }
+                        _ => ErrorKind::Io(why.clone()).into(),
                     });
                 }
             }

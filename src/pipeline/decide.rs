@@ -7,12 +7,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::Pipeline;
 use super::combiner::{Purpose, Submission};
 use super::conflicts::{ConflictMemory, LastCommit};
+use super::filter::RowFilter;
 use crate::row::{Edit, Guard, LockStamp, Row, RowChange, RowKey};
 use crate::timestamp::Timestamp;
 
 /// The leader's memory.
 pub struct Core {
     pub locks: HashMap<RowKey, LockStamp>,
+    /// What transactions that stream have locked, by their `start_ts`.
+    pub streams: HashMap<Timestamp, RowFilter>,
     pub conflicts: ConflictMemory,
 }
 
@@ -80,7 +83,7 @@ impl Pipeline {
                             refused = Some(Refused::Lock(row.clone(), Some(*stamp)));
                             false
                         }
-                        None => orphans,
+                        None => orphans || core.may_be_streamed(row),
                     },
                     Guard::LockIs(stamp) => match core.locks.get(row) {
                         Some(held) if *held == stamp => false,
@@ -88,7 +91,7 @@ impl Pipeline {
                             refused = Some(Refused::Lock(row.clone(), Some(*held)));
                             false
                         }
-                        // Not this process's lock: an orphan, or gone.
+                        // An orphan's lock, one of a transaction that streams, or gone.
                         None => true,
                     },
                     // Memory also knows of holds, which leave nothing that could be collected.
@@ -117,11 +120,21 @@ impl Pipeline {
 }
 
 impl Core {
+    fn may_be_streamed(&self, row: &RowKey) -> bool {
+        !mutated!(StreamedLocksUnseen) && self.streams.values().any(|rows| rows.may_have(row))
+    }
+
     /// Keeps locks and last commits in step with what the engine was told.
-    pub fn remember(&mut self, changes: &[RowChange], commit_ts: Option<Timestamp>) {
+    pub fn remember(&mut self, changes: &[RowChange], purpose: Purpose, commit_ts: Option<Timestamp>) {
+        if let Purpose::StreamEnds { start_ts } = purpose {
+            self.streams.remove(&start_ts);
+        }
         for change in changes {
             match &change.lock {
                 Edit::Keep => {}
+                Edit::Put(lock) if purpose == Purpose::Stream => {
+                    self.streams.entry(lock.txn.start_ts).or_default().add(&change.row);
+                }
                 Edit::Put(lock) => {
                     self.locks.insert(change.row.clone(), lock.stamp());
                 }

@@ -20,6 +20,7 @@ mod combiner;
 mod conflicts;
 mod decide;
 mod durability;
+mod filter;
 mod live;
 mod reply;
 mod turns;
@@ -29,7 +30,7 @@ pub use combiner::{Purpose, Settled, Submission};
 pub use decide::{Life, Refused};
 pub use turns::{Admission, Held, Turn, Turns};
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -68,6 +69,8 @@ pub struct Pipeline {
     durability: Durability,
     /// Two-phase transactions that are committed while rows are still locked.
     unapplied: Mutex<HashMap<Timestamp, Timestamp>>,
+    /// Transactions of this life that gave up while rows are still locked.
+    abandoned: Mutex<HashSet<Timestamp>>,
     /// Whether locks of an earlier life may be left.
     orphans: AtomicBool,
     unlocked: Unlocked,
@@ -105,11 +108,16 @@ impl Pipeline {
             oracle,
             opened_at,
             queue: Mutex::default(),
-            core: Mutex::new(Core { locks: HashMap::new(), conflicts: ConflictMemory::new(conflict_slots) }),
+            core: Mutex::new(Core {
+                locks: HashMap::new(),
+                streams: HashMap::new(),
+                conflicts: ConflictMemory::new(conflict_slots),
+            }),
             current: Mutex::new(Arc::clone(&first)),
             live: Mutex::new(live),
             durability: Durability::new(first),
             unapplied: Mutex::default(),
+            abandoned: Mutex::default(),
             orphans: AtomicBool::new(orphans),
             unlocked: Unlocked::default(),
             acknowledged: AtomicU64::new(opened_at.to_u64()),
@@ -212,6 +220,24 @@ impl Pipeline {
     /// Whether the transaction began in an earlier life of the store, so that its owner is gone.
     pub fn is_orphan(&self, start_ts: Timestamp) -> bool {
         start_ts < self.opened_at
+    }
+
+    /// Whether the transaction has given up and some of its rows may still be locked.
+    pub fn is_abandoned(&self, start_ts: Timestamp) -> bool {
+        self.abandoned.lock().contains(&start_ts)
+    }
+
+    /// Notes that the transaction will never commit, whatever it has locked.
+    pub fn abandon(&self, start_ts: Timestamp) {
+        self.abandoned.lock().insert(start_ts);
+    }
+
+    /// Notes that no lock of the transaction is left; the writes that removed them have returned.
+    pub fn stream_ended(&self, start_ts: Timestamp) -> Result<()> {
+        let (changes, purpose) = (Vec::new(), Purpose::StreamEnds { start_ts });
+        self.submit(Submission { changes, purpose, durable: false, lives: Vec::new(), held: None })?;
+        self.abandoned.lock().remove(&start_ts);
+        Ok(())
     }
 
     /// Transactions that began before this are orphans.

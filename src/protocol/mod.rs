@@ -40,7 +40,7 @@ pub use heartbeat::{Heartbeat, heartbeat};
 pub use one_phase::{OnePhase, one_phase};
 pub use prewrite::{Prewrite, Prewritten, prewrite};
 pub use resolve::{Resolve, resolve};
-pub use roll_back::{RollBack, roll_back};
+pub use roll_back::{RollBack, let_go, roll_back};
 pub use status::{Asker, CheckStatus, CommitPoint, check_status, commit_point, trace};
 
 use crate::row::{Guard, Intent, Lock, Row, RowChange, Status, TxnId, Value, WriteRecord};

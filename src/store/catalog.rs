@@ -143,7 +143,7 @@ impl Store {
     pub(super) fn erase_dropped(&self) -> Result<()> {
         let Some(embedded) = &self.inner.embedded else { return Ok(()) };
         let pipeline = embedded.pipeline();
-        if pipeline.may_have_orphans() && !mutated!(DropLeavesOrphans) {
+        if (pipeline.may_have_orphans() || embedded.endings() > 0) && !mutated!(DropLeavesOrphans) {
             return Ok(());
         }
         let catalog = self.catalog();

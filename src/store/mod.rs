@@ -4,6 +4,7 @@ mod catalog;
 mod inspect;
 mod keyspace;
 mod options;
+mod own;
 mod range;
 mod read;
 mod scan;

@@ -68,6 +68,8 @@ pub struct Options {
     pub sweep: bool,
     /// See [`Builder::transaction_max_bytes`].
     pub transaction_max_bytes: usize,
+    /// See [`Builder::stream_at_bytes`].
+    pub stream_at_bytes: usize,
     /// See [`Builder::age_max`].
     pub age_max: Duration,
     /// See [`Builder::admission`].
@@ -89,6 +91,7 @@ impl Default for Options {
             retry: RetryLimits::default(),
             sweep: true,
             transaction_max_bytes: 64 << 20,
+            stream_at_bytes: 16 << 20,
             age_max: Duration::from_secs(3600),
             admission: cores * 2,
             cache_bytes: 128 << 20,
@@ -146,10 +149,17 @@ impl Builder {
         self
     }
 
-    /// The most bytes of keys and values that one transaction may write; they are held in memory until it commits. Default:
-    /// 64 MiB.
+    /// The most bytes of keys and values that one transaction may keep in memory: what it has written and not yet streamed,
+    /// and what its savepoints need to go back. Each row counts 64 bytes more. Default: 64 MiB.
     pub fn transaction_max_bytes(mut self, bytes: usize) -> Self {
         self.options.transaction_max_bytes = bytes;
+        self
+    }
+
+    /// How much a transaction keeps in memory, counted as in [`Builder::transaction_max_bytes`], before it streams its writes
+    /// into the store: see [`Txn`](super::Txn). Where others share the engine nothing is streamed. Default: 16 MiB.
+    pub fn stream_at_bytes(mut self, bytes: usize) -> Self {
+        self.options.stream_at_bytes = bytes;
         self
     }
 

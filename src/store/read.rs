@@ -171,7 +171,7 @@ fn fetch(view: &PinnedView, row: &RowKey, txn: TxnId, value: Value) -> Result<Ve
 }
 
 /// The part of the range after `last`, in the direction of reading.
-fn beyond(range: &RowRange, last: &RowKey, backwards: bool) -> RowRange {
+pub(super) fn beyond(range: &RowRange, last: &RowKey, backwards: bool) -> RowRange {
     let cut = Bound::Excluded(last.as_bytes().to_vec());
     if backwards {
         RowRange { start: range.start.clone(), end: cut }
@@ -181,7 +181,7 @@ fn beyond(range: &RowRange, last: &RowKey, backwards: bool) -> RowRange {
 }
 
 /// The part of the range up to and with `last`, in the direction of reading.
-fn upto(range: &RowRange, last: &RowKey, backwards: bool) -> RowRange {
+pub(super) fn upto(range: &RowRange, last: &RowKey, backwards: bool) -> RowRange {
     let cut = Bound::Included(last.as_bytes().to_vec());
     if backwards {
         RowRange { start: cut, end: range.end.clone() }
@@ -191,7 +191,7 @@ fn upto(range: &RowRange, last: &RowKey, backwards: bool) -> RowRange {
 }
 
 /// Begins where `near` does and ends where `far` does, in the direction of reading.
-fn join(near: &RowRange, far: &RowRange, backwards: bool) -> RowRange {
+pub(super) fn join(near: &RowRange, far: &RowRange, backwards: bool) -> RowRange {
     if backwards {
         RowRange { start: far.start.clone(), end: near.end.clone() }
     } else {

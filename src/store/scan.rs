@@ -8,6 +8,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use super::Store;
+use super::own::Streamed;
+use super::read::join;
 use super::txn::MetConflict;
 use crate::engine::RowRange;
 use crate::error::Result;
@@ -29,6 +31,8 @@ pub struct Scan {
     unread: Option<RowRange>,
     /// Own writes that neither end has reached; `None` for a row that they leave absent.
     own: BTreeMap<RowKey, Option<Vec<u8>>>,
+    /// Those that are in the store already.
+    streamed: Option<Streamed>,
     front: VecDeque<(RowKey, Vec<u8>)>,
     back: VecDeque<(RowKey, Vec<u8>)>,
     met_conflict: MetConflict,
@@ -42,18 +46,17 @@ impl Scan {
         store: &Store,
         view: &Arc<PinnedView>,
         met_conflict: MetConflict,
-        range: Result<RowRange>,
-        own: impl Fn(&RowRange) -> BTreeMap<RowKey, Option<Vec<u8>>>,
+        what: Result<(BTreeMap<RowKey, Option<Vec<u8>>>, Option<Streamed>, RowRange)>,
     ) -> Self {
-        let own = range.as_ref().map(own).unwrap_or_default();
-        let (unread, failed) = match range {
-            Ok(range) => (Some(range), None),
-            Err(why) => (None, Some(why)),
+        let (own, streamed, unread, failed) = match what {
+            Ok((own, streamed, range)) => (own, streamed, Some(range), None),
+            Err(why) => (BTreeMap::new(), None, None, Some(why)),
         };
         Self {
             view: Arc::clone(view),
             unread,
             own,
+            streamed,
             front: VecDeque::new(),
             back: VecDeque::new(),
             met_conflict,
@@ -89,14 +92,23 @@ impl Scan {
 
     fn fill(&mut self, range: &RowRange, backwards: bool) -> Result<()> {
         self.store.check_view(&self.view)?;
-        let page = self.store.read_page(&self.view, range, backwards, self.page_rows)?;
+        let (streamed, range, beyond) = match &self.streamed {
+            Some(streamed) => streamed.page(range, backwards, self.page_rows)?,
+            None => (BTreeMap::new(), range.clone(), None),
+        };
+        let page = self.store.read_page(&self.view, &range, backwards, self.page_rows)?;
         let bytes: usize = page.rows.iter().map(|(row, value)| row.as_bytes().len() + value.len()).sum();
         let row_bytes = (bytes / page.rows.len().max(1)).max(1);
         self.page_rows = (self.page_rows * 4).min(PAGE_BYTES / row_bytes).clamp(1, PAGE_ROWS_MAX);
-        let covered = page.rest.as_ref().map_or_else(|| range.clone(), |rest| without(range, rest, backwards));
-        let own = take_range(&mut self.own, &covered);
-        let rows = merge(page.rows, own, backwards);
-        self.unread = page.rest;
+        let covered = page.rest.as_ref().map_or_else(|| range.clone(), |rest| without(&range, rest, backwards));
+        let (mut own, mut streamed) = (take_range(&mut self.own, &covered), streamed);
+        let mut streamed = take_range(&mut streamed, &covered);
+        streamed.append(&mut own);
+        let rows = merge(page.rows, streamed, backwards);
+        self.unread = match (page.rest, beyond) {
+            (Some(rest), Some(beyond)) => Some(join(&rest, &beyond, backwards)),
+            (rest, beyond) => rest.or(beyond),
+        };
         if backwards {
             self.back = rows;
         } else {

@@ -69,12 +69,12 @@ impl Snapshot {
     /// The rows whose keys lie in a range, which is empty if it ends before it begins.
     pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Scan {
         let range = self.store.check_keyspace(&self.view, keyspace).map(|()| rows_of(keyspace, &range));
-        Scan::new(&self.store, &self.view, MetConflict::default(), range, |_| BTreeMap::new())
+        Scan::new(&self.store, &self.view, MetConflict::default(), range.map(|range| (BTreeMap::new(), None, range)))
     }
 
     /// The rows whose keys begin with `prefix`.
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Scan {
         let range = self.store.check_keyspace(&self.view, keyspace).map(|()| prefix_range(keyspace, prefix.as_ref()));
-        Scan::new(&self.store, &self.view, MetConflict::default(), range, |_| BTreeMap::new())
+        Scan::new(&self.store, &self.view, MetConflict::default(), range.map(|range| (BTreeMap::new(), None, range)))
     }
 }

@@ -4,45 +4,41 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::own::OwnWrites;
 use super::range::{KeyRange, prefix_range, rows_of};
 use super::scan::{Scan, own_writes};
 use super::{Durability, KEY_MAX_BYTES, Keyspace, Store, TxnOptions, VALUE_MAX_BYTES};
-use crate::coordinator::{CommitRequest, Writes};
+use crate::coordinator::CommitRequest;
+use crate::engine::RowRange;
 use crate::error::{Conflict, Error, ErrorKind, Result};
 use crate::owner::OwnerId;
-use crate::pipeline::{Held, Life};
-use crate::row::{KeyspaceId, Mutation, RowKey, TxnId};
+use crate::pipeline::Held;
+use crate::row::{Mutation, RowKey, TxnId};
 use crate::timestamp::Timestamp;
 use crate::view::PinnedView;
 
-/// What every row counts besides its key and value, in bytes, towards a transaction's size.
-const ROW_OVERHEAD_BYTES: usize = 64;
-
 /// A transaction with snapshot isolation.
 ///
-/// It reads the state of the store at its beginning, and its own writes over that. Writes are kept in memory until
-/// [`Txn::commit`], which makes all of them visible at once or none. Of two transactions that overlap and write the same
+/// It reads the state of the store at its beginning, and its own writes over that. [`Txn::commit`] makes all of its writes
+/// visible at once or none. Of two transactions that overlap and write the same
 /// row, the one that commits first wins and the other hears [`ErrorKind::Conflict`].
 ///
 /// Snapshot isolation permits *write skew*: two transactions that each read what the other writes may both commit. Reading a
 /// row with [`Txn::get_for_update`] closes that for the row.
+///
+/// Writes are kept in memory up to [`Builder::stream_at_bytes`](super::Builder::stream_at_bytes). Beyond that they are
+/// *streamed*: put into the store as locks while the transaction is still being written, so that its size is bounded by the
+/// disk only. From then on others conflict with it before it commits, and its own writes may answer
+/// [`ErrorKind::Conflict`]; after that error it is over, and every later call repeats it. Reading back what was streamed, and
+/// writing it again, reads the disk. Rows that a savepoint takes back stay locked until the end. After the commit the locks
+/// are turned into versions in the background, which nobody has to wait for.
 ///
 /// Dropping a transaction rolls it back, silently and without waiting.
 #[must_use = "a transaction that is dropped is rolled back"]
 pub struct Txn {
     view: Arc<PinnedView>,
     id: TxnId,
-    writes: Writes,
-    /// Of every keyspace that was written to, though some writes may have been taken back.
-    lives: Vec<(KeyspaceId, Arc<Life>)>,
-    /// What each write since the first savepoint replaced.
-    undo: Vec<(RowKey, Option<Mutation>)>,
-    /// Those that are valid: a number and how much of `undo` came before.
-    savepoints: Vec<(u64, usize)>,
-    savepoints_made: u64,
-    bytes: usize,
-    /// What `undo` holds.
-    undo_bytes: usize,
+    own: OwnWrites,
     pub(super) options: TxnOptions,
     pub(super) held: Option<Held>,
     /// Retrying from the beginning may help: the transaction met a conflict, whatever its user made of the error.
@@ -88,15 +84,9 @@ impl Txn {
         let (view, id) = store.inner.coordinator.begin()?;
         store.inner.counters.begun.add(1);
         Ok(Self {
+            own: OwnWrites::new(id, if mutated!(ConflictOnStartTs) { id.start_ts } else { view.read_ts }),
             view,
             id,
-            writes: Writes::new(),
-            lives: Vec::new(),
-            undo: Vec::new(),
-            savepoints: Vec::new(),
-            savepoints_made: 0,
-            bytes: 0,
-            undo_bytes: 0,
             options,
             held: None,
             met_conflict: MetConflict::default(),
@@ -159,7 +149,7 @@ impl Txn {
     pub fn get_for_update(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         let row = self.check_row(keyspace, key.as_ref())?;
         let value = self.read(&row)?;
-        if !self.writes.contains_key(&row) {
+        if self.own.get(&self.store, &row)?.is_none() {
             self.write(keyspace, row, Mutation::Hold)?;
         }
         Ok(value)
@@ -205,20 +195,27 @@ impl Txn {
     /// Rows that a scan does not return are not protected: another transaction may insert one meanwhile.
     pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Scan {
         let range = self.store.check_keyspace(&self.view, keyspace).map(|()| rows_of(keyspace, &range));
-        Scan::new(&self.store, &self.view, self.met_conflict.clone(), range, |range| own_writes(&self.writes, range))
+        self.scan(range)
     }
 
     /// The rows whose keys begin with `prefix`, own writes up to this call included.
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Scan {
         let range = self.store.check_keyspace(&self.view, keyspace).map(|()| prefix_range(keyspace, prefix.as_ref()));
-        Scan::new(&self.store, &self.view, self.met_conflict.clone(), range, |range| own_writes(&self.writes, range))
+        self.scan(range)
     }
 
-    /// Marks this point.
+    fn scan(&self, range: Result<RowRange>) -> Scan {
+        let own = range.and_then(|range| {
+            self.own.check()?;
+            Ok((own_writes(&self.own.buffer, &range), self.own.streamed(&self.store)?, range))
+        });
+        Scan::new(&self.store, &self.view, self.met_conflict.clone(), own)
+    }
+
+    /// Marks this point. From the first mark on, what each write replaces is kept in memory, within
+    /// [`Builder::transaction_max_bytes`](super::Builder::transaction_max_bytes).
     pub fn savepoint(&mut self) -> Savepoint {
-        self.savepoints_made += 1;
-        self.savepoints.push((self.savepoints_made, self.undo.len()));
-        Savepoint { number: self.savepoints_made, txn: self.id }
+        Savepoint { number: self.own.savepoint(), txn: self.id }
     }
 
     /// Takes back every write made since the savepoint, which stays valid; later savepoints do not.
@@ -226,30 +223,10 @@ impl Txn {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] when the savepoint is another transaction's or was taken back itself.
     pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<()> {
-        let position = self.savepoints.iter().position(|(number, _)| *number == savepoint.number);
-        let Some((position, undo)) = position.and_then(|at| Some((at, self.savepoints.get(at)?.1))) else {
-            return Err(Error::invalid("the savepoint was taken back"));
-        };
         if savepoint.txn != self.id {
             return Err(Error::invalid("the savepoint is another transaction's"));
         }
-        self.savepoints.truncate(position + 1);
-        if mutated!(SavepointLeaks) {
-            return Ok(());
-        }
-        for (row, before) in self.undo.drain(undo..).rev() {
-            let kept = before.as_ref().map_or(0, |before| size_of_write(&row, before));
-            self.undo_bytes -= kept.max(ROW_OVERHEAD_BYTES);
-            let after = match before {
-                Some(before) => {
-                    self.bytes += size_of_write(&row, &before);
-                    self.writes.insert(row.clone(), before)
-                }
-                None => self.writes.remove(&row),
-            };
-            self.bytes -= after.map_or(0, |after| size_of_write(&row, &after));
-        }
-        Ok(())
+        self.own.rollback_to(&self.store, savepoint.number)
     }
 
     /// Commits.
@@ -269,7 +246,8 @@ impl Txn {
         let inner = &self.store.inner;
         let durable = self.is_durable();
         let held = self.held.take();
-        if self.writes.is_empty() {
+        self.own.check()?;
+        if self.own.is_empty() {
             drop(held);
             if durable {
                 inner.coordinator.confirm(self.view.read_ts)?;
@@ -277,16 +255,19 @@ impl Txn {
             inner.coordinator.acknowledge(self.view.read_ts);
             return Ok(Commit { ts: self.view.read_ts });
         }
-        let request = CommitRequest {
-            txn: self.id,
-            read_ts: if mutated!(ConflictOnStartTs) { self.id.start_ts } else { self.view.read_ts },
-            writes: &self.writes,
-            protocol: self.options.protocol.unwrap_or(inner.options.protocol),
-            durable,
-            lives: self.lives_written(),
-            held,
+        let committed = match &inner.embedded {
+            Some(embedded) if self.own.stream.is_some() => self.own.commit_streamed(embedded, durable, held),
+            _ => inner.coordinator.commit(CommitRequest {
+                txn: self.id,
+                read_ts: self.own.read_ts,
+                writes: &self.own.buffer,
+                protocol: self.options.protocol.unwrap_or(inner.options.protocol),
+                durable,
+                lives: self.own.lives_written(),
+                held,
+            }),
         };
-        match inner.coordinator.commit(request) {
+        match committed {
             Ok(ts) => Ok(Commit { ts }),
             Err(why) => {
                 if why.is_retryable() {
@@ -329,23 +310,15 @@ impl Txn {
         self.store.inner.coordinator.confirm(self.view.read_ts)
     }
 
-    /// Those of the keyspaces in which there is anything to commit.
-    fn lives_written(&self) -> Vec<Arc<Life>> {
-        let is_written = |id: KeyspaceId| {
-            let next = self.writes.range(RowKey::new(id, b"")..).next();
-            next.is_some_and(|(row, _)| row.keyspace() == id)
-        };
-        self.lives.iter().filter(|(id, _)| is_written(*id)).map(|(_, life)| Arc::clone(life)).collect()
-    }
-
-    /// The rows that it has written so far.
+    /// The rows that it has written so far, without those that were streamed.
     pub(super) fn rows(&self) -> Vec<RowKey> {
-        self.writes.keys().cloned().collect()
+        self.own.buffer.keys().cloned().collect()
     }
 
     fn read(&self, row: &RowKey) -> Result<Option<Vec<u8>>> {
-        match self.writes.get(row) {
-            Some(Mutation::Put(value)) => Ok(Some(value.clone())),
+        self.own.check()?;
+        match self.own.get(&self.store, row)? {
+            Some(Mutation::Put(value)) => Ok(Some(value)),
             Some(Mutation::Delete) => Ok(None),
             Some(Mutation::Hold) | None => self.met_conflict.note(self.store.read(&self.view, row)),
         }
@@ -359,31 +332,17 @@ impl Txn {
     }
 
     fn write(&mut self, keyspace: &Keyspace, row: RowKey, mutation: Mutation) -> Result<()> {
-        let before = self.writes.get(&row).map_or(0, |before| size_of_write(&row, before));
-        let bytes = self.bytes - before + size_of_write(&row, &mutation);
-        let undo_bytes = if self.savepoints.is_empty() { 0 } else { before.max(ROW_OVERHEAD_BYTES) };
-        check_size(
-            "a transaction",
-            bytes + self.undo_bytes + undo_bytes,
-            self.store.inner.options.transaction_max_bytes,
-        )?;
-        self.bytes = bytes;
-        if !self.lives.iter().any(|(id, _)| *id == keyspace.id()) {
-            self.lives.push((keyspace.id(), Arc::clone(&keyspace.0.life)));
-        }
-        if self.savepoints.is_empty() {
-            self.writes.insert(row, mutation);
-        } else {
-            let replaced = self.writes.insert(row.clone(), mutation);
-            self.undo.push((row, replaced));
-            self.undo_bytes += undo_bytes;
-        }
-        Ok(())
+        let life = (keyspace.id(), &keyspace.0.life);
+        self.met_conflict.note(self.own.write(&self.store, life, row, mutation))
     }
 }
 
-fn size_of_write(row: &RowKey, mutation: &Mutation) -> usize {
-    row.as_bytes().len() + mutation.value_bytes() + ROW_OVERHEAD_BYTES
+impl Drop for Txn {
+    fn drop(&mut self) {
+        if let (Some(embedded), Some(stream)) = (&self.store.inner.embedded, self.own.stream.take()) {
+            embedded.abandon(&stream);
+        }
+    }
 }
 
 /// Whether a row can have this key.
@@ -394,6 +353,6 @@ pub(super) fn check_key(key: &[u8]) -> Result<()> {
     check_size("a key", key.len(), KEY_MAX_BYTES)
 }
 
-fn check_size(what: &'static str, bytes: usize, limit: usize) -> Result<()> {
+pub(super) fn check_size(what: &'static str, bytes: usize, limit: usize) -> Result<()> {
     if bytes > limit { Err(ErrorKind::TooLarge { what, bytes, limit }.into()) } else { Ok(()) }
 }

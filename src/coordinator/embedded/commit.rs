@@ -11,9 +11,7 @@ use super::Embedded;
 use super::resolve::Resolved;
 use crate::error::{Conflict, ConflictReason, Error, ErrorKind, Result};
 use crate::pipeline::{Held, Life, Purpose, Refused, Settled, Submission};
-use crate::protocol::{
-    Commit, OnePhase, Prewrite, Refusal, RollBack, Step, commit, forget, one_phase, prewrite, roll_back,
-};
+use crate::protocol::{Commit, CommitPoint, OnePhase, Prewrite, Refusal, Step, commit, forget, one_phase, prewrite};
 use crate::row::{Edit, Lock, Mutation, Row, RowChange, RowKey, SHORT_VALUE_MAX_BYTES, TxnId};
 use crate::timestamp::Timestamp;
 
@@ -21,11 +19,11 @@ use crate::timestamp::Timestamp;
 const GROUP_ROWS: usize = 1024;
 
 /// What stays the same throughout a two-phase commit.
-struct TwoPhase<'a> {
-    txn: TxnId,
-    read_ts: Timestamp,
-    primary: &'a RowKey,
-    lives: &'a [Arc<Life>],
+pub(super) struct TwoPhase<'a> {
+    pub txn: TxnId,
+    pub read_ts: Timestamp,
+    pub primary: &'a RowKey,
+    pub lives: &'a [Arc<Life>],
 }
 
 impl Embedded {
@@ -108,7 +106,7 @@ impl Embedded {
     }
 
     /// How many rows go in one group. One is left free, for the status of the primary.
-    fn group_rows(&self) -> usize {
+    pub(super) fn group_rows(&self) -> usize {
         (self.pipeline.engine().capabilities().group_rows_max - 1).clamp(1, GROUP_ROWS)
     }
 
@@ -185,7 +183,7 @@ impl Embedded {
     }
 
     /// Rolls rows forward together, or names one that does not need it any more.
-    fn roll_forward(
+    pub(super) fn roll_forward(
         &self,
         this: &TwoPhase<'_>,
         locks: &[&(RowKey, Lock)],
@@ -207,7 +205,7 @@ impl Embedded {
         }
     }
 
-    fn commit_change(
+    pub(super) fn commit_change(
         &self,
         this: &TwoPhase<'_>,
         row: &RowKey,
@@ -223,31 +221,16 @@ impl Embedded {
         })
     }
 
-    /// Lets go of locks that were taken in vain. Nobody else can have a request of this transaction under way, so the
-    /// records of the roll-back need not stay.
+    /// Lets go of locks that were taken in vain.
     fn release(&self, locks: &[(RowKey, Lock)], txn: TxnId) -> Result<()> {
+        let Some((primary, _)) = locks.first() else { return Ok(()) };
         crash_point!(RollBackBefore);
         for some in locks.chunks(self.group_rows()) {
-            let mut changes = Vec::with_capacity(some.len());
-            for (row, lock) in some {
-                let as_locked = Row { lock: Some(lock.clone()), ..Row::default() };
-                let request = RollBack { row: row.clone(), txn };
-                if let Ok(Step::Apply(change, ())) = roll_back(&as_locked, &request) {
-                    changes.push(*change);
-                }
-            }
-            let submit = |changes| {
-                let purpose = Purpose::Other;
-                self.pipeline.submit(Submission { changes, purpose, durable: false, lives: Vec::new(), held: None })
-            };
-            submit(changes)?;
+            self.carry_out_together(txn, primary, some, CommitPoint::RolledBack)?;
             crash_point!(RollBackBetween);
-            submit(some.iter().map(|(row, _)| forget(row.clone(), txn.start_ts)).collect())?;
         }
         crash_point!(RollBackWritten);
-        if !locks.is_empty() {
-            self.counters.rolled_back.add(1);
-        }
+        self.counters.rolled_back.add(1);
         Ok(())
     }
 
@@ -277,7 +260,7 @@ impl Embedded {
     }
 
     /// Clears what is in the way, or says why it stays there.
-    fn clear(&self, obstacle: Refused, txn: TxnId, read_ts: Timestamp) -> Result<()> {
+    pub(super) fn clear(&self, obstacle: Refused, txn: TxnId, read_ts: Timestamp) -> Result<()> {
         let (row, lock) = match &obstacle {
             Refused::Lock(row, Some(stamp)) => {
                 let found = self.pipeline.engine().row(row, txn.start_ts)?.lock;
@@ -302,7 +285,7 @@ impl Embedded {
     }
 
     /// The error for something that stays in the way, with whatever can be found out about who put it there.
-    fn explain(&self, obstacle: Refused, txn: TxnId, read_ts: Timestamp) -> Error {
+    pub(super) fn explain(&self, obstacle: Refused, txn: TxnId, read_ts: Timestamp) -> Error {
         let (row, reason) = match obstacle {
             Refused::Dropped(keyspace) => return ErrorKind::NoSuchKeyspace(keyspace).into(),
             Refused::CommittedAt(row, ts) => (row, ConflictReason::CommittedAt(ts)),
@@ -335,7 +318,7 @@ impl Embedded {
 }
 
 /// The first row that is really written, else the first: it holds the transaction's commit point.
-fn primary_of(writes: &super::super::Writes) -> Option<&RowKey> {
+pub(super) fn primary_of(writes: &super::super::Writes) -> Option<&RowKey> {
     let written = writes.iter().find(|(_, mutation)| **mutation != Mutation::Hold);
     written.or_else(|| writes.iter().next()).map(|(row, _)| row)
 }
@@ -347,6 +330,6 @@ fn lock_put(change: &RowChange) -> Option<(RowKey, Lock)> {
     }
 }
 
-fn unstamped() -> Error {
+pub(super) fn unstamped() -> Error {
     ErrorKind::Corruption("a transaction without rows reached the commit pipeline".into()).into()
 }

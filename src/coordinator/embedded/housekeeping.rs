@@ -14,12 +14,13 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::Embedded;
+use super::resolve::Resolved;
 use crate::engine::{Page, RowRange};
 use crate::error::{Error, Result};
 use crate::pipeline::{Purpose, Settled, Submission};
 use crate::protocol::{Collect, collect, forget};
-use crate::row::RowChange;
-use crate::runtime::{Joined, Parker};
+use crate::row::{Lock, RowChange, RowKey};
+use crate::runtime::Joined;
 use crate::timestamp::Timestamp;
 
 const PAGE_ROWS: usize = 512;
@@ -30,6 +31,7 @@ pub type Chore = Box<dyn Fn() -> Result<()> + Send>;
 
 /// The background thread.
 pub struct Housekeeper {
+    coordinator: Arc<Embedded>,
     shared: Arc<Shared>,
     thread: Mutex<Option<Box<dyn Joined>>>,
 }
@@ -37,7 +39,6 @@ pub struct Housekeeper {
 #[derive(Default)]
 struct Shared {
     stopping: AtomicBool,
-    parker: Mutex<Option<Arc<dyn Parker>>>,
 }
 
 impl Housekeeper {
@@ -45,21 +46,20 @@ impl Housekeeper {
     pub fn start(coordinator: Arc<Embedded>, sweep: bool, chore: Chore) -> Result<Self> {
         let shared = Arc::new(Shared::default());
         let own = Arc::clone(&shared);
-        let runtime = Arc::clone(coordinator.pipeline());
-        let work = move || own.run(&coordinator, sweep, &chore);
-        let thread = runtime
+        let theirs = Arc::clone(&coordinator);
+        let work = move || own.run(&theirs, sweep, &chore);
+        let thread = coordinator
+            .pipeline()
             .runtime()
             .spawn("percolite-sweep", Box::new(work))
             .map_err(|why| Error::from(crate::error::ErrorKind::Io(format!("cannot start a thread: {why}"))))?;
-        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+        Ok(Self { coordinator, shared, thread: Mutex::new(Some(thread)) })
     }
 
     /// Ends the thread after the page that it is at.
     pub fn stop(&self) {
         self.shared.stopping.store(true, Ordering::Release);
-        if let Some(parker) = &*self.shared.parker.lock() {
-            parker.unpark();
-        }
+        self.coordinator.wake_housekeeper();
         let thread = self.thread.lock().take();
         if let Some(thread) = thread {
             thread.join();
@@ -70,7 +70,7 @@ impl Housekeeper {
 impl Shared {
     fn run(&self, coordinator: &Embedded, sweep: bool, chore: &Chore) {
         let parker = coordinator.pipeline().runtime().parker();
-        *self.parker.lock() = Some(Arc::clone(&parker));
+        *coordinator.housekeeper.lock() = Some(Arc::clone(&parker));
         let mut swept = !sweep;
         let mut position = Bound::Unbounded;
         let mut collect_rows = PAGE_ROWS;
@@ -84,6 +84,8 @@ impl Shared {
                     Err(_) => position = Bound::Unbounded,
                 }
             }
+            // An ending that fails is tried again after a pause.
+            more |= coordinator.end_page().unwrap_or(false);
             if let Ok((found, gone)) = coordinator.collect_page(collect_rows) {
                 // Entries that have to stay must not keep those behind them from being looked at.
                 collect_rows = if gone == 0 && found == collect_rows { collect_rows * 2 } else { PAGE_ROWS };
@@ -105,13 +107,7 @@ impl Embedded {
             let range = RowRange { start: position.clone(), end: Bound::Unbounded };
             let page = Page { range: &range, backwards: false, limit: PAGE_ROWS };
             let locks = pipeline.engine().view()?.locks(&page)?;
-            for (row, lock) in &locks {
-                if pipeline.is_orphan(lock.txn.start_ts) {
-                    self.resolve_lock(row, lock)?;
-                    crash_point!(SweepBetween);
-                    self.counters.swept.add(1);
-                }
-            }
+            self.sweep_locks(&locks)?;
             if let (Some((row, _)), true) = (locks.last(), locks.len() == PAGE_ROWS) {
                 *position = Bound::Excluded(row.as_bytes().to_vec());
                 return Ok(false);
@@ -123,6 +119,31 @@ impl Embedded {
             pipeline.no_orphans_left()?;
         }
         Ok(true)
+    }
+
+    /// Resolves the orphans among locks: the first of a transaction by asking, the others together.
+    fn sweep_locks(&self, locks: &[(RowKey, Lock)]) -> Result<()> {
+        let orphan = |(_, lock): &&(RowKey, Lock)| self.pipeline.is_orphan(lock.txn.start_ts);
+        let mut orphans: Vec<(RowKey, Lock)> = locks.iter().filter(orphan).cloned().collect();
+        while let Some((row, lock)) = orphans.first().cloned() {
+            let resolved = self.resolve_lock(&row, &lock)?;
+            crash_point!(SweepBetween);
+            let (same, others): (Vec<_>, Vec<_>) = orphans
+                .into_iter()
+                .skip(1)
+                .partition(|(_, other)| (other.txn, &other.primary) == (lock.txn, &lock.primary));
+            self.counters.swept.add(1);
+            orphans = match resolved {
+                Resolved::Verdict(verdict) => {
+                    self.carry_out_together(lock.txn, &lock.primary, &same, verdict)?;
+                    self.counters.swept.add(same.len() as u64);
+                    others
+                }
+                // Somebody else has resolved this one; the next will say how.
+                Resolved::Gone | Resolved::Alive => same.into_iter().chain(others).collect(),
+            };
+        }
+        Ok(())
     }
 
     /// Takes away what says how transactions before `before` ended. None of them may have a lock left.

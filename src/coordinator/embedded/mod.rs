@@ -5,12 +5,18 @@
 //! the [sweep](housekeeping).
 
 mod commit;
+mod endings;
 mod housekeeping;
 mod resolve;
+mod stream;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use parking_lot::Mutex;
+
+use self::endings::Ending;
 use super::{CommitProtocol, CommitRequest, Coordinator};
 use crate::counters::Counters;
 use crate::engine::Engine;
@@ -19,11 +25,12 @@ use crate::owner::OwnerIds;
 use crate::pipeline::{Pipeline, Turn, Turns};
 use crate::protocol::{CommitPoint, commit_point, trace};
 use crate::row::{Lock, Mutation, RowKey, TxnId};
-use crate::runtime::Runtime;
+use crate::runtime::{Parker, Runtime};
 use crate::timestamp::Timestamp;
 use crate::view::PinnedView;
 
 pub use housekeeping::Housekeeper;
+pub use stream::{Stream, mutation_of, streamed_write};
 
 /// Set once a value was ever stored apart from its record, so that replaced ones have to be looked for.
 const LONG_VALUES: &str = "long values";
@@ -36,6 +43,9 @@ pub struct Embedded {
     counters: Arc<Counters>,
     long_values: AtomicBool,
     read_durable: bool,
+    /// Large transactions that are over with rows still locked.
+    endings: Mutex<VecDeque<Ending>>,
+    housekeeper: Mutex<Option<Arc<dyn Parker>>>,
 }
 
 impl Embedded {
@@ -57,12 +67,20 @@ impl Embedded {
             counters,
             long_values,
             read_durable,
+            endings: Mutex::default(),
+            housekeeper: Mutex::default(),
         }))
     }
 
     /// The pipeline beneath.
     pub fn pipeline(&self) -> &Arc<Pipeline> {
         &self.pipeline
+    }
+
+    fn wake_housekeeper(&self) {
+        if let Some(parker) = &*self.housekeeper.lock() {
+            parker.unpark();
+        }
     }
 
     fn has_long_values(&self) -> bool {
@@ -123,6 +141,9 @@ impl Coordinator for Embedded {
     /// A view holds every commit at or below its timestamp, so the primary's row in the same view has the answer, whatever
     /// has happened since. An orphan met this way is resolved in passing.
     fn committed_in(&self, view: &PinnedView, row: &RowKey, lock: &Lock) -> Result<Option<Timestamp>> {
+        if let Some(commit_ts) = self.pipeline.unapplied(lock.txn.start_ts) {
+            return Ok(Some(commit_ts).filter(|commit_ts| *commit_ts <= view.read_ts));
+        }
         let primary = view.view.row(&lock.primary, lock.txn.start_ts)?;
         if self.pipeline.is_orphan(lock.txn.start_ts)
             && let Err(why) = self.resolve_lock(row, lock)

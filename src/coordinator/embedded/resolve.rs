@@ -35,6 +35,10 @@ impl Embedded {
             Some(commit_ts) => CommitPoint::Committed(commit_ts),
             // It may have ended since its lock was read; then somebody has resolved it.
             None if !self.is_locked_by(row, txn)? => return Ok(Resolved::Gone),
+            None if self.pipeline.is_abandoned(txn.start_ts) => {
+                self.let_go_of(txn, &[&(row.clone(), lock.clone())])?;
+                return Ok(Resolved::Verdict(CommitPoint::RolledBack));
+            }
             None if !self.pipeline.is_orphan(txn.start_ts) => return Ok(Resolved::Alive),
             None => {
                 let primary = lock.primary.clone();

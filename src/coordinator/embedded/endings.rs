@@ -1,0 +1,146 @@
+//! How large transactions end: their locks are turned into versions, or taken away, in the background and page by page.
+//!
+//! The verdict stands before an ending begins, in the primary's record or in the pipeline's memory of who gave up. So
+//! anybody may do a part of the work: writers that meet such a lock do. A process that dies in the middle leaves the rest
+//! to the [sweep](super::housekeeping) of the next, which reads the same verdict.
+
+use std::ops::Bound;
+
+use super::Embedded;
+use super::commit::TwoPhase;
+use crate::engine::{Page, RowRange};
+use crate::error::Result;
+use crate::pipeline::{Purpose, Refused, Settled, Submission};
+use crate::protocol::{CommitPoint, RollBack, forget, let_go};
+use crate::row::{Lock, Row, RowChange, RowKey, TxnId};
+use crate::timestamp::Timestamp;
+
+/// A transaction whose verdict stands while rows are still locked.
+#[derive(Clone)]
+pub struct Ending {
+    txn: TxnId,
+    primary: RowKey,
+    /// Where locks of it may be left.
+    rest: RowRange,
+    verdict: CommitPoint,
+}
+
+impl Ending {
+    /// The end of a transaction that has locked rows from `lowest` to `highest`: committed, or else rolled back.
+    pub fn new(txn: TxnId, primary: &RowKey, lowest: &RowKey, highest: &RowKey, committed: Option<Timestamp>) -> Self {
+        let bound = |row: &RowKey| Bound::Included(row.as_bytes().to_vec());
+        let rest = RowRange { start: bound(lowest), end: bound(highest) };
+        let verdict = committed.map_or(CommitPoint::RolledBack, CommitPoint::Committed);
+        Self { txn, primary: primary.clone(), rest, verdict }
+    }
+}
+
+impl Embedded {
+    pub(super) fn end_later(&self, ending: Ending) {
+        self.endings.lock().push_back(ending);
+        self.wake_housekeeper();
+    }
+
+    /// How many large transactions are over with rows still locked.
+    pub fn endings(&self) -> usize {
+        self.endings.lock().len()
+    }
+
+    /// Does the next page of the oldest ending; the answer is whether there is more to do.
+    pub fn end_page(&self) -> Result<bool> {
+        let Some(ending) = self.endings.lock().front().cloned() else { return Ok(false) };
+        let next = self.end_page_of(ending);
+        // Only the housekeeper takes anything from the front.
+        let mut endings = self.endings.lock();
+        let next = match next {
+            Ok(next) => next,
+            Err(why) => {
+                endings.rotate_left(1);
+                return Err(why);
+            }
+        };
+        match (next, endings.front_mut()) {
+            (Some(next), Some(front)) => *front = next,
+            _ => drop(endings.pop_front()),
+        }
+        Ok(!endings.is_empty())
+    }
+
+    /// What is left to do after the page.
+    fn end_page_of(&self, mut ending: Ending) -> Result<Option<Ending>> {
+        let limit = self.group_rows();
+        let page = Page { range: &ending.rest, backwards: false, limit };
+        let found = self.pipeline.engine().view()?.locks(&page)?;
+        let last = found.last().map(|(row, _)| Bound::Excluded(row.as_bytes().to_vec()));
+        let more = found.len() >= limit;
+        let own: Vec<_> = found.into_iter().filter(|(_, lock)| lock.txn == ending.txn).collect();
+        self.carry_out_together(ending.txn, &ending.primary, &own, ending.verdict)?;
+        self.counters.rows_ended.add(own.len() as u64);
+        match (last, more && !mutated!(StreamEndsEarly)) {
+            (Some(last), true) => {
+                ending.rest.start = last;
+                crash_point!(EndingForward if ending.verdict != CommitPoint::RolledBack);
+                crash_point!(EndingBack if ending.verdict == CommitPoint::RolledBack);
+                Ok(Some(ending))
+            }
+            _ => {
+                crash_point!(EndingDone);
+                self.finish(&ending)?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Takes the record of the end away: there is nobody left to tell.
+    fn finish(&self, ending: &Ending) -> Result<()> {
+        let start_ts = ending.txn.start_ts;
+        let purpose = match ending.verdict {
+            CommitPoint::Committed(commit_ts) => Purpose::RollForward { commit_ts, finishes: true },
+            CommitPoint::Pending | CommitPoint::RolledBack => Purpose::Other,
+        };
+        let changes = vec![forget(ending.primary.clone(), start_ts)];
+        self.pipeline.submit(Submission { changes, purpose, durable: false, lives: Vec::new(), held: None })?;
+        self.pipeline.stream_ended(start_ts)
+    }
+
+    /// Carries a verdict that stands out on many rows at once. Those that somebody else has done are left alone.
+    pub(super) fn carry_out_together(
+        &self,
+        txn: TxnId,
+        primary: &RowKey,
+        locks: &[(RowKey, Lock)],
+        verdict: CommitPoint,
+    ) -> Result<()> {
+        let mut left: Vec<&(RowKey, Lock)> = locks.iter().collect();
+        while !left.is_empty() {
+            let done = match verdict {
+                CommitPoint::Committed(commit_ts) => {
+                    let this = TwoPhase { txn, read_ts: txn.start_ts, primary, lives: &[] };
+                    self.roll_forward(&this, &left, commit_ts, false)?
+                }
+                CommitPoint::RolledBack => self.let_go_of(txn, &left)?,
+                CommitPoint::Pending => return Ok(()),
+            };
+            match done {
+                Some(done) => left.retain(|(row, _)| *row != done),
+                None => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes locks of a transaction that is rolled back away together, or names one that is gone.
+    pub(super) fn let_go_of(&self, txn: TxnId, locks: &[&(RowKey, Lock)]) -> Result<Option<RowKey>> {
+        let change = |(row, lock): &&(RowKey, Lock)| -> Option<RowChange> {
+            let as_locked = Row { lock: Some(lock.clone()), ..Row::default() };
+            let_go(&as_locked, &RollBack { row: row.clone(), txn })
+        };
+        let changes: Vec<_> = locks.iter().filter_map(change).collect();
+        let purpose = Purpose::Other;
+        match self.pipeline.submit(Submission { changes, purpose, durable: false, lives: Vec::new(), held: None })? {
+            Settled::Applied(_) => Ok(None),
+            Settled::Refused(Refused::Lock(row, _) | Refused::Found(row, _)) => Ok(Some(row)),
+            Settled::Refused(obstacle) => Err(self.explain(obstacle, txn, txn.start_ts)),
+        }
+    }
+}

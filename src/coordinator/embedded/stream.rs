@@ -1,0 +1,187 @@
+//! Transactions too large to be kept in memory.
+//!
+//! Such a transaction locks its rows while it is still being written: each batch of writes is prewritten and forgotten, and
+//! what it has written is read back from its own locks. A row written again replaces its lock's intent, under a higher
+//! sequence number. Committing is one small change of the primary; from there on every reader that meets one of the locks
+//! takes it for the version that it will become, and every writer rolls it forward. The rest is done in the background
+//! ([`endings`](super::endings)).
+//!
+//! Nobody keeps a list of the locks. Their transaction is known by the lowest and highest row, and the pipeline by a filter
+//! that says which rows need a look at the lock column.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::super::{Writes, refused};
+use super::Embedded;
+use super::commit::{TwoPhase, primary_of, unstamped};
+use super::endings::Ending;
+use crate::engine::View;
+use crate::error::{Error, ErrorKind, Result};
+use crate::pipeline::{Held, Life, Purpose, Refused, Settled, Submission};
+use crate::protocol::{Prewrite, Step, prewrite};
+use crate::row::{Intent, Lock, Mutation, Row, RowKey, SHORT_VALUE_MAX_BYTES, TxnId, Value};
+use crate::timestamp::Timestamp;
+
+/// The most bytes of keys and values that are locked at once, unless a single row has more.
+const GROUP_BYTES: usize = 1 << 20;
+
+/// A transaction that has locked rows already.
+pub struct Stream {
+    txn: TxnId,
+    read_ts: Timestamp,
+    primary: RowKey,
+    lowest: RowKey,
+    highest: RowKey,
+}
+
+impl Stream {
+    /// A transaction of which nothing is locked yet. `None` when there is nothing to lock.
+    pub fn new(txn: TxnId, read_ts: Timestamp, writes: &Writes) -> Option<Self> {
+        let primary = primary_of(writes)?.clone();
+        Some(Self { txn, read_ts, lowest: primary.clone(), highest: primary.clone(), primary })
+    }
+
+    fn two_phase<'a>(&'a self, lives: &'a [Arc<Life>]) -> TwoPhase<'a> {
+        TwoPhase { txn: self.txn, read_ts: self.read_ts, primary: &self.primary, lives }
+    }
+
+    fn ending(&self, verdict: Option<Timestamp>) -> Ending {
+        Ending::new(self.txn, &self.primary, &self.lowest, &self.highest, verdict)
+    }
+}
+
+impl Embedded {
+    /// Locks rows for a transaction that goes on being written. After an error it must be [abandoned](Self::abandon).
+    pub fn stream(&self, stream: &mut Stream, writes: &Writes, lives: &[Arc<Life>]) -> Result<()> {
+        let (Some((lowest, _)), Some((highest, _))) = (writes.first_key_value(), writes.last_key_value()) else {
+            return Ok(());
+        };
+        stream.lowest = stream.lowest.clone().min(lowest.clone());
+        stream.highest = stream.highest.clone().max(highest.clone());
+        if writes.values().any(|mutation| mutation.value_bytes() > SHORT_VALUE_MAX_BYTES) {
+            self.note_long_values()?;
+        }
+        let this = stream.two_phase(lives);
+        // The primary first: no lock is ever without one.
+        let others = writes.iter().filter(|(row, _)| *row != this.primary);
+        let rows = writes.get_key_value(this.primary).into_iter().chain(others);
+        let (mut group, mut bytes) = (Vec::new(), 0);
+        for (row, mutation) in rows {
+            bytes += row.as_bytes().len() + mutation.value_bytes();
+            group.push((row, mutation));
+            if group.len() >= self.group_rows() || bytes >= GROUP_BYTES {
+                self.stream_group(&this, &group)?;
+                (group, bytes) = (Vec::new(), 0);
+            }
+        }
+        self.stream_group(&this, &group)
+    }
+
+    fn stream_group(&self, this: &TwoPhase<'_>, rows: &[(&RowKey, &Mutation)]) -> Result<()> {
+        let TwoPhase { txn, read_ts, .. } = *this;
+        let mut own: HashMap<&RowKey, Lock> = HashMap::new();
+        while !rows.is_empty() {
+            let mut changes = Vec::with_capacity(rows.len());
+            for (row, mutation) in rows {
+                let own = own.get(row);
+                let request = Prewrite {
+                    row: (*row).clone(),
+                    txn,
+                    read_ts,
+                    primary: this.primary.clone(),
+                    mutation: (*mutation).clone(),
+                    sequence: own.map_or(1, |own| own.sequence.saturating_add(1)),
+                    ttl_ms: 0,
+                    min_commit_ts: txn.start_ts.next(),
+                };
+                // Apart from an own lock nothing of the row is known: the guards say what it must look like.
+                let as_read = Row { lock: own.cloned(), ..Row::default() };
+                match prewrite(&as_read, &request).map_err(|why| refused(row, why, read_ts))? {
+                    Step::Apply(change, _) => changes.push(*change),
+                    Step::Done(_) => {}
+                }
+            }
+            let lives = this.lives.to_vec();
+            let submission = Submission { changes, purpose: Purpose::Stream, durable: false, lives, held: None };
+            match self.pipeline.submit(submission)? {
+                Settled::Applied(_) => break,
+                // Where one row was written before, others may have been.
+                Settled::Refused(Refused::Found(_, found))
+                    if found.lock.as_ref().is_some_and(|lock| lock.txn == txn) =>
+                {
+                    let view = self.pipeline.engine().view()?;
+                    for (row, _) in rows {
+                        if let Some(lock) = own_lock(&*view, txn, row)? {
+                            own.insert(row, lock);
+                        }
+                    }
+                }
+                Settled::Refused(obstacle) => self.clear(obstacle, txn, read_ts)?,
+            }
+        }
+        crash_point!(StreamBetween);
+        self.counters.rows_streamed.add(rows.len() as u64);
+        Ok(())
+    }
+
+    /// Commits a transaction all of whose rows are locked. After an error that is not *undetermined* it must be
+    /// [abandoned](Self::abandon).
+    pub fn commit_stream(
+        &self,
+        stream: &Stream,
+        lives: &[Arc<Life>],
+        durable: bool,
+        held: Option<Held>,
+    ) -> Result<Timestamp> {
+        let this = stream.two_phase(lives);
+        let primary = self.pipeline.engine().row(this.primary, this.txn.start_ts)?;
+        let Some(lock) = primary.lock.filter(|lock| lock.txn == this.txn) else { return Err(unstamped()) };
+        crash_point!(PrewriteAll);
+        let change = self.commit_change(&this, this.primary, &lock, lock.min_commit_ts, true)?;
+        let (purpose, lives) = (Purpose::CommitPoint, lives.to_vec());
+        let submission = Submission { changes: vec![change], purpose, durable: false, lives, held };
+        let commit_ts = match self.pipeline.submit(submission)? {
+            Settled::Applied(Some(commit_ts)) => commit_ts,
+            Settled::Applied(None) => return Err(unstamped()),
+            Settled::Refused(obstacle) => return Err(self.explain(obstacle, this.txn, this.read_ts)),
+        };
+        crash_point!(StreamCommitted);
+        self.end_later(stream.ending(Some(commit_ts)));
+        if durable {
+            self.pipeline.wait_durable(commit_ts)?;
+        }
+        self.pipeline.acknowledge(commit_ts);
+        self.counters.commits_streamed.add(1);
+        Ok(commit_ts)
+    }
+
+    /// Gives a transaction up. Its locks go in the background, and whoever meets one before takes it away.
+    pub fn abandon(&self, stream: &Stream) {
+        self.pipeline.abandon(stream.txn.start_ts);
+        self.end_later(stream.ending(None));
+    }
+}
+
+/// The transaction's lock on the row.
+fn own_lock(view: &dyn View, txn: TxnId, row: &RowKey) -> Result<Option<Lock>> {
+    Ok(view.lock(row)?.filter(|lock| lock.txn == txn))
+}
+
+/// What the transaction has written to the row and streamed out, as the view shows it.
+pub fn streamed_write(view: &dyn View, txn: TxnId, row: &RowKey) -> Result<Option<Mutation>> {
+    own_lock(view, txn, row)?.map(|lock| mutation_of(view, row, lock)).transpose()
+}
+
+/// What a lock will do to its row.
+pub fn mutation_of(view: &dyn View, row: &RowKey, lock: Lock) -> Result<Mutation> {
+    Ok(match lock.intent {
+        Intent::Put(Value::Inline(bytes)) => Mutation::Put(bytes.0),
+        Intent::Put(Value::InData) => Mutation::Put(view.data(row, lock.txn.start_ts)?.ok_or_else(|| {
+            let what = format!("row {row:?}: the value written by the transaction {} is missing", lock.txn.start_ts);
+            Error::from(ErrorKind::Corruption(what))
+        })?),
+        Intent::Delete => Mutation::Delete,
+        Intent::Hold => Mutation::Hold,
+    })
+}

@@ -1,0 +1,269 @@
+//! What a transaction has written so far: in memory, or streamed out as locks once it is much.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::Store;
+use super::read::{beyond, upto};
+use crate::coordinator::Writes;
+use crate::coordinator::embedded::{Embedded, Stream, mutation_of, streamed_write};
+use crate::engine::{Page, RowRange, View};
+use crate::error::{Conflict, Error, ErrorKind, Result};
+use crate::pipeline::{Held, Life};
+use crate::row::{KeyspaceId, Mutation, RowKey, TxnId};
+use crate::timestamp::Timestamp;
+
+/// What every row counts besides its key and value, in bytes, towards a transaction's size.
+const ROW_OVERHEAD_BYTES: usize = 64;
+
+/// See the [module](self).
+pub(super) struct OwnWrites {
+    id: TxnId,
+    pub(super) read_ts: Timestamp,
+    /// What is in memory; it has precedence over what was streamed.
+    pub(super) buffer: Writes,
+    /// Of every keyspace that was written to, though some writes may have been taken back.
+    pub(super) lives: Vec<(KeyspaceId, Arc<Life>)>,
+    /// What each write since the first savepoint replaced.
+    undo: Vec<(RowKey, Option<Mutation>)>,
+    /// Those that are valid: a number and how much of `undo` came before.
+    savepoints: Vec<(u64, usize)>,
+    savepoints_made: u64,
+    bytes: usize,
+    /// What `undo` holds.
+    undo_bytes: usize,
+    pub(super) stream: Option<Stream>,
+    /// Streaming met a conflict or failed: the transaction is over.
+    over: Option<Over>,
+}
+
+enum Over {
+    Conflict(Box<Conflict>),
+    Other(String),
+}
+
+impl OwnWrites {
+    pub(super) fn new(id: TxnId, read_ts: Timestamp) -> Self {
+        Self {
+            id,
+            read_ts,
+            buffer: Writes::new(),
+            lives: Vec::new(),
+            undo: Vec::new(),
+            savepoints: Vec::new(),
+            savepoints_made: 0,
+            bytes: 0,
+            undo_bytes: 0,
+            stream: None,
+            over: None,
+        }
+    }
+
+    /// Whether there is nothing to commit.
+    pub(super) fn is_empty(&self) -> bool {
+        self.buffer.is_empty() && self.stream.is_none()
+    }
+
+    /// Refuses a transaction that is over.
+    pub(super) fn check(&self) -> Result<()> {
+        match &self.over {
+            None => Ok(()),
+            Some(Over::Conflict(conflict)) => Err(ErrorKind::Conflict(conflict.clone()).into()),
+            Some(Over::Other(why)) => Err(Error::invalid(format!("the transaction is over: {why}"))),
+        }
+    }
+
+    /// What the transaction has made of the row.
+    pub(super) fn get(&self, store: &Store, row: &RowKey) -> Result<Option<Mutation>> {
+        match (self.buffer.get(row), &self.stream) {
+            (Some(mutation), _) => Ok(Some(mutation.clone())),
+            (None, Some(_)) => streamed_write(&*store.inner.engine.view()?, self.id, row),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// What was streamed so far, for a scan.
+    pub(super) fn streamed(&self, store: &Store) -> Result<Option<Streamed>> {
+        let view = || Ok(Streamed { view: store.inner.engine.view()?, txn: self.id });
+        self.stream.as_ref().map(|_| view()).transpose()
+    }
+
+    pub(super) fn write(
+        &mut self,
+        store: &Store,
+        (keyspace, life): (KeyspaceId, &Arc<Life>),
+        row: RowKey,
+        mutation: Mutation,
+    ) -> Result<()> {
+        self.check()?;
+        let before = self.buffer.get(&row).map_or(0, |before| size_of_write(&row, before));
+        let bytes = self.bytes - before + size_of_write(&row, &mutation);
+        let replaced = if self.savepoints.is_empty() { None } else { Some(self.get(store, &row)?) };
+        let undo_bytes = replaced.as_ref().map_or(0, |replaced| size_of_undo(&row, replaced.as_ref()));
+        let limit = store.inner.options.transaction_max_bytes;
+        super::txn::check_size("a transaction", bytes + self.undo_bytes + undo_bytes, limit)?;
+        if !self.lives.iter().any(|(id, _)| *id == keyspace) {
+            self.lives.push((keyspace, Arc::clone(life)));
+        }
+        if let Some(replaced) = replaced {
+            self.undo.push((row.clone(), replaced));
+            self.undo_bytes += undo_bytes;
+        }
+        self.buffer.insert(row, mutation);
+        self.bytes = bytes;
+        match &store.inner.embedded {
+            Some(embedded) if self.bytes >= store.inner.options.stream_at_bytes => self.stream_out(embedded),
+            _ => Ok(()),
+        }
+    }
+
+    /// Locks everything that is in memory, and forgets it.
+    pub(super) fn stream_out(&mut self, embedded: &Embedded) -> Result<()> {
+        let lives = self.lives_written();
+        let stream = match &mut self.stream {
+            Some(stream) => stream,
+            none => match Stream::new(self.id, self.read_ts, &self.buffer) {
+                Some(stream) => none.insert(stream),
+                None => return Ok(()),
+            },
+        };
+        if let Err(why) = embedded.stream(stream, &self.buffer, &lives) {
+            self.give_up(embedded, &why);
+            return Err(why);
+        }
+        self.buffer.clear();
+        self.bytes = 0;
+        Ok(())
+    }
+
+    /// Commits what was streamed, and the rest with it.
+    pub(super) fn commit_streamed(
+        &mut self,
+        embedded: &Embedded,
+        durable: bool,
+        held: Option<Held>,
+    ) -> Result<Timestamp> {
+        self.stream_out(embedded)?;
+        let lives = self.lives_written();
+        let Some(stream) = &self.stream else { return Err(Error::invalid("nothing was streamed")) };
+        match embedded.commit_stream(stream, &lives, durable, held) {
+            Ok(commit_ts) => {
+                self.stream = None;
+                Ok(commit_ts)
+            }
+            Err(why) => {
+                if matches!(why.kind(), ErrorKind::Undetermined(_)) {
+                    self.stream = None;
+                }
+                self.give_up(embedded, &why);
+                Err(why)
+            }
+        }
+    }
+
+    /// Ends a transaction that cannot commit any more.
+    pub(super) fn give_up(&mut self, embedded: &Embedded, why: &Error) {
+        if let Some(stream) = self.stream.take() {
+            embedded.abandon(&stream);
+        }
+        self.over = Some(match why.conflict() {
+            Some(conflict) if why.is_retryable() => Over::Conflict(Box::new(conflict.clone())),
+            _ => Over::Other(why.to_string()),
+        });
+    }
+
+    pub(super) fn savepoint(&mut self) -> u64 {
+        self.savepoints_made += 1;
+        self.savepoints.push((self.savepoints_made, self.undo.len()));
+        self.savepoints_made
+    }
+
+    pub(super) fn rollback_to(&mut self, store: &Store, number: u64) -> Result<()> {
+        self.check()?;
+        let position = self.savepoints.iter().position(|(valid, _)| *valid == number);
+        let Some((position, undo)) = position.and_then(|at| Some((at, self.savepoints.get(at)?.1))) else {
+            return Err(Error::invalid("the savepoint was taken back"));
+        };
+        // Read before anything is changed: an error leaves the transaction as it was.
+        let streamed = self.streamed(store)?;
+        let mut restored = Vec::with_capacity(self.undo.len() - undo);
+        for (row, before) in self.undo.get(undo..).unwrap_or_default().iter().rev() {
+            let before = match (before, &streamed) {
+                // The row stays locked, which costs others a conflict that was there already.
+                (None, Some(streamed)) if !mutated!(StreamUndoLost) && streamed.write(row)?.is_some() => {
+                    Some(Mutation::Hold)
+                }
+                (before, _) => before.clone(),
+            };
+            restored.push((row.clone(), before));
+        }
+        self.savepoints.truncate(position + 1);
+        if mutated!(SavepointLeaks) {
+            return Ok(());
+        }
+        for (row, before) in self.undo.drain(undo..) {
+            self.undo_bytes -= size_of_undo(&row, before.as_ref());
+        }
+        for (row, before) in restored {
+            let after = match before {
+                Some(before) => {
+                    self.bytes += size_of_write(&row, &before);
+                    self.buffer.insert(row.clone(), before)
+                }
+                None => self.buffer.remove(&row),
+            };
+            self.bytes -= after.map_or(0, |after| size_of_write(&row, &after));
+        }
+        Ok(())
+    }
+
+    /// Those of the keyspaces in which there is anything to commit.
+    pub(super) fn lives_written(&self) -> Vec<Arc<Life>> {
+        let is_written = |id: KeyspaceId| {
+            let next = self.buffer.range(RowKey::new(id, b"")..).next();
+            self.stream.is_some() || next.is_some_and(|(row, _)| row.keyspace() == id)
+        };
+        self.lives.iter().filter(|(id, _)| is_written(*id)).map(|(_, life)| Arc::clone(life)).collect()
+    }
+}
+
+/// Rows, the range in which they are all there are, and the rest of what was asked for.
+type StreamedPage = (BTreeMap<RowKey, Option<Vec<u8>>>, RowRange, Option<RowRange>);
+
+/// What a transaction has streamed out, as of one moment.
+pub(super) struct Streamed {
+    pub view: Arc<dyn View>,
+    pub txn: TxnId,
+}
+
+impl Streamed {
+    fn write(&self, row: &RowKey) -> Result<Option<Mutation>> {
+        streamed_write(&*self.view, self.txn, row)
+    }
+
+    /// What was written to the next rows of a range; how far that reaches, and what lies beyond.
+    pub(super) fn page(&self, range: &RowRange, backwards: bool, limit: usize) -> Result<StreamedPage> {
+        let locks = self.view.locks(&Page { range, backwards, limit })?;
+        let cut = locks.last().filter(|_| locks.len() >= limit).map(|(row, _)| row.clone());
+        let mut rows = BTreeMap::new();
+        for (row, lock) in locks.into_iter().filter(|(_, lock)| lock.txn == self.txn) {
+            match mutation_of(&*self.view, &row, lock)? {
+                Mutation::Put(value) => rows.insert(row, Some(value)),
+                Mutation::Delete => rows.insert(row, None),
+                Mutation::Hold => None,
+            };
+        }
+        Ok(match cut {
+            Some(last) => (rows, upto(range, &last, backwards), Some(beyond(range, &last, backwards))),
+            None => (rows, range.clone(), None),
+        })
+    }
+}
+
+fn size_of_write(row: &RowKey, mutation: &Mutation) -> usize {
+    row.as_bytes().len() + mutation.value_bytes() + ROW_OVERHEAD_BYTES
+}
+
+fn size_of_undo(row: &RowKey, before: Option<&Mutation>) -> usize {
+    before.map_or(ROW_OVERHEAD_BYTES, |before| size_of_write(row, before))
+}
