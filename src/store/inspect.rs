@@ -71,6 +71,14 @@ pub struct Stats {
     pub commits_one_phase: u64,
     /// Transactions committed in two phases.
     pub commits_two_phase: u64,
+    /// Large transactions committed: those that were streamed. Not among the others.
+    pub commits_streamed: u64,
+    /// Rows that large transactions have locked, those written twice counted twice.
+    pub rows_streamed: u64,
+    /// Rows of large transactions that were turned into versions, or let go, in the background.
+    pub rows_ended: u64,
+    /// Large transactions that are over, committed or not, with rows still locked.
+    pub large_unfinished: u64,
     /// Commits refused because another transaction came first.
     pub conflicts: u64,
     /// Attempts of `transact` after the first.
@@ -126,7 +134,8 @@ impl Store {
         self.inner.coordinator.trace(primary, TxnId { start_ts, owner }).map(TxnStatus::from)
     }
 
-    /// Resolves every orphan lock now, as the background sweep would; the answer is how many there were.
+    /// Resolves every orphan lock now, as the background sweep would, and finishes what large transactions of this life have
+    /// left to the background; the answer is how many orphans there were.
     ///
     /// # Errors
     /// Those of a commit.
@@ -136,6 +145,7 @@ impl Store {
         let before = self.inner.counters.swept.get();
         let mut position = Bound::Unbounded;
         while !embedded.sweep_page(&mut position)? {}
+        while embedded.end_page()? {}
         Ok(self.inner.counters.swept.get() - before)
     }
 
@@ -146,6 +156,9 @@ impl Store {
             begun: counters.begun.get(),
             commits_one_phase: counters.commits_one_phase.get(),
             commits_two_phase: counters.commits_two_phase.get(),
+            commits_streamed: counters.commits_streamed.get(),
+            rows_streamed: counters.rows_streamed.get(),
+            rows_ended: counters.rows_ended.get(),
             conflicts: counters.conflicts.get(),
             retries: counters.retries.get(),
             unadmitted: counters.unadmitted.get(),
@@ -157,6 +170,7 @@ impl Store {
         };
         if let Some(embedded) = &self.inner.embedded {
             let pipeline = embedded.pipeline();
+            stats.large_unfinished = embedded.endings() as u64;
             stats.syncs = pipeline.syncs();
             stats.live_views = pipeline.live_views() as u64;
             stats.visible_ts = pipeline.current_view().read_ts;
@@ -168,7 +182,10 @@ impl Store {
 
     fn describe(&self, view: &dyn View, row: RowKey, lock: Lock) -> Result<LockInfo> {
         let commit_point = commit_point(&view.row(&lock.primary, lock.txn.start_ts)?, lock.txn);
-        let orphan = self.inner.embedded.as_ref().is_some_and(|e| e.pipeline().is_orphan(lock.txn.start_ts));
+        let orphan = self.inner.embedded.as_ref().is_some_and(|embedded| {
+            let pipeline = embedded.pipeline();
+            pipeline.is_orphan(lock.txn.start_ts) || pipeline.is_abandoned(lock.txn.start_ts)
+        });
         Ok(LockInfo {
             keyspace: self.name_of(row.keyspace()),
             row,

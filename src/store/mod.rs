@@ -35,6 +35,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::Admission;
 use crate::runtime::Runtime;
 
+/// How much of what large transactions have left to the background is done before a store closes.
+const ENDING_PAGES_AT_CLOSE: usize = 16;
+
 /// Numbers the stores of this process.
 static STORES_OPENED: AtomicU64 = AtomicU64::new(0);
 
@@ -246,6 +249,12 @@ impl Inner {
         }
         let Some(embedded) = &self.embedded else { return Ok(()) };
         let pipeline = embedded.pipeline();
+        // What is short is finished here, and what is long by the next life.
+        for _ in 0..ENDING_PAGES_AT_CLOSE {
+            if !matches!(embedded.end_page(), Ok(true)) {
+                break;
+            }
+        }
         // Of a store that has failed nobody knows whether all that was acknowledged is durable, nor may a sync tell.
         let synced = match pipeline.failure() {
             Some(why) => Err(ErrorKind::Undetermined(why.into()).into()),

@@ -1,6 +1,5 @@
 //! What a transaction has written so far: in memory, or streamed out as locks once it is much.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Store;
@@ -228,7 +227,7 @@ impl OwnWrites {
 }
 
 /// Rows, the range in which they are all there are, and the rest of what was asked for.
-type StreamedPage = (BTreeMap<RowKey, Option<Vec<u8>>>, RowRange, Option<RowRange>);
+type StreamedPage = (Writes, RowRange, Option<RowRange>);
 
 /// What a transaction has streamed out, as of one moment.
 pub(super) struct Streamed {
@@ -245,13 +244,10 @@ impl Streamed {
     pub(super) fn page(&self, range: &RowRange, backwards: bool, limit: usize) -> Result<StreamedPage> {
         let locks = self.view.locks(&Page { range, backwards, limit })?;
         let cut = locks.last().filter(|_| locks.len() >= limit).map(|(row, _)| row.clone());
-        let mut rows = BTreeMap::new();
+        let mut rows = Writes::new();
         for (row, lock) in locks.into_iter().filter(|(_, lock)| lock.txn == self.txn) {
-            match mutation_of(&*self.view, &row, lock)? {
-                Mutation::Put(value) => rows.insert(row, Some(value)),
-                Mutation::Delete => rows.insert(row, None),
-                Mutation::Hold => None,
-            };
+            let mutation = mutation_of(&*self.view, &row, lock)?;
+            rows.insert(row, mutation);
         }
         Ok(match cut {
             Some(last) => (rows, upto(range, &last, backwards), Some(beyond(range, &last, backwards))),

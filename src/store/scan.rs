@@ -29,8 +29,8 @@ pub struct Scan {
     view: Arc<PinnedView>,
     /// What neither end has read.
     unread: Option<RowRange>,
-    /// Own writes that neither end has reached; `None` for a row that they leave absent.
-    own: BTreeMap<RowKey, Option<Vec<u8>>>,
+    /// Own writes in memory that neither end has reached.
+    own: BTreeMap<RowKey, Mutation>,
     /// Those that are in the store already.
     streamed: Option<Streamed>,
     front: VecDeque<(RowKey, Vec<u8>)>,
@@ -46,7 +46,7 @@ impl Scan {
         store: &Store,
         view: &Arc<PinnedView>,
         met_conflict: MetConflict,
-        what: Result<(BTreeMap<RowKey, Option<Vec<u8>>>, Option<Streamed>, RowRange)>,
+        what: Result<(BTreeMap<RowKey, Mutation>, Option<Streamed>, RowRange)>,
     ) -> Self {
         let (own, streamed, unread, failed) = match what {
             Ok((own, streamed, range)) => (own, streamed, Some(range), None),
@@ -133,7 +133,7 @@ impl DoubleEndedIterator for Scan {
 }
 
 /// Own writes within a range, as a scan wants them.
-pub(super) fn own_writes(writes: &BTreeMap<RowKey, Mutation>, range: &RowRange) -> BTreeMap<RowKey, Option<Vec<u8>>> {
+pub(super) fn own_writes(writes: &BTreeMap<RowKey, Mutation>, range: &RowRange) -> BTreeMap<RowKey, Mutation> {
     let within = |row: &RowKey| {
         let key = row.as_bytes();
         (match &range.start {
@@ -155,11 +155,7 @@ pub(super) fn own_writes(writes: &BTreeMap<RowKey, Mutation>, range: &RowRange) 
         .range((from, Bound::Unbounded))
         .skip_while(|(row, _)| !within(row))
         .take_while(|(row, _)| within(row))
-        .filter_map(|(row, mutation)| match mutation {
-            Mutation::Put(value) => Some((row.clone(), Some(value.clone()))),
-            Mutation::Delete => Some((row.clone(), None)),
-            Mutation::Hold => None,
-        })
+        .map(|(row, mutation)| (row.clone(), mutation.clone()))
         .collect()
 }
 
@@ -178,7 +174,7 @@ fn without(range: &RowRange, rest: &RowRange, backwards: bool) -> RowRange {
 }
 
 /// Removes the own writes within a range, which reaches to one end of what is left of them.
-fn take_range(own: &mut BTreeMap<RowKey, Option<Vec<u8>>>, range: &RowRange) -> BTreeMap<RowKey, Option<Vec<u8>>> {
+fn take_range(own: &mut BTreeMap<RowKey, Mutation>, range: &RowRange) -> BTreeMap<RowKey, Mutation> {
     if own.is_empty() {
         return BTreeMap::new();
     }
@@ -203,14 +199,19 @@ fn take_range(own: &mut BTreeMap<RowKey, Option<Vec<u8>>>, range: &RowRange) -> 
 /// Lays own writes over the rows read.
 fn merge(
     read: VecDeque<(RowKey, Vec<u8>)>,
-    own: BTreeMap<RowKey, Option<Vec<u8>>>,
+    own: BTreeMap<RowKey, Mutation>,
     backwards: bool,
 ) -> VecDeque<(RowKey, Vec<u8>)> {
     if own.is_empty() {
         return read;
     }
-    let mut rows: BTreeMap<RowKey, Option<Vec<u8>>> = read.into_iter().map(|(row, value)| (row, Some(value))).collect();
-    rows.extend(own);
-    let present = rows.into_iter().filter_map(|(row, value)| value.map(|value| (row, value)));
-    if backwards { present.rev().collect() } else { present.collect() }
+    let mut rows: BTreeMap<RowKey, Vec<u8>> = read.into_iter().collect();
+    for (row, mutation) in own {
+        match mutation {
+            Mutation::Put(value) => drop(rows.insert(row, value)),
+            Mutation::Delete => drop(rows.remove(&row)),
+            Mutation::Hold => {}
+        }
+    }
+    if backwards { rows.into_iter().rev().collect() } else { rows.into_iter().collect() }
 }

@@ -30,6 +30,8 @@ pub struct Case {
     pub profile: Profile,
     /// Rows whose last commits the store remembers: with one, almost every guard is left to the engine.
     pub conflict_slots: usize,
+    /// From how many bytes on a transaction streams.
+    pub stream_at_bytes: usize,
     pub operations: Vec<Operation>,
 }
 
@@ -105,8 +107,16 @@ pub fn cases(profile: Profile) -> impl Strategy<Value = Case> {
         Profile::FewRows => 1..120,
         Profile::ManyRows => 1..40,
     };
-    (prop_oneof![1 => Just(1_usize), 3 => Just(1 << 16)], vec(operation(profile), length))
-        .prop_map(move |(conflict_slots, operations)| Case { profile, conflict_slots, operations })
+    let conflict_slots = prop_oneof![1 => Just(1_usize), 3 => Just(1 << 16)];
+    let stream_at_bytes = prop_oneof![3 => Just(16_usize << 20), 1 => Just(1), 1 => Just(400)];
+    (conflict_slots, stream_at_bytes, vec(operation(profile), length)).prop_map(
+        move |(conflict_slots, stream_at_bytes, operations)| Case {
+            profile,
+            conflict_slots,
+            stream_at_bytes,
+            operations,
+        },
+    )
 }
 
 /// The key of one of the many rows.

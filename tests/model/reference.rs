@@ -96,6 +96,10 @@ impl ModelTxn {
         self.writes.insert(place, write);
     }
 
+    pub fn has_written(&self, place: &Place) -> bool {
+        self.writes.contains_key(place)
+    }
+
     pub fn hold(&mut self, place: Place) {
         self.writes.entry(place).or_insert(Write::Hold);
     }

@@ -49,21 +49,23 @@ impl Embedded {
     /// Does the next page of the oldest ending; the answer is whether there is more to do.
     pub fn end_page(&self) -> Result<bool> {
         let Some(ending) = self.endings.lock().front().cloned() else { return Ok(false) };
-        let next = self.end_page_of(ending);
-        // Only the housekeeper takes anything from the front.
-        let mut endings = self.endings.lock();
-        let next = match next {
-            Ok(next) => next,
-            Err(why) => {
-                endings.rotate_left(1);
-                return Err(why);
-            }
+        let txn = ending.txn;
+        let (next, failed) = match self.end_page_of(ending) {
+            Ok(next) => (next, None),
+            Err(why) => (None, Some(why)),
         };
-        match (next, endings.front_mut()) {
-            (Some(next), Some(front)) => *front = next,
-            _ => drop(endings.pop_front()),
+        // Whoever has done the same page meanwhile has come to the same.
+        let mut endings = self.endings.lock();
+        let position = endings.iter().position(|other| other.txn == txn);
+        if let Some(done) = position.and_then(|position| endings.remove(position)) {
+            match (next, &failed) {
+                (Some(next), _) => endings.push_front(next),
+                // The others must not wait for one that fails.
+                (None, Some(_)) => endings.push_back(done),
+                (None, None) => {}
+            }
         }
-        Ok(!endings.is_empty())
+        failed.map_or(Ok(!endings.is_empty()), Err)
     }
 
     /// What is left to do after the page.

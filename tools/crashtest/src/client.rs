@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use percolite::engine::Engine;
+use percolite::row::{RowKey, Status};
 use percolite::{
     CommitProtocol, Durability, Error, ErrorKind, Keyspace, RetryLimits, Store, Timestamp, Txn, TxnOptions,
 };
@@ -148,13 +149,23 @@ impl Client<'_> {
                 // Told; when it was committed, the marker knows.
                 let heard = self.sink.now();
                 let marker = self.rows.row_of(self.marker());
-                let found = self.engine.row(&marker, start_ts).ok().and_then(|row| row.write);
-                let commit_ts =
-                    found.filter(|write| write.txn.start_ts == start_ts).map(|write| write.commit_ts.to_u64());
+                let commit_ts = self.committed_at(&marker, start_ts).map(Timestamp::to_u64);
                 self.sink.answered(number, Answer { outcome: Outcome::Committed, commit_ts, ended: heard });
                 Ok(Ended::Committed)
             }
             Err(why) => self.refused(number, why),
+        }
+    }
+
+    /// When the transaction that wrote the row was committed; of a large one the row may still be locked.
+    fn committed_at(&self, row: &RowKey, start_ts: Timestamp) -> Option<Timestamp> {
+        let found = self.engine.row(row, start_ts).ok()?;
+        match found.lock.filter(|lock| lock.txn.start_ts == start_ts) {
+            Some(lock) => match self.engine.row(&lock.primary, start_ts).ok()?.status? {
+                Status::Committed(commit_ts) => Some(commit_ts),
+                Status::RolledBack => None,
+            },
+            None => found.write.filter(|write| write.txn.start_ts == start_ts).map(|write| write.commit_ts),
         }
     }
 

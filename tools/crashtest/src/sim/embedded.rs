@@ -143,6 +143,7 @@ impl<'a> Embedded<'a> {
             .sweep(self.plan.sweep)
             .conflict_slots(self.plan.conflict_slots)
             .admission(self.plan.admission)
+            .stream_at_bytes(self.plan.stream_at_bytes)
             .open_engine(Arc::<Scheduled<SimEngine>>::clone(engine) as Arc<dyn Engine>);
         match store {
             Ok(store) => Some(store),

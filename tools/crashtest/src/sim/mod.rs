@@ -62,6 +62,8 @@ pub struct Plan {
     cut_off: bool,
     drops: bool,
     failing_disk: bool,
+    /// From where on a transaction streams.
+    stream_at_bytes: usize,
     /// Where it may crash, and at which visit at most.
     points: Vec<Point>,
     visits: usize,
@@ -92,6 +94,7 @@ impl Plan {
             failing_disk: dice.one_in(6),
             points: Point::ALL.to_vec(),
             visits: [1, 3, 40][dice.below(3)],
+            stream_at_bytes: [16 << 20, 16 << 20, 16 << 20, 1, 200, 1000][dice.below(6)],
         }
     }
 }
