@@ -24,6 +24,8 @@ use crate::runtime::Joined;
 use crate::timestamp::Timestamp;
 
 const PAGE_ROWS: usize = 512;
+/// So much of a large transaction's end is done before the other work has its turn.
+const ENDING_PAGES: usize = 32;
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Work that the layer above wants done now and then.
@@ -84,8 +86,13 @@ impl Shared {
                     Err(_) => position = Bound::Unbounded,
                 }
             }
-            // An ending that fails is tried again after a pause.
-            more |= coordinator.end_page().unwrap_or(false);
+            for _ in 0..ENDING_PAGES {
+                // An ending that fails is tried again after a pause.
+                if !coordinator.end_page().unwrap_or(false) || self.stopping.load(Ordering::Acquire) {
+                    break;
+                }
+                more = true;
+            }
             if let Ok((found, gone)) = coordinator.collect_page(collect_rows) {
                 // Entries that have to stay must not keep those behind them from being looked at.
                 collect_rows = if gone == 0 && found == collect_rows { collect_rows * 2 } else { PAGE_ROWS };
