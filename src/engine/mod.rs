@@ -18,6 +18,8 @@ pub mod local;
 #[cfg(feature = "rocks")]
 pub mod rocks;
 pub mod sim;
+#[cfg(feature = "rocks")]
+mod stall;
 pub mod storage;
 pub mod unreliable;
 

@@ -8,9 +8,9 @@ use std::fs::File;
 use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
+use rocksdb::properties::{BACKGROUND_ERRORS, CURRENT_SUPER_VERSION_NUMBER};
 use rocksdb::{
     BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType, DBRawIterator, Options,
     ReadOptions, Snapshot, WriteBatch, WriteOptions,
@@ -19,6 +19,7 @@ use self_cell::self_cell;
 
 use super::folder::{Claim, claim, finish};
 use super::local::LocalEngine;
+use super::stall::{Background, Stall};
 use super::storage::{Batch, Column, Reader, Storage};
 use super::{EngineError, RowRange};
 
@@ -26,11 +27,6 @@ use super::{EngineError, RowRange};
 pub type RocksEngine = LocalEngine<RocksStorage>;
 
 const BLOOM_BITS_PER_KEY: f64 = 10.0;
-
-/// How often a write is tried again while RocksDB catches up with flushing and compacting, and how long after each attempt:
-/// some five minutes in all.
-const STALL_TRIES_MAX: usize = 300_000;
-const STALL_PAUSE: Duration = Duration::from_millis(1);
 
 /// How much memory RocksDB may use, in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -147,6 +143,17 @@ impl RocksStorage {
         let mut write_options = WriteOptions::default();
         write_options.set_no_slowdown(true);
         Ok(Self { database: Arc::new(database), write_options, writing: Mutex::new(()) })
+    }
+
+    fn background(&self) -> Result<Background, EngineError> {
+        let known = |number: Result<Option<u64>, _>| number.map(Option::unwrap_or_default).map_err(failed);
+        self.database.with_dependent(|Opened { db, .. }, columns| {
+            let mut done = 0;
+            for column in Column::ALL {
+                done += known(db.property_int_value_cf(columns.get(column), CURRENT_SUPER_VERSION_NUMBER))?;
+            }
+            Ok(Background { errors: known(db.property_int_value(BACKGROUND_ERRORS))?, done })
+        })
     }
 }
 
@@ -329,20 +336,23 @@ impl Storage for RocksStorage {
         let db = &self.database.borrow_owner().db;
         // RocksDB takes the batch away even where it refuses it.
         let bytes = batch.batch.data().to_vec();
-        let mut refused = match db.write_opt(batch.batch, &self.write_options) {
+        let refused = match db.write_opt(batch.batch, &self.write_options) {
             Err(why) if why.kind() == rocksdb::ErrorKind::Incomplete => why,
             done => return done.map_err(failed),
         };
-        for _ in 0..STALL_TRIES_MAX {
+        let mut stall = Stall::new(self.background()?);
+        loop {
             // The time that a disk takes is real, whatever the store's runtime.
             #[allow(clippy::disallowed_methods)]
-            std::thread::sleep(STALL_PAUSE);
+            std::thread::sleep(stall.pause());
             match db.write_opt(WriteBatch::from_data(&bytes), &self.write_options) {
-                Err(why) if why.kind() == rocksdb::ErrorKind::Incomplete => refused = why,
+                Err(why) if why.kind() == rocksdb::ErrorKind::Incomplete => {}
                 done => return done.map_err(failed),
             }
+            if let Some(why) = stall.is_vain(self.background()?) {
+                return Err(EngineError::Unknown(format!("RocksDB takes no writes ({refused}): {why}")));
+            }
         }
-        Err(EngineError::Unknown(format!("RocksDB has taken no write for minutes: {refused}")))
     }
 
     fn sync(&self) -> Result<(), EngineError> {
