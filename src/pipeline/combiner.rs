@@ -15,7 +15,7 @@ use std::sync::Arc;
 use super::Pipeline;
 use super::decide::{Core, Decision, Life, Refused};
 use super::reply::{News, Reply, Slot};
-use super::turns::Held;
+use super::entrance::Held;
 use crate::engine::{Group, Outcome};
 use crate::error::{Error, ErrorKind, Result};
 use crate::row::RowChange;

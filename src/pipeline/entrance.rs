@@ -1,0 +1,172 @@
+//! What an attempt waits for before it begins: its rows' turns, a lock to go, a permit.
+//!
+//! An entrance says for what to wait and how long; it does not wait itself. So a thread and a task wait for the same things
+//! in the same order, and whoever drops an entrance, at whatever step, leaves every queue that it stood in.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::turns::{Admission, Permit, Turn, Turns, UnlockWait, Unlocked};
+use super::waiter::Waiter;
+use crate::row::RowKey;
+use crate::runtime::Runtime;
+
+const TURNS_WAIT_MAX: Duration = Duration::from_secs(1);
+const PERMIT_WAIT_MAX: Duration = Duration::from_secs(1);
+const UNLOCK_WAIT_MAX: Duration = Duration::from_millis(100);
+
+/// What an attempt holds until its changes are visible.
+#[derive(Default)]
+pub struct Held {
+    /// Turns end before the permit is given back.
+    pub(super) turns: Vec<Turn>,
+    pub(super) permit: Option<Permit>,
+    turned_away: bool,
+}
+
+/// Something that may make a thread wait.
+pub type Job = Box<dyn FnOnce() + Send>;
+
+/// What is to be done before [`Entrance::step`] is called again.
+pub enum Step {
+    /// Waiting until notified, or for so long.
+    Wait(Arc<Waiter>, Duration),
+    /// This, where a thread may wait.
+    Do(Job),
+}
+
+/// See the [module](self).
+#[derive(Default)]
+pub struct Entrance {
+    wishes: VecDeque<Wish>,
+    waiting: Option<Waiting>,
+    /// When the rows' turns are no longer waited for, once they are.
+    turns_end: Option<Duration>,
+    held: Held,
+}
+
+enum Wish {
+    Turn(Arc<Turns>, u64),
+    Unlock(Arc<Unlocked>, RowKey, IsLocked),
+    Pause(Job),
+    Permit(Arc<Admission>, Duration),
+}
+
+/// Looks at a row.
+type IsLocked = Box<dyn FnOnce() -> bool + Send>;
+
+struct Waiting {
+    place: Place,
+    waiter: Arc<Waiter>,
+    end: Duration,
+}
+
+enum Place {
+    Turn(Turn),
+    Unlock { _wait: UnlockWait },
+    Permit(Permit),
+}
+
+impl Held {
+    /// Whether the attempt runs although it has waited for a permit in vain.
+    pub fn was_turned_away(&self) -> bool {
+        self.turned_away
+    }
+}
+
+impl Entrance {
+    /// Asks for the turns of rows.
+    pub fn take_turns(&mut self, turns: &Arc<Turns>, rows: &[RowKey]) {
+        self.wishes.extend(Turns::order(rows).into_iter().map(|row| Wish::Turn(Arc::clone(turns), row)));
+    }
+
+    /// Asks to wait until a row's lock is gone.
+    pub fn await_unlock(&mut self, unlocked: &Arc<Unlocked>, row: RowKey, is_locked: IsLocked) {
+        self.wishes.push_back(Wish::Unlock(Arc::clone(unlocked), row, is_locked));
+    }
+
+    /// Asks for something that takes its time.
+    pub fn pause(&mut self, pause: Job) {
+        self.wishes.push_back(Wish::Pause(pause));
+    }
+
+    /// Asks for a permit, which is not waited for beyond `end`.
+    pub fn ask_permit(&mut self, admission: &Arc<Admission>, end: Duration) {
+        self.wishes.push_back(Wish::Permit(Arc::clone(admission), end));
+    }
+
+    /// The next thing to do, as of `now`; `None` when there is nothing left but [`Entrance::enter`]. May be called again as
+    /// early and as often as one likes.
+    pub fn step(&mut self, now: Duration, new_waiter: &dyn Fn() -> Arc<Waiter>) -> Option<Step> {
+        loop {
+            if let Some(Waiting { place, waiter, end }) = self.waiting.take() {
+                if waiter.is_notified() {
+                    self.keep(place);
+                } else if now < end {
+                    let step = Step::Wait(Arc::clone(&waiter), end.saturating_sub(now));
+                    self.waiting = Some(Waiting { place, waiter, end });
+                    return Some(step);
+                } else {
+                    self.give_up(place);
+                }
+            }
+            let waiter = new_waiter();
+            let own = Arc::clone(&waiter);
+            match self.wishes.pop_front()? {
+                Wish::Turn(turns, row) => {
+                    let end = *self.turns_end.get_or_insert(now + TURNS_WAIT_MAX);
+                    self.waiting = Some(Waiting { place: Place::Turn(turns.queue(row, own)), waiter, end });
+                }
+                Wish::Unlock(unlocked, row, is_locked) => {
+                    let place = Place::Unlock { _wait: unlocked.expect(&row, own) };
+                    let look = Arc::clone(&waiter);
+                    self.waiting = Some(Waiting { place, waiter, end: now + UNLOCK_WAIT_MAX });
+                    return Some(Step::Do(Box::new(move || {
+                        if !is_locked() {
+                            look.notify();
+                        }
+                    })));
+                }
+                Wish::Pause(pause) => return Some(Step::Do(pause)),
+                Wish::Permit(admission, end) => {
+                    let end = end.min(now + PERMIT_WAIT_MAX);
+                    self.waiting = Some(Waiting { place: Place::Permit(admission.queue(own)), waiter, end });
+                }
+            }
+        }
+    }
+
+    /// What was got, when all steps are done.
+    pub fn enter(self) -> Held {
+        self.held
+    }
+
+    /// Makes the calling thread take all steps.
+    pub fn wait(mut self, runtime: &dyn Runtime) -> Held {
+        while let Some(step) = self.step(runtime.elapsed(), &|| Waiter::new(runtime)) {
+            match step {
+                Step::Wait(waiter, at_most) => waiter.wait_at_most(runtime, at_most),
+                Step::Do(job) => job(),
+            }
+        }
+        self.enter()
+    }
+
+    fn keep(&mut self, place: Place) {
+        match place {
+            Place::Turn(turn) => self.held.turns.push(turn),
+            Place::Unlock { .. } => {}
+            Place::Permit(permit) => self.held.permit = Some(permit),
+        }
+    }
+
+    fn give_up(&mut self, place: Place) {
+        match place {
+            // Further turns without this one would be waited for in another order than everybody's.
+            Place::Turn(_) => self.wishes.retain(|wish| !matches!(wish, Wish::Turn(..))),
+            Place::Unlock { .. } => {}
+            Place::Permit(_) => self.held.turned_away = true,
+        }
+    }
+}
