@@ -68,6 +68,8 @@ pub mod crashtest;
 #[path = "no_crashtest.rs"]
 mod crashtest;
 
+#[cfg(feature = "tokio")]
+mod asynchronous;
 pub mod codec;
 mod coordinator;
 mod counters;
@@ -84,6 +86,8 @@ mod store;
 pub mod timestamp;
 mod view;
 
+#[cfg(feature = "tokio")]
+pub use asynchronous::{AsyncScan, AsyncSnapshot, AsyncStore};
 pub use coordinator::CommitProtocol;
 pub use coordinator::shared::{Commons, LockWaiter, Pause};
 pub use error::{Conflict, ConflictReason, Error, ErrorKind, Result};

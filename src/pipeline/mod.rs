@@ -28,9 +28,9 @@ mod waiter;
 
 pub use combiner::{Purpose, Settled, Submission};
 pub use decide::{Life, Refused};
-pub use entrance::{Entrance, Held};
 #[cfg(feature = "tokio")]
-pub use entrance::{Job, Step};
+pub use entrance::Step;
+pub use entrance::{Entrance, Held};
 pub use turns::{Admission, Turns};
 #[cfg(feature = "tokio")]
 pub use waiter::Waiter;

@@ -146,6 +146,17 @@ impl Attempts {
         }
     }
 
+    /// [`Attempts::run`] on a thread that is not inside of a `transact`.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn run_outermost<T, E: From<Error>>(
+        &mut self,
+        held: Held,
+        work: &mut impl FnMut(&mut Txn) -> Result<T, E>,
+    ) -> Option<Result<T, E>> {
+        let _inside = Inside::enter();
+        self.run(held, work)
+    }
+
     fn attempt<T, E: From<Error>>(
         &self,
         held: Held,
@@ -183,6 +194,11 @@ enum Failed<E> {
 }
 
 impl Store {
+    #[cfg(feature = "tokio")]
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.inner.runtime.elapsed()
+    }
+
     fn since(&self, began: Duration) -> Duration {
         self.inner.runtime.elapsed().saturating_sub(began)
     }
