@@ -84,6 +84,7 @@ pub mod row;
 pub mod runtime;
 mod store;
 pub mod timestamp;
+mod typed;
 mod view;
 
 #[cfg(feature = "tokio")]
@@ -99,3 +100,4 @@ pub use store::{
     RetryLimits, Savepoint, Scan, Snapshot, Stats, Store, Txn, TxnOptions, TxnStatus, VALUE_MAX_BYTES,
 };
 pub use timestamp::Timestamp;
+pub use typed::{KeyPrefix, Reader, TypedKeyspace, TypedScan};
