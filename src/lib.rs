@@ -45,6 +45,7 @@
 //!
 //! | layer | where | what |
 //! |---|---|---|
+//! | beside it | `asynchronous`, `typed` | `AsyncStore` (feature `tokio`), [`TypedKeyspace`] |
 //! | public API | `store` | [`Store`], [`Keyspace`], [`Txn`], [`Snapshot`], [`Store::transact`] |
 //! | coordination | `coordinator`, `pipeline` | in which order steps run, and who waits for what |
 //! | protocol | [`protocol`] | Percolator's steps as plain functions over one row |
@@ -56,6 +57,8 @@
 //! # Features
 //!
 //! `rocks` (default): the durable engine. Without it the crate needs no C++ compiler and offers memory only.
+//!
+//! `tokio`: `AsyncStore`, the same store for asynchronous code. Without it nothing here needs a runtime.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]

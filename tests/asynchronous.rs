@@ -13,7 +13,6 @@ mod runtimes;
 #[path = "asynchronous/scans.rs"]
 mod scans;
 #[path = "support/mod.rs"]
-#[allow(dead_code)]
 mod support;
 #[path = "cases/tap.rs"]
 #[allow(dead_code)]

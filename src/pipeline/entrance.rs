@@ -170,3 +170,117 @@ impl Entrance {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use crate::row::KeyspaceId;
+    use crate::runtime::System;
+
+    const LONG: Duration = Duration::from_secs(3600);
+
+    struct Queues {
+        turns: Arc<Turns>,
+        unlocked: Arc<Unlocked>,
+        admission: Arc<Admission>,
+    }
+
+    impl Queues {
+        fn new() -> Self {
+            Self { turns: Arc::default(), unlocked: Arc::default(), admission: Arc::new(Admission::new(1)) }
+        }
+
+        /// Two turns, an unlocked row, a permit.
+        fn entrance(&self, is_locked: bool) -> Entrance {
+            let rows: Vec<RowKey> = ["a", "b"].map(|name| RowKey::new(KeyspaceId(1), name.as_bytes())).into();
+            let mut entrance = Entrance::default();
+            entrance.take_turns(&self.turns, &rows);
+            let row = RowKey::new(KeyspaceId(1), b"c");
+            entrance.await_unlock(&self.unlocked, row, Box::new(move || is_locked));
+            entrance.ask_permit(&self.admission, LONG);
+            entrance
+        }
+
+        #[track_caller]
+        fn insist_that_nobody_is_left(&self) {
+            assert!(self.turns.is_empty() && self.unlocked.is_empty() && self.admission.is_whole(1));
+        }
+    }
+
+    fn waiter() -> Arc<Waiter> {
+        Waiter::new(&System::default())
+    }
+
+    /// As a future does that is dropped when it has been polled so often.
+    #[test]
+    fn an_entrance_dropped_at_any_step_leaves_every_queue() {
+        let queues = Queues::new();
+        for others_hold_all in [true, false] {
+            for steps in 0..8 {
+                let other = others_hold_all.then(|| queues.entrance(false).wait(&System::default()));
+                let mut entrance = queues.entrance(true);
+                // Half a second each, so that some of what is waited for is given up.
+                for step in 0..steps {
+                    match entrance.step(Duration::from_millis(500 * step), &waiter) {
+                        Some(Step::Do(job)) => job(),
+                        Some(Step::Wait(..)) => {}
+                        None => break,
+                    }
+                }
+                drop(entrance);
+                drop(other);
+                queues.insist_that_nobody_is_left();
+            }
+        }
+    }
+
+    #[test]
+    fn who_is_notified_and_then_dropped_hands_on() {
+        let queues = Queues::new();
+        let other = queues.entrance(false).wait(&System::default());
+        let [mut first, mut second] = [(); 2].map(|()| {
+            let mut entrance = Entrance::default();
+            entrance.ask_permit(&queues.admission, LONG);
+            entrance
+        });
+        assert!(matches!(first.step(Duration::ZERO, &waiter), Some(Step::Wait(..))));
+        assert!(matches!(second.step(Duration::ZERO, &waiter), Some(Step::Wait(..))));
+        drop(other);
+        drop(first);
+        assert!(second.step(Duration::ZERO, &waiter).is_none());
+        drop(second.enter());
+        queues.insist_that_nobody_is_left();
+    }
+
+    #[test]
+    fn what_does_not_come_in_time_is_gone_without() {
+        let queues = Queues::new();
+        let other = queues.entrance(false).wait(&System::default());
+        let mut entrance = queues.entrance(true);
+        let mut now = Duration::ZERO;
+        while let Some(step) = entrance.step(now, &waiter) {
+            match step {
+                Step::Wait(_, at_most) => now += at_most,
+                Step::Do(job) => job(),
+            }
+        }
+        assert_eq!(now, TURNS_WAIT_MAX + UNLOCK_WAIT_MAX + PERMIT_WAIT_MAX);
+        let held = entrance.enter();
+        assert!(held.was_turned_away() && held.turns.is_empty() && held.permit.is_none());
+        drop((held, other));
+        queues.insist_that_nobody_is_left();
+    }
+
+    #[test]
+    fn pauses_are_made_where_they_stand() {
+        let (queues, paused) = (Queues::new(), Arc::new(AtomicBool::new(false)));
+        let mut entrance = Entrance::default();
+        let pausing = Arc::clone(&paused);
+        entrance.pause(Box::new(move || pausing.store(true, Ordering::SeqCst)));
+        entrance.ask_permit(&queues.admission, LONG);
+        assert!(!entrance.wait(&System::default()).was_turned_away());
+        assert!(paused.load(Ordering::SeqCst));
+    }
+}

@@ -35,6 +35,11 @@ pub struct Turn {
 }
 
 impl Turns {
+    #[cfg(test)]
+    pub fn is_empty(&self) -> bool {
+        self.0.lock().is_empty()
+    }
+
     /// What to queue for, and in which order; nothing if the rows are too many.
     pub fn order(rows: &[RowKey]) -> Vec<u64> {
         if rows.len() > TURN_ROWS_MAX {
@@ -104,6 +109,11 @@ impl Drop for UnlockWait {
 }
 
 impl Unlocked {
+    #[cfg(test)]
+    pub fn is_empty(&self) -> bool {
+        self.waiting.lock().is_empty() && self.count.load(Ordering::SeqCst) == 0
+    }
+
     /// Has `own` notified when the row's lock goes. To be called before looking whether there is one, so that a lock that
     /// goes after the look is heard of.
     pub fn expect(self: &Arc<Self>, row: &RowKey, own: Arc<Waiter>) -> UnlockWait {
@@ -151,6 +161,13 @@ pub struct Permit {
 }
 
 impl Admission {
+    /// Whether nobody has a permit or waits for one.
+    #[cfg(test)]
+    pub fn is_whole(&self, permits: usize) -> bool {
+        let now = self.0.lock();
+        now.free == permits && now.waiting.is_empty()
+    }
+
     pub fn new(permits: usize) -> Self {
         Self(Mutex::new(Permits { free: permits.max(1), waiting: VecDeque::new() }))
     }

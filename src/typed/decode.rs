@@ -8,7 +8,7 @@ use super::order::{ABSENT, END, ESCAPE, ESCAPED_ZERO, KeyError, PRESENT};
 /// Takes values from the beginning of what is left of a key.
 pub struct Decoder<'de>(pub &'de [u8]);
 
-impl<'de> Decoder<'de> {
+impl Decoder<'_> {
     fn chunk<const N: usize>(&mut self) -> Result<[u8; N], KeyError> {
         let (chunk, rest) = self.0.split_first_chunk().ok_or_else(|| KeyError("it is too short".into()))?;
         self.0 = rest;
