@@ -239,19 +239,24 @@ mod tests {
     #[test]
     fn who_is_notified_and_then_dropped_hands_on() {
         let queues = Queues::new();
-        let other = queues.entrance(false).wait(&System::default());
-        let [mut first, mut second] = [(); 2].map(|()| {
-            let mut entrance = Entrance::default();
-            entrance.ask_permit(&queues.admission, LONG);
-            entrance
-        });
-        assert!(matches!(first.step(Duration::ZERO, &waiter), Some(Step::Wait(..))));
-        assert!(matches!(second.step(Duration::ZERO, &waiter), Some(Step::Wait(..))));
-        drop(other);
-        drop(first);
-        assert!(second.step(Duration::ZERO, &waiter).is_none());
-        drop(second.enter());
-        queues.insist_that_nobody_is_left();
+        let row = [RowKey::new(KeyspaceId(1), b"a")];
+        let for_turn = |entrance: &mut Entrance| entrance.take_turns(&queues.turns, &row);
+        let for_permit = |entrance: &mut Entrance| entrance.ask_permit(&queues.admission, LONG);
+        for ask in [&for_turn as &dyn Fn(&mut Entrance), &for_permit] {
+            let other = queues.entrance(false).wait(&System::default());
+            let [mut first, mut second] = [(); 2].map(|()| {
+                let mut entrance = Entrance::default();
+                ask(&mut entrance);
+                entrance
+            });
+            assert!(matches!(first.step(Duration::ZERO, &waiter), Some(Step::Wait(..))));
+            assert!(matches!(second.step(Duration::ZERO, &waiter), Some(Step::Wait(..))));
+            drop(other);
+            drop(first);
+            assert!(second.step(Duration::ZERO, &waiter).is_none());
+            drop(second.enter());
+            queues.insist_that_nobody_is_left();
+        }
     }
 
     #[test]

@@ -49,16 +49,33 @@ pub fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(&Waker::from(Arc::new(Nobody))))
 }
 
-/// Something that threads wait for.
+/// Something that threads wait for. It opens at the latest when it is dropped, or the end of the runtime of a test that failed would
+/// wait for them for ever.
+#[derive(Default)]
+pub struct Gate(Way);
+
+/// The way through a [`Gate`].
 #[derive(Clone, Default)]
-pub struct Gate(Arc<(Mutex<bool>, Condvar)>);
+pub struct Way(Arc<(Mutex<bool>, Condvar)>);
 
 impl Gate {
-    pub fn open(&self) {
-        *self.0.0.lock().unwrap() = true;
-        self.0.1.notify_all();
+    pub fn way(&self) -> Way {
+        self.0.clone()
     }
 
+    pub fn open(&self) {
+        *self.0.0.0.lock().unwrap() = true;
+        self.0.0.1.notify_all();
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.open();
+    }
+}
+
+impl Way {
     pub fn pass(&self) {
         let is_open = self.0.0.lock().unwrap();
         drop(self.0.1.wait_while(is_open, |is_open| !*is_open).unwrap());

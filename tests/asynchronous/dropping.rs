@@ -22,7 +22,7 @@ fn a_future_dropped_before_its_attempt_begins_does_nothing_and_holds_nothing() {
         let (gate, began) = (Gate::default(), Arc::new(AtomicUsize::new(0)));
         runtime.block_on(async {
             let (tell, is_busy) = oneshot::channel();
-            let passing = gate.clone();
+            let passing = gate.way();
             let busy = tokio::task::spawn_blocking(move || {
                 tell.send(()).unwrap();
                 passing.pass();
@@ -52,7 +52,7 @@ fn a_future_dropped_while_it_waits_for_a_permit_leaves_the_queue() {
         let gate = Gate::default();
         runtime.block_on(async {
             let (tell, is_inside) = oneshot::channel();
-            let (mut tell, passing, inside) = (Some(tell), gate.clone(), store.clone());
+            let (mut tell, passing, inside) = (Some(tell), gate.way(), store.clone());
             let holder = tokio::spawn(async move {
                 let work = move |_: &mut percolite::Txn| {
                     tell.take().map(|tell| tell.send(()));
@@ -82,7 +82,7 @@ fn a_future_dropped_while_its_closure_runs_commits_nothing() {
         let gate = Gate::default();
         runtime.block_on(async {
             let (tell, is_inside) = oneshot::channel();
-            let (mut tell, passing, put) = (Some(tell), gate.clone(), rows.clone());
+            let (mut tell, passing, put) = (Some(tell), gate.way(), rows.clone());
             let transact = store.transact(move |txn| {
                 txn.put(&put, "k", "v")?;
                 tell.take().map(|tell| tell.send(()));
@@ -113,7 +113,7 @@ fn dropping_a_future_does_not_undo_a_commit_already_begun() {
         let store = AsyncStore::from(store);
         let gate = Gate::default();
         let (tell, is_writing) = oneshot::channel();
-        let (tell, passing, watched) = (std::sync::Mutex::new(Some(tell)), gate.clone(), RowKey::new(rows.id(), b"k"));
+        let (tell, passing, watched) = (std::sync::Mutex::new(Some(tell)), gate.way(), RowKey::new(rows.id(), b"k"));
         control.on_write(move |groups| {
             if groups.iter().flat_map(|group| &group.changes).any(|change| change.row == watched) {
                 tell.lock().unwrap().take().map(|tell| tell.send(()));

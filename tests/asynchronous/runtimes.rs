@@ -141,7 +141,7 @@ fn tasks_that_wait_for_a_permit_hold_no_thread() {
             let gate = Gate::default();
             runtime.block_on(async {
                 let tasks = (0..10).map(|_| {
-                    let (store, passing) = (store.clone(), gate.clone());
+                    let (store, passing) = (store.clone(), gate.way());
                     tokio::spawn(async move {
                         let work = move |_: &mut Txn| {
                             passing.pass();
