@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::error::{Conflict, ConflictReason, Error, ErrorKind, Result};
-use crate::pipeline::{Held, Life, Turn};
+use crate::pipeline::{Entrance, Held, Life};
 use crate::protocol::{CommitPoint, Refusal};
 use crate::row::{Lock, Mutation, RowKey, TxnId};
 use crate::timestamp::Timestamp;
@@ -66,9 +66,8 @@ pub trait Coordinator: Send + Sync {
     /// What the primary says of the transaction, if anything; changes nothing.
     fn trace(&self, primary: &RowKey, txn: TxnId) -> Result<Option<CommitPoint>>;
 
-    /// Waits, within bounds, until another attempt at these rows is worth making after this conflict; what it answers is
-    /// held meanwhile.
-    fn wait_turn(&self, rows: &[RowKey], conflict: &Conflict, attempt: u32) -> Vec<Turn>;
+    /// Notes what to wait for, within bounds, until another attempt at these rows is worth making after this conflict.
+    fn line_up(&self, entrance: &mut Entrance, rows: &[RowKey], conflict: &Conflict, attempt: u32);
 }
 
 /// What the caller hears of a refusal that stands.

@@ -20,6 +20,7 @@ mod combiner;
 mod conflicts;
 mod decide;
 mod durability;
+mod entrance;
 mod live;
 mod reply;
 mod turns;
@@ -27,7 +28,12 @@ mod waiter;
 
 pub use combiner::{Purpose, Settled, Submission};
 pub use decide::{Life, Refused};
-pub use turns::{Admission, Held, Turn, Turns};
+#[cfg(feature = "tokio")]
+pub use entrance::Step;
+pub use entrance::{Entrance, Held};
+pub use turns::{Admission, Turns};
+#[cfg(feature = "tokio")]
+pub use waiter::Waiter;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -70,7 +76,7 @@ pub struct Pipeline {
     unapplied: Mutex<HashMap<Timestamp, Timestamp>>,
     /// Whether locks of an earlier life may be left.
     orphans: AtomicBool,
-    unlocked: Unlocked,
+    unlocked: Arc<Unlocked>,
     acknowledged: AtomicU64,
     failure: OnceLock<String>,
     syncer: Mutex<Option<Box<dyn Joined>>>,
@@ -111,7 +117,7 @@ impl Pipeline {
             durability: Durability::new(first),
             unapplied: Mutex::default(),
             orphans: AtomicBool::new(orphans),
-            unlocked: Unlocked::default(),
+            unlocked: Arc::default(),
             acknowledged: AtomicU64::new(opened_at.to_u64()),
             failure: OnceLock::new(),
             syncer: Mutex::new(None),
@@ -247,10 +253,11 @@ impl Pipeline {
         self.orphans.load(Ordering::Acquire)
     }
 
-    /// Returns when a row that a live transaction has locked is free, or after a bounded time.
-    pub fn wait_unlocked(&self, row: &RowKey) {
-        let is_locked = || self.engine.row(row, self.opened_at).is_ok_and(|found| found.lock.is_some());
-        self.unlocked.wait(self.runtime(), row, is_locked);
+    /// Has an attempt wait until a row that a live transaction has locked is free.
+    pub fn await_unlock(&self, entrance: &mut Entrance, row: &RowKey) {
+        let (engine, looked_at, opened_at) = (Arc::clone(&self.engine), row.clone(), self.opened_at);
+        let is_locked = move || engine.row(&looked_at, opened_at).is_ok_and(|found| found.lock.is_some());
+        entrance.await_unlock(&self.unlocked, row.clone(), Box::new(is_locked));
     }
 
     /// The oldest timestamp at which anybody reads, or will.

@@ -19,6 +19,8 @@ pub use options::{
 pub use range::KeyRange;
 pub use scan::Scan;
 pub use snapshot::Snapshot;
+#[cfg(feature = "tokio")]
+pub(crate) use transact::Attempts;
 pub use txn::{Commit, Savepoint, Txn};
 
 use std::sync::Arc;
