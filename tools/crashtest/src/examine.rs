@@ -13,18 +13,13 @@ use percolite::engine::{Engine, EngineError};
 use percolite::{Builder, Durability, Error, Store};
 
 use crate::checker::check;
-use crate::client::{Client, Ended, Habits};
+use crate::client::{BESIDE, Client, Ended, Habits, ROWS, Who};
 use crate::desk::Desk;
 use crate::dice::Dice;
 use crate::invariants::{History, digest, structure};
 use crate::ledger::Ledger;
 use crate::violation::Broken;
 use crate::workload::Workload;
-
-/// The keyspace that is checked.
-pub const ROWS: &str = "rows";
-/// The one beside it, so that transactions span two.
-pub const BESIDE: &str = "beside";
 
 /// A small store: the harness opens thousands.
 pub const MEMORY: RocksMemory = RocksMemory { cache: 1 << 20, write_buffers: 4 << 20 };
@@ -107,19 +102,13 @@ fn resolve_and_judge(subject: &Subject<'_>, desk: &Desk, found: &mut Examined) -
         }
         found.settled = ledger.clone();
     }
-    let mut client = Client {
-        store: &store,
-        engine: &*engine,
-        rows: rows.clone(),
+    let who = Who {
         session: u64::from(subject.life) * 1000,
         life: subject.life,
-        dice: Dice::new(u64::from(subject.life)),
         habits: Habits { durability: Durability::Sync, ..subject.habits },
-        sink: desk,
-        begun: 0,
-        beside: Some(beside),
-        skewed: 0,
     };
+    let (keyspaces, dice) = ((rows.clone(), Some(beside)), Dice::new(u64::from(subject.life)));
+    let mut client = Client::new((&store, &*engine), keyspaces, desk, who, dice);
     let judged = client.observe(subject.workload);
     let progress = client.touch_every_row();
     drop(client);

@@ -14,9 +14,9 @@ use percolite::{CommitProtocol, Durability, Error, Keyspace, Store};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
-use crate::client::{Client, Habits};
+use crate::client::{BESIDE, Client, Habits, ROWS, Who};
 use crate::dice::Dice;
-use crate::examine::{BESIDE, ROWS, engine};
+use crate::examine::engine;
 use crate::pipe::{Call, Event, PipeSink};
 use crate::workload::{self, Workload};
 
@@ -182,19 +182,13 @@ fn run_client(
     number: u64,
     mut dice: Dice,
 ) -> Result<(), Error> {
-    let mut client = Client {
-        store: &opened.store,
-        engine: &*opened.engine,
-        rows: opened.rows.clone(),
+    let who = Who {
         session: u64::from(life.number) * SESSIONS + number,
         life: life.number,
-        dice: dice.split(),
         habits: life.habits(life.of_client(number)),
-        sink,
-        begun: 0,
-        beside: Some(opened.beside.clone()),
-        skewed: 0,
     };
+    let keyspaces = (opened.rows.clone(), Some(opened.beside.clone()));
+    let mut client = Client::new((&opened.store, &*opened.engine), keyspaces, sink, who, dice.split());
     if number == 0 {
         client.attempt(|txn| workload.load(txn))?;
     }

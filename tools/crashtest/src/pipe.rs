@@ -5,11 +5,12 @@
 
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 
 use crate::client::Sink;
@@ -152,7 +153,7 @@ impl Listener {
             let lines = pipe.into_iter().flat_map(|pipe| BufReader::with_capacity(1 << 16, pipe).lines());
             // A line that was cut short by the process's end says nothing.
             for event in lines.map_while(Result::ok).filter_map(|line| serde_json::from_str(&line).ok()) {
-                lock(&hears).hear(event);
+                hears.lock().hear(event);
             }
         });
         Ok(Self { child, heard, ear: Some(ear) })
@@ -160,7 +161,7 @@ impl Listener {
 
     /// What was heard so far.
     pub fn heard(&self) -> MutexGuard<'_, Heard> {
-        lock(&self.heard)
+        self.heard.lock()
     }
 
     /// Waits until something holds or the process has ended; false if it was silent for so long.
@@ -185,7 +186,7 @@ impl Listener {
     /// Kills the process, if it still lives, and gives all that was heard, to the last line.
     pub fn end(mut self) -> (Heard, Option<ExitStatus>) {
         let status = self.kill();
-        let heard = std::mem::take(&mut *lock(&self.heard));
+        let heard = std::mem::take(&mut *self.heard.lock());
         (heard, status)
     }
 
@@ -203,8 +204,4 @@ impl Drop for Listener {
     fn drop(&mut self) {
         self.kill();
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -5,28 +5,23 @@
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use parking_lot::Mutex;
+use percolite::Store;
 use percolite::crashtest::{Mutant, Point, listen, mutate};
-use percolite::engine::Engine;
-use percolite::{Keyspace, Store};
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::clock::{Clock, Fast};
 use super::life::{Event, Fatal, Life, Visits};
-use crate::client::{Client, Habits, Sink};
+use crate::client::{BESIDE, Client, Habits, ROWS, Sink, Who};
 use crate::dice::Dice;
 use crate::history::Outcome;
 use crate::ledger::{Answer, Entry};
 use crate::workload;
-
-/// The keyspace that is checked, and the one beside it that comes and goes.
-pub const ROWS: &str = "rows";
-/// See [`ROWS`].
-pub const BESIDE: &str = "beside";
 
 /// A life ends here even if its point was not reached: a point that is not reached in this time is not reached.
 const LIFE_MAX: Duration = Duration::from_secs(8);
@@ -73,12 +68,16 @@ fn live(life: &Life, voice: &Voice) -> anyhow::Result<()> {
     let store = builder.open_engine(Arc::clone(&engine)).context("it does not open")?;
     let beside = store.keyspace(BESIDE).context("its keyspaces do not open")?;
     let rows = store.keyspace(ROWS).context("its keyspaces do not open")?;
+    let habits =
+        Habits { protocol: life.protocol.into(), durability: life.durability.into(), long_values: life.long_values };
     std::thread::scope(|scope| {
         for index in 0..life.clients {
-            let (store, engine, dice) = (&store, &*engine, dice.split());
-            let (rows, beside) = (rows.clone(), beside.clone());
+            let mut dice = dice.split();
+            let who = Who { session: u64::from(life.number) * 100 + index + 1, life: life.number, habits };
+            let keyspaces = (rows.clone(), Some(beside.clone()));
+            let client = Client::new((&store, &*engine), keyspaces, voice, who, dice.split());
             scope.spawn(move || {
-                if let Err(why) = serve(life, voice, store, engine, rows, beside, index, dice) {
+                if let Err(why) = serve(life, voice, client, index == 0, dice) {
                     voice.say(&Event::Broken(format!("client {index}: {why}")));
                 }
             });
@@ -88,42 +87,16 @@ fn live(life: &Life, voice: &Voice) -> anyhow::Result<()> {
     store.close().context("it does not close")
 }
 
-/// One client.
-#[allow(clippy::too_many_arguments)]
-fn serve(
-    life: &Life,
-    voice: &Voice,
-    store: &Store,
-    engine: &dyn Engine,
-    rows: Keyspace,
-    beside: Keyspace,
-    index: u64,
-    mut dice: Dice,
-) -> percolite::Result<()> {
+/// One client; the first fills the store.
+fn serve(life: &Life, voice: &Voice, mut client: Client<'_>, loads: bool, mut dice: Dice) -> percolite::Result<()> {
     let Some(workload) = workload::named(&life.workload) else { return Ok(()) };
-    let habits =
-        Habits { protocol: life.protocol.into(), durability: life.durability.into(), long_values: life.long_values };
-    let session = u64::from(life.number) * 100 + index + 1;
-    let mut client = Client {
-        store,
-        engine,
-        rows,
-        session,
-        life: life.number,
-        dice: dice.split(),
-        habits,
-        sink: voice,
-        begun: 0,
-        beside: Some(beside),
-        skewed: 0,
-    };
-    if index == 0 {
+    if loads {
         client.attempt(|txn| workload.load(txn))?;
     }
     for _ in 0..life.transactions {
         if life.drops > 0 && dice.one_in(life.drops) {
-            ignore_missing(store.drop_keyspace(BESIDE))?;
-            client.beside = Some(store.keyspace(BESIDE)?);
+            client.drop_beside()?;
+            client.create_beside()?;
         }
         client.run(workload)?;
         if voice.began.elapsed() > LIFE_MAX {
@@ -131,14 +104,6 @@ fn serve(
         }
     }
     Ok(())
-}
-
-/// Another client may have dropped it just now.
-fn ignore_missing(dropped: percolite::Result<()>) -> percolite::Result<()> {
-    match dropped {
-        Err(why) if matches!(why.kind(), percolite::ErrorKind::NoSuchKeyspace(_)) || why.is_retryable() => Ok(()),
-        dropped => dropped,
-    }
 }
 
 /// What the process says, and how it ends.
@@ -190,13 +155,13 @@ impl Voice {
     }
 
     fn say(&self, event: &Event) {
-        let output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
+        let output = self.output.lock();
         tell(output, event);
     }
 
     fn die(&self, at: Fatal) {
         // Kept until the end.
-        let output = self.output.lock().unwrap_or_else(PoisonError::into_inner);
+        let output = self.output.lock();
         tell(&*output, &Event::Dying { at, visits: self.visits() });
         kill();
     }

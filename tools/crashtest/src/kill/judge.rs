@@ -1,11 +1,12 @@
 //! Opens a store that was killed, and judges it.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use percolite::engine::local::LocalEngine;
 use percolite::engine::rocks::{RocksEngine, RocksMemory, RocksStorage};
 use percolite::engine::storage::{Column, Reader as _};
@@ -13,10 +14,9 @@ use percolite::engine::{EngineError, RowRange};
 use percolite::{KeyspaceId, Store};
 
 use super::case::Case;
-use super::child::{BESIDE, ROWS};
 use super::clock::Clock;
 use crate::checker::check;
-use crate::client::{Client, Ended, Habits, Sink};
+use crate::client::{BESIDE, Client, Ended, Habits, ROWS, Sink, Who};
 use crate::dice::Dice;
 use crate::invariants::{History, digest, structure};
 use crate::ledger::{Answer, Entry, Ledger};
@@ -103,19 +103,10 @@ impl Judge<'_> {
         judged.broken.extend(settled.lost);
 
         let (protocol, durability) = (self.case.protocol.into(), self.case.durability.into());
-        let mut client = Client {
-            store: &store,
-            engine: &*engine,
-            rows: rows.clone(),
-            session: u64::from(self.life) * 100,
-            life: self.life,
-            dice: Dice::new(self.case.seed),
-            habits: Habits { protocol, durability, long_values: 8 },
-            sink: &self.book,
-            begun: 0,
-            beside: Some(beside),
-            skewed: 0,
-        };
+        let habits = Habits { protocol, durability, long_values: 8 };
+        let who = Who { session: u64::from(self.life) * 100, life: self.life, habits };
+        let keyspaces = (rows.clone(), Some(beside));
+        let mut client = Client::new((&store, &*engine), keyspaces, &self.book, who, Dice::new(self.case.seed));
         if let Err(why) = client.observe(self.workload) {
             judged.broken.push(Broken::new("I8 workload", why.to_string()));
         }
@@ -185,7 +176,7 @@ impl Book {
     }
 
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ledger.lock()
     }
 }
 

@@ -6,10 +6,10 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use parking_lot::Mutex;
 use rustix::process::Signal;
 
 use super::life::{Event, Fatal, Life, Visits};
@@ -57,14 +57,14 @@ pub fn live(program: &Path, life: &Life, ledger: &mut Ledger, log: &Path) -> any
         let watch = scope.spawn(move || {
             let hangs = ended.recv_timeout(CHILD_MAX) == Err(RecvTimeoutError::Timeout);
             if hangs {
-                let _ = child.lock().unwrap_or_else(PoisonError::into_inner).kill();
+                let _ = child.lock().kill();
             }
             hangs
         });
         let read = hear(output, ledger, &mut heard, &mut dying);
         let _ = done.send(());
         let hangs = watch.join().unwrap_or_default();
-        let status = child.lock().unwrap_or_else(PoisonError::into_inner).wait();
+        let status = child.lock().wait();
         if hangs {
             heard.broken.push(Broken::new("I12 progress", format!("a life did not end within {CHILD_MAX:?}")));
         }

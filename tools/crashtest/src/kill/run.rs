@@ -119,12 +119,7 @@ impl Attempt<'_> {
                 return Ok(Verdict::Missed);
             };
             if step.wanted {
-                self.ran
-                    .outcome
-                    .figures
-                    .entry("acknowledged before the kill".into())
-                    .or_default()
-                    .push(to_f64(heard.acknowledged));
+                self.ran.outcome.count("acknowledged before the kill", heard.acknowledged);
             }
             if let Some(point) = Point::named(&at.point) {
                 *self.ran.deaths.entry(life.protocol.place()).or_default().entry(point).or_default() += 1;
@@ -142,8 +137,8 @@ impl Attempt<'_> {
         outcome.transactions += self.ledger.entries().count() as u64;
         outcome.acknowledged += acknowledged;
         outcome.unanswered += unanswered;
-        outcome.figures.entry(RECOVERY_LOCKS.into()).or_default().push(to_f64(locks));
-        outcome.figures.entry(RECOVERY_SECONDS.into()).or_default().push(recovery_ms / 1000.0);
+        outcome.count(RECOVERY_LOCKS, locks);
+        outcome.figure(RECOVERY_SECONDS, recovery_ms / 1000.0);
         if !broken.is_empty() {
             self.keep_history()?;
         }
@@ -189,11 +184,6 @@ impl Attempt<'_> {
 fn note_in(log: &Path, line: &str) -> anyhow::Result<()> {
     let mut log = File::options().create(true).append(true).open(log).context("the log")?;
     writeln!(log, "{line}").context("the log")
-}
-
-#[allow(clippy::cast_precision_loss)]
-fn to_f64(count: u64) -> f64 {
-    count as f64
 }
 
 fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
