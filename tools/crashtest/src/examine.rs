@@ -7,9 +7,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use percolite::engine::rocks::{RocksEngine, RocksMemory, RocksStorage};
-use percolite::engine::{Engine, EngineError};
+use percolite::engine::storage::{Column, Reader as _};
+use percolite::engine::{Engine, EngineError, RowRange};
 use percolite::{Builder, Durability, Error, Store};
 
 use crate::checker::check;
@@ -49,6 +51,10 @@ pub struct Examined {
     pub ledger: Ledger,
     /// Commits that nobody was told of and that were there.
     pub unanswered: u64,
+    /// How many locks were left.
+    pub locks: u64,
+    /// How long it took to open and to resolve them.
+    pub recovery: Duration,
     /// What is broken.
     pub broken: Vec<Broken>,
     /// Why it did not open, if so.
@@ -88,10 +94,13 @@ pub fn examine(subject: &Subject<'_>, ledger: Ledger) -> Examined {
 
 /// An error is one of opening or of the first look: the store refuses.
 fn resolve_and_judge(subject: &Subject<'_>, desk: &Desk, found: &mut Examined) -> Result<u64, Error> {
+    let began = Instant::now();
     let engine = engine(subject.folder, MEMORY)?;
-    let store = builder().open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
+    found.locks = locks(&engine)?;
+    let store = builder(subject).open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
     let (beside, rows) = (store.keyspace(BESIDE)?, store.keyspace(ROWS)?);
     store.resolve_orphans()?;
+    found.recovery = began.elapsed();
     {
         let mut ledger = desk.ledger();
         let settled = ledger.settle(&*engine, &rows)?;
@@ -127,17 +136,26 @@ fn resolve_and_judge(subject: &Subject<'_>, desk: &Desk, found: &mut Examined) -
     Ok(digest(engine.storage(), rows.id())?)
 }
 
+fn locks(engine: &RocksEngine) -> Result<u64, EngineError> {
+    let mut count = 0;
+    engine.storage().scan(Column::Lock, &RowRange::all(), false, |_, _| {
+        count += 1;
+        true
+    })?;
+    Ok(count)
+}
+
 fn open_and_digest(subject: &Subject<'_>) -> Result<u64, Error> {
     let engine = engine(subject.folder, MEMORY)?;
-    let store: Store = builder().open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
+    let store: Store = builder(subject).open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
     let rows = store.keyspace(ROWS)?;
     store.resolve_orphans()?;
     store.close()?;
     Ok(digest(engine.storage(), rows.id())?)
 }
 
-fn builder() -> Builder {
-    Store::builder().durability(Durability::Sync).conflict_slots(64)
+fn builder(subject: &Subject<'_>) -> Builder {
+    Store::builder().protocol(subject.habits.protocol).durability(Durability::Sync).conflict_slots(64)
 }
 
 fn breaks(found: &mut Examined, promise: &'static str, how: impl Into<String>) {

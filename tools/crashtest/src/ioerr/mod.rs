@@ -157,8 +157,8 @@ fn life(order: &Order, case: Case, folder: PathBuf, dice: &mut Dice) -> Life {
         write_buffers: 4 << 20,
         filler: if writes_tables { [40 << 10, 5000][dice.below(2)] } else { 0 },
         seed: dice.bits(),
-        lingers: true,
         mutant: order.mutant.map(|mutant| mutant.name().into()),
+        ..Life::default()
     }
 }
 

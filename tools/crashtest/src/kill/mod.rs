@@ -9,16 +9,11 @@
 //! |---|---|
 //! | `case` | the name of a case, and which cases a run has |
 //! | `scenario` | the lives that lead to a point |
-//! | `life` | what parent and child tell each other |
-//! | `child`, `clock` | the process that dies, and its clocks |
-//! | `parent` | starting it and hearing it out |
+//! | `parent` | starting the process that dies, and hearing it out |
 //! | `run`, `judge` | a case from its first life to its verdict |
 
 mod case;
-mod child;
-mod clock;
 mod judge;
-mod life;
 mod parent;
 mod run;
 mod scenario;
@@ -39,12 +34,11 @@ use crate::violation::Broken;
 use run::{Hits, Ran};
 
 pub use case::{Case, all, quick};
-pub use child::ChildArgs;
 
 /// How cases are run.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The program whose subcommand `kill-child` is the child.
+    /// The program whose subcommand `life` is the child.
     pub program: PathBuf,
     /// Where stores are put, and kept if something is wrong with them.
     pub folder: PathBuf,

@@ -9,12 +9,13 @@ use std::path::Path;
 use percolite::crashtest::Point;
 
 use super::case::{Case, Durability, Nth, Protocol};
-use super::life::{Fatal, Life};
 use crate::dice::Dice;
+use crate::doom::Fatal;
+use crate::life::{Life, Promise};
 use crate::workload::{self, Workload};
 
-/// More than any life gets done.
-const ENDLESS: u64 = 100_000;
+/// Until the life's point, or its time, has come.
+const ENDLESS: usize = 0;
 
 /// One life, and whether the visit that it dies at is still to be found out.
 #[derive(Debug)]
@@ -120,12 +121,10 @@ impl<'a> Plan<'a> {
         let large = workload.name() == workload::LARGE.name();
         let common = Life {
             folder: folder.into(),
-            number: 0,
-            seed: 0,
-            protocol: case.protocol,
-            durability: case.durability,
+            two_phase: case.protocol == Protocol::TwoPhase,
+            promise: if case.durability == Durability::Sync { Promise::Sync } else { Promise::Buffered },
             workload: workload.name().into(),
-            clients: 3 + dice.below(3) as u64,
+            clients: 3 + dice.below(3),
             transactions: match (case.point, case.durability) {
                 _ if large => 10,
                 // The background has to come round a few times.
@@ -136,8 +135,7 @@ impl<'a> Plan<'a> {
                 (P::CollectBefore | P::CollectDone | P::KeyspaceDropped | P::KeyspaceErased, Durability::Sync) => 80,
                 _ => 40,
             },
-            fatal: Vec::new(),
-            after: 0,
+            lingers: false,
             drops: match case.point {
                 P::KeyspaceCreated | P::KeyspaceDropped | P::KeyspaceErased => 6,
                 _ => [0, 0, 20][dice.below(3)],
@@ -147,11 +145,12 @@ impl<'a> Plan<'a> {
                 P::CollectBefore | P::CollectDone | P::KeyspaceDropped | P::KeyspaceErased => 50,
                 _ => [1, 1, 50][dice.below(3)],
             },
-            sweep: true,
-            write_buffer_bytes: dice.one_in(3).then_some(256 << 10),
+            // A small buffer has RocksDB write files all the time.
+            write_buffers: if dice.one_in(3) { 256 << 10 } else { 128 << 20 },
             long_values: [0, 2, 8][dice.below(3)],
             conflict_slots: [4, 4096][dice.below(2)],
             mutant: mutant.map(str::to_owned),
+            ..Life::default()
         };
         Self { case, common, dice, steps: Vec::new() }
     }
@@ -227,7 +226,13 @@ impl<'a> Plan<'a> {
     fn dies_at_work(&mut self, protocol: Protocol, points: &[Point]) {
         let point = *self.dice.pick(points).unwrap_or(&points[0]);
         let after = self.some_acknowledgements();
-        let life = Life { protocol, after, transactions: ENDLESS, fatal: vec![fatal(point, 1)], ..self.life(false) };
+        let life = Life {
+            two_phase: protocol == Protocol::TwoPhase,
+            after,
+            transactions: ENDLESS,
+            fatal: vec![fatal(point, 1)],
+            ..self.life(false)
+        };
         self.steps.push(Step { life, last: false, least: after, wanted: false });
     }
 

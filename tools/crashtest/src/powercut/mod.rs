@@ -148,8 +148,8 @@ fn plan(seed: u64, order: &Order, disk: &Disk, dice: &mut Dice) -> Life {
         // Enough for RocksDB to switch logs and write tables within a life.
         filler: if small { 30 << 10 } else { 0 },
         seed: 0,
-        lingers: true,
         mutant: order.mutant.map(|mutant| mutant.name().into()),
+        ..Life::default()
     }
 }
 
