@@ -26,6 +26,9 @@ use crate::workload::Workload;
 /// A small store: the harness opens thousands.
 pub const MEMORY: RocksMemory = RocksMemory { cache: 1 << 20, write_buffers: 4 << 20 };
 
+/// A process that is being started has become another program in less than that.
+const STARTING_MAX: Duration = Duration::from_secs(1);
+
 /// What is examined.
 pub struct Subject<'a> {
     /// Where it is; it is changed by being opened.
@@ -146,12 +149,25 @@ fn locks(engine: &RocksEngine) -> Result<u64, EngineError> {
 }
 
 fn open_and_digest(subject: &Subject<'_>) -> Result<u64, Error> {
-    let engine = engine(subject.folder, MEMORY)?;
+    let engine = reopen(subject.folder)?;
     let store: Store = builder(subject).open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
     let rows = store.keyspace(ROWS)?;
     store.resolve_orphans()?;
     store.close()?;
     Ok(digest(engine.storage(), rows.id())?)
+}
+
+/// Opens what this process has just closed. A process that another case is starting may still hold what this one had open,
+/// locks included, until it has become the other program. Nothing of the kind excuses a lock that is held when the store is
+/// opened first: whoever had it is gone by then.
+fn reopen(folder: &Path) -> Result<Arc<RocksEngine>, EngineError> {
+    let began = Instant::now();
+    loop {
+        match engine(folder, MEMORY) {
+            Err(EngineError::Busy(_)) if began.elapsed() < STARTING_MAX => std::thread::sleep(Duration::from_millis(1)),
+            opened => return opened,
+        }
+    }
 }
 
 fn builder(subject: &Subject<'_>) -> Builder {
@@ -160,4 +176,34 @@ fn builder(subject: &Subject<'_>) -> Builder {
 
 fn breaks(found: &mut Examined, promise: &'static str, how: impl Into<String>) {
     found.broken.push(Broken::new(promise, how));
+}
+
+#[cfg(test)]
+mod tests {
+    use percolite::{CommitProtocol, ErrorKind};
+
+    use super::*;
+    use crate::workload;
+
+    #[test]
+    fn a_store_that_is_let_go_too_late_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let held = engine(folder.path(), MEMORY).unwrap();
+        let lets_go = std::thread::spawn(move || {
+            std::thread::sleep(STARTING_MAX / 4);
+            drop(held);
+        });
+        let subject = Subject {
+            folder: folder.path(),
+            workload: workload::ALL[0],
+            habits: Habits { protocol: CommitProtocol::Auto, durability: Durability::Sync, long_values: 0 },
+            life: 1,
+            told: &BTreeMap::new(),
+            again: true,
+        };
+        let why = examine(&subject, Ledger::default()).refused.unwrap();
+        assert!(matches!(why.kind(), ErrorKind::Busy(_)), "{why:?}");
+        lets_go.join().unwrap();
+        assert!(examine(&subject, Ledger::default()).refused.is_none());
+    }
 }
