@@ -22,7 +22,8 @@ use crate::doom::{Doom, Fatal};
 use crate::examine::engine;
 use crate::fast::Fast;
 use crate::pipe::{Call, Event, PipeSink};
-use crate::workload::{self, Workload};
+use crate::recorder::Recorded;
+use crate::workload::{self, State, Workload};
 
 /// One sync in so many transactions where nothing else asks for one.
 const SYNCS: usize = 24;
@@ -65,6 +66,8 @@ pub struct Life {
     pub write_buffers: usize,
     /// Bytes of an extra row that every transaction is followed by; they fill disks and buffers.
     pub filler: usize,
+    /// Up to so many milliseconds pass between what a transaction does and its commit, in every other one.
+    pub thinks_ms: usize,
     /// How many rows' last commits the store remembers.
     pub conflict_slots: usize,
     /// One step in so many drops and creates the keyspace beside; 0: none does.
@@ -98,6 +101,7 @@ impl Default for Life {
             long_values: 0,
             write_buffers: 4 << 20,
             filler: 0,
+            thinks_ms: 0,
             conflict_slots: 64,
             drops: 0,
             speed: 1,
@@ -266,7 +270,7 @@ fn run_client(
             client.drop_beside()?;
             client.create_beside()?;
         }
-        client.run(workload)?;
+        client.run(&Thoughtful { workload, thinks_ms: life.thinks_ms })?;
         done += 1;
         if life.filler > 0 {
             opened.store.transact(|txn| txn.put(&opened.beside, format!("f{number}.{done}"), vec![7; life.filler]))?;
@@ -280,6 +284,34 @@ fn run_client(
         }
     }
     Ok(())
+}
+
+/// A workload whose transactions take their time.
+struct Thoughtful {
+    workload: &'static dyn Workload,
+    thinks_ms: usize,
+}
+
+impl Workload for Thoughtful {
+    fn name(&self) -> &'static str {
+        self.workload.name()
+    }
+
+    fn load(&self, txn: &mut Recorded<'_>) -> Result<(), Error> {
+        self.workload.load(txn)
+    }
+
+    fn transaction(&self, txn: &mut Recorded<'_>) -> Result<(), Error> {
+        self.workload.transaction(txn)?;
+        if self.thinks_ms > 0 && txn.dice().one_in(2) {
+            std::thread::sleep(Duration::from_millis(txn.dice().below(self.thinks_ms) as u64));
+        }
+        Ok(())
+    }
+
+    fn judge(&self, state: &State) -> Result<(), String> {
+        self.workload.judge(state)
+    }
 }
 
 /// Asks a store that has failed for everything there is.

@@ -49,7 +49,7 @@ pub struct Ran {
 pub fn run_case(config: &Config, case: &Case) -> anyhow::Result<Ran> {
     let folder = config.folder.join(case.to_string().replace([':', '/'], "-"));
     let mut ran = Ran { outcome: Outcome::of("kill"), ..Ran::default() };
-    let mut broken = Vec::new();
+    let (mut broken, mut missed) = (Vec::new(), Vec::new());
     for number in 0..ATTEMPTS {
         if folder.exists() {
             fs::remove_dir_all(&folder).context("an earlier run's folder")?;
@@ -57,16 +57,17 @@ pub fn run_case(config: &Config, case: &Case) -> anyhow::Result<Ran> {
         fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
         let mut this = Attempt { config, case, folder: &folder, number, ran: &mut ran, ledger: Ledger::default() };
         match this.run()? {
-            Verdict::Missed => {}
+            Verdict::Missed(points) => missed = points,
             Verdict::Judged(found) => {
                 broken = found;
                 ran.outcome.cases = 1;
+                ran.outcome.count("attempts", number + 1);
                 break;
             }
         }
     }
     if ran.outcome.cases == 0 {
-        let how = format!("no life died at {} in {ATTEMPTS} attempts", case.point.name());
+        let how = format!("no life died at {} in {ATTEMPTS} attempts", missed.join(" or "));
         broken.push(Broken::new("harness: the table of points", how));
     }
     if broken.is_empty() {
@@ -83,8 +84,8 @@ pub fn run_case(config: &Config, case: &Case) -> anyhow::Result<Ran> {
 }
 
 enum Verdict {
-    /// A life did not die where it should have.
-    Missed,
+    /// A life did not die at any of these.
+    Missed(Vec<String>),
     /// What was found wrong.
     Judged(Vec<Broken>),
 }
@@ -102,13 +103,13 @@ impl Attempt<'_> {
     fn run(&mut self) -> anyhow::Result<Verdict> {
         let mut dice = Dice::new(self.case.seed ^ (self.number << 56));
         let (store, log) = (self.folder.join("store"), self.folder.join("log.txt"));
-        let steps = steps(self.case, &store, self.config.mutant.map(Mutant::name), &mut dice);
+        let steps = steps(self.case, &store, self.config.mutant.map(Mutant::name), &mut dice)?;
         let lives = u32::try_from(steps.len()).unwrap_or_default();
         let mut name = "";
         let mut acknowledged = 0;
         for mut step in steps {
             if step.last && !self.find_last(&mut step, &log)? {
-                return Ok(Verdict::Missed);
+                return Ok(Verdict::Missed(vec![self.case.point.name().into()]));
             }
             let life = &step.life;
             let lived = live(&self.config.program, life, &mut self.ledger, &log)?;
@@ -119,7 +120,7 @@ impl Attempt<'_> {
                 return Ok(Verdict::Judged(lived.broken));
             }
             let Some(at) = lived.died.filter(|at| life.fatal.contains(at) && lived.acknowledged >= step.least) else {
-                return Ok(Verdict::Missed);
+                return Ok(Verdict::Missed(life.fatal.iter().map(|at| at.point.clone()).collect()));
             };
             if step.wanted {
                 self.ran.outcome.count("acknowledged before the kill", lived.acknowledged);
