@@ -3,8 +3,7 @@
 #![cfg(feature = "rocks")]
 #![allow(clippy::unwrap_used)]
 
-use std::sync::{Mutex, PoisonError};
-
+use parking_lot::Mutex;
 use percolite::crashtest::Mutant;
 use percolite_crashtest::kill::{Config, run_case};
 use percolite_crashtest::outcome::Outcome;
@@ -13,7 +12,7 @@ use percolite_crashtest::outcome::Outcome;
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn run(case: &str, mutant: Option<Mutant>) -> Outcome {
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = ONE_AT_A_TIME.lock();
     let program = env!("CARGO_BIN_EXE_percolite-crashtest").into();
     run_case(&Config { program, mutant, ..Config::new().unwrap() }, case).unwrap()
 }
