@@ -43,6 +43,14 @@ fn resolving_without_asking_the_primary_is_found_out() {
 }
 
 #[test]
+fn a_collector_that_comes_too_early_is_found_out() {
+    let case = |seed| run(&format!("kill:collect.done/last/auto/sync/{seed}"), Some(Mutant::CollectsTooEarly));
+    let found = (1..10).map(case).find(|outcome| !outcome.failures.is_empty()).unwrap();
+    assert!(found.failures[0].broken.iter().any(|broken| broken.promise == "I5 isolation"), "{found:#?}");
+    std::fs::remove_dir_all(found.failures[0].kept.as_ref().unwrap()).unwrap();
+}
+
+#[test]
 fn a_case_that_makes_no_sense_is_refused() {
     let config = Config::new().unwrap();
     assert!(run_case(&config, "kill:nowhere/1/auto/sync/1").is_err());
