@@ -121,7 +121,7 @@ struct Plan<'a> {
 impl<'a> Plan<'a> {
     fn new(case: &'a Case, folder: &Path, mutant: Option<&str>, dice: &'a mut Dice) -> Self {
         use Point as P;
-        let workload = workload_for(case.point, dice);
+        let workload = workload_for(case, dice);
         let large = workload.name() == workload::LARGE.name();
         let collects = matches!(case.point, P::CollectBefore | P::CollectDone);
         let common = Life {
@@ -224,6 +224,7 @@ impl<'a> Plan<'a> {
     /// A life that dies with rows locked. That takes two phases, also where the case's own lives go on in one.
     fn leave_orphans(&mut self) {
         let points: &[Point] = match self.case.point {
+            Point::ResolveBeforeForward if self.common.workload == workload::LARGE.name() => &[Point::CommitBetween],
             Point::ResolveBeforeForward => &[Point::CommitPrimary],
             Point::ResolvePrimaryBack => &[Point::PrewritePrimary, Point::PrewriteAll],
             // More than clients can resolve before the sweep has begun.
@@ -291,9 +292,13 @@ fn fatal(point: Point, visit: u64) -> Fatal {
     Fatal { point: point.name().into(), visit }
 }
 
-fn workload_for(point: Point, dice: &mut Dice) -> &'static dyn Workload {
+fn workload_for(case: &Case, dice: &mut Dice) -> &'static dyn Workload {
     use Point as P;
-    match point {
+    match case.point {
+        // One phase makes no locks of its own, and a small transaction leaves but one to be rolled forward.
+        P::ResolveBeforeForward if case.nth == Nth::Second && case.protocol == Protocol::Auto => {
+            return workload::LARGE;
+        }
         // More rows than are changed at once.
         P::PrewriteBetween | P::PrewriteConflict | P::CommitBetween | P::RollBackBetween => return workload::LARGE,
         P::KeyspaceErased | P::SweepBetween => return workload::LARGE,
