@@ -14,13 +14,14 @@ mod shared;
 mod sink;
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use percolite::crashtest::Point;
 use percolite::{CommitProtocol, Durability};
 
 use crate::checker::check;
+use crate::client::Habits;
 use crate::dice::Dice;
 use crate::history::Line;
 use crate::violation::Broken;
@@ -94,6 +95,10 @@ impl Plan {
             visits: [1, 3, 40][dice.below(3)],
         }
     }
+
+    fn habits(&self) -> Habits {
+        Habits { protocol: self.protocol, durability: self.durability, long_values: self.long_values }
+    }
 }
 
 /// What was seen while it ran.
@@ -163,10 +168,6 @@ pub fn run(mode: Mode, seed: u64, trace: bool) -> Run {
         trace: scheduler.take_trace(),
         lines: ledger.lines().collect(),
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn other(protocol: CommitProtocol) -> CommitProtocol {
