@@ -14,7 +14,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::engine::EngineError;
+use crate::engine::{Engine, EngineError};
 use crate::runtime::Runtime;
 use crate::timestamp::Timestamp;
 
@@ -25,8 +25,19 @@ pub const LEASE_MS: u64 = 3_000;
 /// How far a lease may advance at one extension, in milliseconds.
 pub const JUMP_MAX_MS: u64 = 24 * 3_600_000;
 
+/// The name of the oracle's high-water mark in the store's bookkeeping.
+pub(crate) const LEASE: &str = "oracle";
+
 /// Stands for the newest timestamp once no more is to follow: it has no next one.
 const CLOSED: Timestamp = Timestamp::MAX;
+
+/// The high-water mark that an engine keeps: no timestamp above it was handed out.
+pub(crate) fn read_high_water(engine: &dyn Engine) -> Result<Timestamp, EngineError> {
+    let Some(bytes) = engine.meta(LEASE)? else { return Ok(Timestamp::ZERO) };
+    let number = bytes.try_into().map(u64::from_be_bytes);
+    let damaged = |_| EngineError::Corruption("the oracle's high-water mark is damaged".into());
+    number.map(Timestamp::from_u64).map_err(damaged)
+}
 
 /// An oracle that several clients share.
 ///

@@ -11,5 +11,8 @@ mod errors;
 #[path = "promises/opening.rs"]
 #[cfg(feature = "rocks")]
 mod opening;
+#[path = "promises/read_only.rs"]
+#[cfg(feature = "rocks")]
+mod read_only;
 #[path = "promises/waiting.rs"]
 mod waiting;

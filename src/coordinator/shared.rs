@@ -394,6 +394,10 @@ impl Coordinator for Shared {
         }
     }
 
+    fn is_orphan(&self, _start_ts: Timestamp) -> bool {
+        false
+    }
+
     fn trace(&self, primary: &RowKey, txn: TxnId) -> Result<Option<CommitPoint>> {
         Ok(trace(&self.ask(|| self.engine().row(primary, txn.start_ts))?, txn))
     }

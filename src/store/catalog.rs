@@ -55,6 +55,7 @@ impl Store {
                 return Ok(found);
             }
         }
+        self.inner.check_writable()?;
         let catalog = self.catalog();
         let id = self.transact(|txn| {
             if let Some(id) = txn.get(&catalog, name_key(name).as_bytes())? {
@@ -103,6 +104,7 @@ impl Store {
     /// [`ErrorKind::NoSuchKeyspace`], [`ErrorKind::InvalidArgument`] on an engine shared with other processes, and those
     /// of a commit.
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
+        self.inner.check_writable()?;
         if self.inner.embedded.is_none() {
             return Err(Error::invalid("keyspaces of an engine that others use cannot be dropped"));
         }

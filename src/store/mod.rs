@@ -27,6 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use self::catalog::Catalog;
 use crate::coordinator::Coordinator;
 use crate::coordinator::embedded::{Embedded, Housekeeper};
+use crate::coordinator::read_only::{self, ReadOnly};
 use crate::coordinator::shared::{Commons, Shared};
 use crate::counters::Counters;
 use crate::engine::Engine;
@@ -150,8 +151,24 @@ impl Store {
     fn open_shared(commons: Commons, options: Options, runtime: Arc<dyn Runtime>) -> Self {
         let counters = Arc::new(Counters::default());
         let engine = Arc::clone(&commons.engine);
+        let coordinator = Arc::new(Shared::new(commons, Arc::clone(&runtime), Arc::clone(&counters)));
+        Self::without_pipeline(coordinator, engine, counters, options, runtime)
+    }
+
+    fn open_read_only(engine: Arc<dyn Engine>, options: Options, runtime: Arc<dyn Runtime>) -> Result<Self> {
+        let coordinator = Arc::new(ReadOnly::open(&*engine, Arc::clone(&runtime))?);
+        Ok(Self::without_pipeline(coordinator, engine, Arc::default(), options, runtime))
+    }
+
+    fn without_pipeline(
+        coordinator: Arc<dyn Coordinator>,
+        engine: Arc<dyn Engine>,
+        counters: Arc<Counters>,
+        options: Options,
+        runtime: Arc<dyn Runtime>,
+    ) -> Self {
         Self::own(Inner {
-            coordinator: Arc::new(Shared::new(commons, Arc::clone(&runtime), Arc::clone(&counters))),
+            coordinator,
             embedded: None,
             engine,
             runtime,
@@ -233,6 +250,10 @@ impl Store {
 impl Inner {
     fn check_open(&self) -> Result<()> {
         if self.closed.load(Ordering::Acquire) { Err(Error::closed("it was closed by its user")) } else { Ok(()) }
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        if self.options.read_only { Err(read_only::refusal()) } else { Ok(()) }
     }
 
     fn close(&self) -> Result<()> {
