@@ -113,6 +113,12 @@ impl LeasedOracle {
         self.lease_end.fetch_max(high_water.to_u64(), Ordering::AcqRel);
     }
 
+    /// Hands out nothing at or below `ts` from here on. What it then hands out waits for a lease that reaches so far.
+    pub fn advance_past(&self, ts: Timestamp) {
+        // One that was closed stays so: nothing is newer than what it stands at.
+        self.last.fetch_max(ts.to_u64(), Ordering::AcqRel);
+    }
+
     /// Hands out nothing from here on; the answer is the newest timestamp handed out.
     pub fn close(&self) -> Timestamp {
         Timestamp::from_u64(self.last.swap(CLOSED.to_u64(), Ordering::AcqRel))
@@ -229,6 +235,19 @@ mod tests {
         assert_eq!(oracle.next_lease(NOON + HOUR), lease);
         oracle.extend(Timestamp::MAX);
         assert_eq!(oracle.next(NOON + HOUR), None);
+    }
+
+    #[test]
+    fn an_oracle_that_is_to_pass_a_timestamp_waits_for_a_lease_beyond_it() {
+        let (oracle, lease) = opened(Timestamp::ZERO, NOON);
+        let foreign = Timestamp::from_millis(NOON + 400 * JUMP_MAX_MS);
+        oracle.advance_past(foreign);
+        assert_eq!(oracle.next(NOON), None);
+        assert!(oracle.needs_extension(NOON) && oracle.next_lease(NOON) > foreign);
+        oracle.extend(oracle.next_lease(NOON));
+        assert!(oracle.next(NOON).unwrap() > foreign && foreign > lease);
+        oracle.advance_past(lease);
+        assert!(oracle.next(NOON).unwrap() > foreign);
     }
 
     #[test]

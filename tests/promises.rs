@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::pedantic, missing_docs)]
 
+#[path = "promises/backup.rs"]
+mod backup;
 #[path = "promises/closing.rs"]
 mod closing;
 #[path = "promises/dropping.rs"]
@@ -14,5 +16,7 @@ mod opening;
 #[path = "promises/read_only.rs"]
 #[cfg(feature = "rocks")]
 mod read_only;
+#[path = "promises/verifying.rs"]
+mod verifying;
 #[path = "promises/waiting.rs"]
 mod waiting;

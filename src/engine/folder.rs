@@ -18,6 +18,9 @@ use super::EngineError;
 const FORMAT: u32 = 1;
 const MARKER: &str = "PERCOLITE";
 const UNFINISHED: &str = "PERCOLITE.new";
+/// What the marker of a copy is called until all of it is there. A folder with this name alone is neither a store nor taken for
+/// one that is being created.
+const COPYING: &str = "PERCOLITE.copy";
 const MARKER_TEXT: &str = "percolite store, format ";
 /// The file by which RocksDB finds everything else.
 const CURRENT: &str = "CURRENT";
@@ -107,11 +110,20 @@ pub fn examine(path: &Path) -> Result<File, EngineError> {
 }
 
 /// The store is there from here on: the marker appears whole or not at all, and after everything else.
-pub fn finish(path: &Path, mut marker: &File) -> io::Result<()> {
+pub fn finish(path: &Path, marker: &File) -> io::Result<()> {
+    mark(path, marker, UNFINISHED)
+}
+
+/// Makes a store of a folder that a copy of a database was put into.
+pub fn mark_copy(path: &Path) -> io::Result<()> {
+    mark(path, &File::create(path.join(COPYING))?, COPYING)
+}
+
+fn mark(path: &Path, mut marker: &File, name: &str) -> io::Result<()> {
     marker.set_len(0)?;
     marker.write_all(format!("{MARKER_TEXT}{FORMAT}\n").as_bytes())?;
     marker.sync_all()?;
-    fs::rename(path.join(UNFINISHED), path.join(MARKER))?;
+    fs::rename(path.join(name), path.join(MARKER))?;
     let sync = |folder: &Path| File::open(folder)?.sync_all();
     sync(path)?;
     sync_above(&path.canonicalize()?, sync)
@@ -146,7 +158,8 @@ fn check_database(path: &Path) -> Result<(), EngineError> {
 
 fn no_marker(path: &Path) -> EngineError {
     let what = format!("is not empty and has no file {MARKER}: it is not a percolite store");
-    let what = if is_empty(path).unwrap_or_default() { "is an empty folder, not a percolite store".into() } else { what };
+    let what =
+        if is_empty(path).unwrap_or_default() { "is an empty folder, not a percolite store".into() } else { what };
     EngineError::NotAStore(format!("{} {what}", path.display()))
 }
 

@@ -11,13 +11,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rocksdb::checkpoint::Checkpoint;
 use rocksdb::{
     BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType, DBRawIterator, Options,
     ReadOptions, Snapshot, WriteBatch, WriteOptions,
 };
 use self_cell::self_cell;
 
-use super::folder::{Claim, claim, examine, finish};
+use super::folder::{Claim, claim, examine, finish, mark_copy};
 use super::local::LocalEngine;
 use super::storage::{Batch, Column, Reader, Storage};
 use super::{EngineError, RowRange};
@@ -368,6 +369,22 @@ impl Storage for RocksStorage {
 
     fn sync(&self) -> Result<(), EngineError> {
         self.database.borrow_owner().db.flush_wal(true).map_err(failed)
+    }
+
+    /// RocksDB flushes, links the tables, which never change, and copies the rest. The marker comes last, so that a copy that
+    /// was cut short is no store.
+    fn checkpoint(&self, folder: &Path) -> Result<(), EngineError> {
+        let cannot =
+            |why: String| EngineError::Open(format!("cannot make a checkpoint in {}: {why}", folder.display()));
+        if folder.symlink_metadata().is_ok() {
+            return Err(cannot("it is there already, and a checkpoint needs a folder of its own".into()));
+        }
+        if let Some(above) = folder.parent() {
+            std::fs::create_dir_all(above).map_err(|why| cannot(why.to_string()))?;
+        }
+        let copying = Checkpoint::new(&self.database.borrow_owner().db);
+        copying.and_then(|copying| copying.create_checkpoint(folder)).map_err(|why| cannot(why.to_string()))?;
+        mark_copy(folder).map_err(|why| cannot(why.to_string()))
     }
 }
 

@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::reply::Slot;
 use super::Pipeline;
+use super::reply::Slot;
 use crate::error::{Error, ErrorKind, Result};
 use crate::oracle::LEASE;
 use crate::runtime::Parker;

@@ -44,7 +44,7 @@ use self::live::LiveViews;
 use self::turns::Unlocked;
 use crate::engine::{Engine, Page, RowRange};
 use crate::error::{Error, ErrorKind, Result};
-use crate::oracle::{LEASE, LeasedOracle, read_high_water};
+use crate::oracle::{JUMP_MAX_MS, LEASE, LeasedOracle, read_high_water};
 use crate::row::RowKey;
 use crate::runtime::{Joined, Runtime};
 use crate::timestamp::Timestamp;
@@ -163,6 +163,16 @@ impl Pipeline {
             }
             self.renew_lease()?;
         }
+    }
+
+    /// Sees to it that every timestamp from here on is greater than `ts`, which comes from another store.
+    pub fn advance_past(&self, ts: Timestamp) -> Result<()> {
+        // A lease must still fit in above it, and the life of the store.
+        if Timestamp::from_millis(ts.millis().saturating_add(JUMP_MAX_MS)) == Timestamp::MAX {
+            return Err(out_of_timestamps());
+        }
+        self.oracle.advance_past(ts);
+        self.timestamp().map(drop)
     }
 
     /// The newest view: everything that is visible.

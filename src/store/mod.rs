@@ -1,6 +1,7 @@
 //! The public API: stores, keyspaces, transactions, snapshots.
 
 mod catalog;
+mod dump;
 mod inspect;
 mod keyspace;
 mod options;
@@ -10,7 +11,9 @@ mod scan;
 mod snapshot;
 mod transact;
 mod txn;
+mod verify;
 
+pub use dump::{Dumped, Existing};
 pub use inspect::{LockInfo, Locks, Stats, TxnStatus};
 pub use keyspace::Keyspace;
 pub use options::{
@@ -20,6 +23,7 @@ pub use range::KeyRange;
 pub use scan::Scan;
 pub use snapshot::Snapshot;
 pub use txn::{Commit, Savepoint, Txn};
+pub use verify::{Problem, Verified};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -233,6 +237,29 @@ impl Store {
             }
             None => self.inner.coordinator.confirm(crate::timestamp::Timestamp::ZERO),
         }
+    }
+
+    /// Makes a copy of the store in a new folder, which can be opened as a store of its own. Transactions go on meanwhile; the copy
+    /// is what the store was at one moment of this call: everything acknowledged before is in it. On the same file system the
+    /// greater part is not copied but linked, so it is quick and costs little space until the two grow apart.
+    ///
+    /// A copy that was cut short is no store, and opening it says so.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] when the folder exists or cannot be made; [`ErrorKind::InvalidArgument`] when the path is empty and when
+    /// the store is in memory or was opened read-only (its folder can be copied as it is); [`ErrorKind::Closed`].
+    pub fn checkpoint(&self, folder: impl AsRef<std::path::Path>) -> Result<()> {
+        self.inner.check_open()?;
+        if self.inner.options.read_only {
+            return Err(Error::invalid("a store that is open read-only does not change: copy its folder"));
+        }
+        if folder.as_ref().as_os_str().is_empty() {
+            return Err(Error::invalid("a checkpoint's path must not be empty"));
+        }
+        if let Some(embedded) = &self.inner.embedded {
+            embedded.pipeline().check_alive()?;
+        }
+        Ok(self.inner.engine.checkpoint(folder.as_ref())?)
     }
 
     /// Makes everything durable and ends the background work. Every later call on this store, its transactions and
