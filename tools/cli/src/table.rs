@@ -113,7 +113,8 @@ pub fn key(bytes: &[u8]) -> String {
     halves.join(" · ")
 }
 
-fn shorten(text: &str, width: usize) -> String {
+/// At most so many characters.
+pub fn shorten(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
     }
@@ -125,5 +126,8 @@ fn empty(preset: &str) -> Table {
     table.load_preset(preset).set_content_arrangement(ContentArrangement::Dynamic);
     let width = table.width().unwrap_or(WIDTH_MAX).min(WIDTH_MAX);
     table.set_width(width);
+    if std::env::var_os("NO_COLOR").is_some_and(|set| !set.is_empty()) {
+        table.force_no_tty();
+    }
     table
 }

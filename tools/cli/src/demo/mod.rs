@@ -14,10 +14,11 @@ mod jobs;
 mod load;
 mod orphans;
 mod parse;
-mod place;
-mod transfers;
+pub mod place;
+pub mod transfers;
 
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -163,7 +164,8 @@ fn move_money(store: &Store, spaces: &Spaces, time: Duration, seed: u64, seen: &
     let (mut audits, mut wrong, mut idle) = (0, 0, false);
     for (keyspace, accounts) in [(&spaces.hot, HOT_ACCOUNTS), (&spaces.accounts, ACCOUNTS)] {
         transfers::open_accounts(store, keyspace, accounts)?;
-        let round = transfers::Round { keyspace, accounts, threads: THREADS, time, seed };
+        let stop = &AtomicBool::new(false);
+        let round = transfers::Round { keyspace, accounts, threads: THREADS, time, seed, stop };
         let outcome = transfers::run(store, &round)?;
         audits += outcome.audits;
         wrong += outcome.wrong;
