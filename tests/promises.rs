@@ -13,6 +13,9 @@ mod errors;
 #[path = "promises/opening.rs"]
 #[cfg(feature = "rocks")]
 mod opening;
+#[path = "support/orphans.rs"]
+#[cfg(feature = "rocks")]
+mod orphans;
 #[path = "promises/read_only.rs"]
 #[cfg(feature = "rocks")]
 mod read_only;

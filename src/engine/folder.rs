@@ -83,7 +83,8 @@ pub fn examine(path: &Path) -> Result<File, EngineError> {
     let file = match File::open(&marker) {
         Ok(file) => file,
         Err(why) if why.kind() == ErrorKind::NotFound || why.kind() == ErrorKind::NotADirectory => {
-            let what = not_a_folder(path).unwrap_or_else(|| match path.try_exists() {
+            let other = not_a_folder(path).map(|why| EngineError::NotAStore(why.to_string()));
+            let what = other.unwrap_or_else(|| match path.try_exists() {
                 Ok(true) if path.join(UNFINISHED).exists() => {
                     EngineError::NotAStore(format!("the store in {} was never finished: it is empty", path.display()))
                 }

@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 
 use anyhow::Result;
-use percolite::Error;
 use serde_json::json;
 
 use crate::bytes::Forms;
@@ -57,7 +56,7 @@ pub fn run(args: &Args) -> Result<()> {
         }
         Ok::<u64, anyhow::Error>(deleted)
     })?;
-    store.close().map_err(Error::from)?;
+    store.close()?;
     if args.json {
         return say(json!({ "deleted": deleted }));
     }

@@ -19,6 +19,7 @@ const TABLE_ROWS: usize = 500;
 const SHOWN_CHARS: usize = 400;
 
 /// The command's options.
+#[expect(clippy::struct_excessive_bools, reason = "each is an option")]
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -76,12 +77,11 @@ pub fn run(args: &Args) -> Result<()> {
     let store = args.store.look()?;
     let keyspace = open::keyspace(&store, &args.keyspace, false)?;
     let snapshot = store.snapshot()?;
-    let rows = match prefix {
-        Some(prefix) => snapshot.prefix(&keyspace, prefix),
-        None => {
-            let from = from.map_or(Bound::Unbounded, Bound::Included);
-            snapshot.range(&keyspace, (from, to.map_or(Bound::Unbounded, Bound::Excluded)))
-        }
+    let rows = if let Some(prefix) = prefix {
+        snapshot.prefix(&keyspace, prefix)
+    } else {
+        let from = from.map_or(Bound::Unbounded, Bound::Included);
+        snapshot.range(&keyspace, (from, to.map_or(Bound::Unbounded, Bound::Excluded)))
     };
     let rows = in_order(rows, args.reverse).take(args.limit.unwrap_or(usize::MAX));
     if args.count {

@@ -18,8 +18,9 @@ use crate::interrupt::Interrupt;
 use crate::output::say;
 use crate::table::{self, Names};
 
-/// So many transactions that hold locks are shown.
-const LOCKS_SHOWN: usize = 5;
+/// So many locks are shown.
+const LOCKS_SHOWN: usize = 12;
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// The command's options.
 #[derive(clap::Args)]
@@ -88,14 +89,19 @@ fn watch(store: &Store, names: &Names, args: &Args, is_over: impl Fn() -> bool) 
     let mut before = (Instant::now(), store.stats());
     loop {
         let until = before.0 + Duration::from_secs(1);
+        // Most locks live for less than a millisecond: the fullest of many looks is shown.
+        let mut locks: Vec<LockInfo> = Vec::new();
         while Instant::now() < until {
             if is_over() {
                 return Ok(());
             }
-            std::thread::sleep(Duration::from_millis(20));
+            let seen: Vec<LockInfo> = store.locks()?.take(LOCKS_SHOWN).collect::<percolite::Result<_>>()?;
+            if seen.len() > locks.len() {
+                locks = seen;
+            }
+            std::thread::sleep(LOOK_EVERY);
         }
         let now = (Instant::now(), store.stats());
-        let locks: Vec<LockInfo> = store.locks()?.take(LOCKS_SHOWN * 2).collect::<percolite::Result<_>>()?;
         let rates = Rates::between(&before.1, &now.1, now.0 - before.0);
         if args.json {
             say(rates.json(&now.1, locks.len()))?;
@@ -104,7 +110,7 @@ fn watch(store: &Store, names: &Names, args: &Args, is_over: impl Fn() -> bool) 
                 say("\x1b[H\x1b[2J")?;
             }
             say(rates.table(&now.1))?;
-            say(if locks.is_empty() { "no locks at this moment".to_owned() } else { table::locks(&locks, names) })?;
+            say(if locks.is_empty() { "no locks were met".to_owned() } else { table::locks(&locks, names) })?;
         }
         before = now;
     }
@@ -171,7 +177,7 @@ impl Rates {
             "commits_per_sync": self.commits_per_sync(),
             "rolled_per_second": self.rolled,
             "live_views": now.live_views,
-            "locks_seen": locks,
+            "locks_met": locks,
             "visible_ts": now.visible_ts.to_string(),
             "durable_ts": now.durable_ts.to_string(),
         })

@@ -39,6 +39,13 @@ const HOT_ACCOUNTS: u32 = 10;
 
 /// The demo's options.
 #[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  percolite demo                          with Debian's package list, or what else there is
+  percolite demo --input people.jsonl     with data of your own
+  percolite demo --dir bank               keeps the store, to be looked at with the other commands
+
+The exit code is 0 only if everything was seen that should be.")]
 pub struct Args {
     /// Load this file, or - for standard input: JSON lines, tab-separated values with a header, or a Debian package list
     #[arg(long, value_name = "FILE")]

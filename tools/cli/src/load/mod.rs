@@ -27,6 +27,7 @@ use crate::progress::Progress;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// The command's options.
+#[expect(clippy::struct_excessive_bools, reason = "each is an option")]
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -172,7 +173,7 @@ fn report(args: &Args, loaded: &Loaded, took: Duration, end: End) -> Result<()> 
     }
     let (rows, left_out) = (count(loaded.rows, "row"), count(loaded.left_out, "record"));
     let is_in = format!(
-        "{rows} of the input in the keyspace {:?}, nothing behind them; to go on: --skip {}",
+        "in the keyspace {:?} now: {rows} of the input, and nothing behind; to go on: --skip {}",
         args.keyspace, loaded.records
     );
     match end {

@@ -231,6 +231,8 @@ fn editor(store: &Store, no_history: bool) -> Result<Reedline> {
     let editor = Reedline::create()
         .with_completer(Box::new(Words::new(store.clone())))
         .with_menu(ReedlineMenu::EngineCompleter(Box::new(menu)))
+        .with_quick_completions(true)
+        .with_partial_completions(true)
         .with_edit_mode(Box::new(Emacs::new(keys)))
         .with_ansi_colors(std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty()));
     let Some(path) = history_file().filter(|_| !no_history) else { return Ok(editor) };
