@@ -102,18 +102,16 @@ pub fn restore(args: &RestoreArgs) -> Result<()> {
         (Box::new(file), length)
     };
     let store = args.store.write(true)?;
+    if !args.replace && !store.keyspaces()?.is_empty() {
+        let what = "is not empty: restore into a new folder, or say --replace";
+        return Err(Code::Failed.error(format!("{} {what}", args.store.folder.display())));
+    }
     let progress = Progress::new(length);
     let from = BufReader::with_capacity(1 << 20, Ending { stream, interrupt: interrupt.clone() });
     let existing = if args.replace { Existing::Replace } else { Existing::Refuse };
     let restored = store.restore(from, existing, |so_far| progress.at(so_far.bytes, count(so_far.rows, "row")));
-    let restored = restored.map_err(|why| match interrupted(&interrupt, "nothing was restored") {
-        Some(told) => told,
-        None if why.to_string().contains("not empty") => Code::Failed.error(format!(
-            "{} is not empty: restore into a new folder, or say --replace",
-            args.store.folder.display()
-        )),
-        None => why.into(),
-    })?;
+    let restored =
+        restored.map_err(|why| interrupted(&interrupt, "nothing was restored").unwrap_or_else(|| why.into()))?;
     store.close()?;
     drop(progress);
     report("restored", &restored, args.json)
