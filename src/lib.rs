@@ -99,8 +99,9 @@ pub use owner::OwnerId;
 pub use protocol::CommitPoint;
 pub use row::{KeyspaceId, RowKey};
 pub use store::{
-    Builder, Commit, Durability, KEY_MAX_BYTES, KEYSPACE_NAME_MAX_BYTES, KeyRange, Keyspace, LockInfo, Locks, Options,
-    RetryLimits, Savepoint, Scan, Snapshot, Stats, Store, Txn, TxnOptions, TxnStatus, VALUE_MAX_BYTES,
+    Builder, Commit, Dumped, Durability, Existing, KEY_MAX_BYTES, KEYSPACE_NAME_MAX_BYTES, KeyRange, Keyspace,
+    LockInfo, Locks, Options, Problem, RetryLimits, Savepoint, Scan, Snapshot, Stats, Store, Txn, TxnOptions,
+    TxnStatus, VALUE_MAX_BYTES, Verified,
 };
 pub use timestamp::Timestamp;
 pub use typed::{KeyPrefix, Reader, TypedKeyspace, TypedScan};

@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use super::{CommitRequest, Coordinator, refused};
 use crate::counters::Counters;
-use crate::engine::{Engine, EngineError, Group, Outcome, Page, View};
+use crate::engine::storage::Column;
+use crate::engine::{Engine, EngineError, Group, Outcome, Page, RowRange, View, Visit};
 use crate::error::{Conflict, ErrorKind, Result};
 use crate::oracle::Oracle;
 use crate::owner::OwnerIds;
@@ -115,6 +116,10 @@ impl View for PatientView {
 
     fn locks(&self, page: &Page<'_>) -> Result<Vec<(RowKey, Lock)>, EngineError> {
         ask(&*self.runtime, || self.view.locks(page))
+    }
+
+    fn cells(&self, column: Column, range: &RowRange, visit: Visit<'_>) -> Result<(), EngineError> {
+        self.view.cells(column, range, visit)
     }
 }
 
@@ -392,6 +397,10 @@ impl Coordinator for Shared {
             // A pending owner was pushed above this reader, so it will commit later than the view or not at all.
             _ => Ok(None),
         }
+    }
+
+    fn is_orphan(&self, _start_ts: Timestamp) -> bool {
+        false
     }
 
     fn trace(&self, primary: &RowKey, txn: TxnId) -> Result<Option<CommitPoint>> {

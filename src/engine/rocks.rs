@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use rocksdb::checkpoint::Checkpoint;
 use rocksdb::properties::{BACKGROUND_ERRORS, CURRENT_SUPER_VERSION_NUMBER};
 use rocksdb::{
     BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType, DBRawIterator, Options,
@@ -17,7 +18,7 @@ use rocksdb::{
 };
 use self_cell::self_cell;
 
-use super::folder::{Claim, claim, finish};
+use super::folder::{Claim, claim, examine, finish, mark_copy};
 use super::local::LocalEngine;
 use super::stall::{Background, Stall};
 use super::storage::{Batch, Column, Reader, Storage};
@@ -114,13 +115,31 @@ impl RocksStorage {
         // Where there is a store, what is missing of it is lost, and not to be made up for by something empty.
         options.create_if_missing(is_new);
         options.create_missing_column_families(is_new);
-        let table = table_options(memory);
-        let descriptors = Column::ALL.map(|column| {
-            let mut options = options.clone();
-            options.set_block_based_table_factory(&table);
-            ColumnFamilyDescriptor::new(name(column), options)
-        });
-        let db = DB::open_cf_descriptors(&options, path, descriptors).map_err(|why| opening(path, is_new, why))?;
+        let db = DB::open_cf_descriptors(&options, path, descriptors(&options, memory))
+            .map_err(|why| opening(path, is_new, why))?;
+        let storage = Self::of(db, marker)?;
+        if is_new {
+            crash_point!(CreateBefore);
+            finish(path, &storage.database.borrow_owner().marker)
+                .map_err(|why| EngineError::Open(format!("cannot create a store in {}: {why}", path.display())))?;
+        }
+        crash_point!(CreateDone);
+        Ok(storage)
+    }
+
+    /// Opens the store in `path` to look at it: nothing in the folder is changed, and writing fails. What RocksDB has only in
+    /// its log is read into memory.
+    pub fn open_read_only(path: &Path, memory: RocksMemory) -> Result<Self, EngineError> {
+        let marker = examine(path)?;
+        let options = options(memory)?;
+        // A log whose content is not in the tables yet is how every store is left; it is no reason to refuse.
+        let refuse_logs = false;
+        let db = DB::open_cf_descriptors_read_only(&options, path, descriptors(&options, memory), refuse_logs)
+            .map_err(|why| opening(path, false, why))?;
+        Self::of(db, marker)
+    }
+
+    fn of(db: DB, marker: File) -> Result<Self, EngineError> {
         let database = Database::try_new(Opened { db, marker }, |Opened { db, .. }| {
             let find = |column| {
                 let missing = || EngineError::Corruption(format!("column family {:?} is missing", name(column)));
@@ -134,12 +153,6 @@ impl RocksStorage {
                 history: find(Column::History)?,
             })
         })?;
-        if is_new {
-            crash_point!(CreateBefore);
-            finish(path, &database.borrow_owner().marker)
-                .map_err(|why| EngineError::Open(format!("cannot create a store in {}: {why}", path.display())))?;
-        }
-        crash_point!(CreateDone);
         let mut write_options = WriteOptions::default();
         write_options.set_no_slowdown(true);
         Ok(Self { database: Arc::new(database), write_options, writing: Mutex::new(()) })
@@ -155,6 +168,15 @@ impl RocksStorage {
             Ok(Background { errors: known(db.property_int_value(BACKGROUND_ERRORS))?, done })
         })
     }
+}
+
+fn descriptors(options: &Options, memory: RocksMemory) -> [ColumnFamilyDescriptor; Column::ALL.len()] {
+    let table = table_options(memory);
+    Column::ALL.map(|column| {
+        let mut options = options.clone();
+        options.set_block_based_table_factory(&table);
+        ColumnFamilyDescriptor::new(name(column), options)
+    })
 }
 
 /// RocksDB's options, and why they are not the default ones.
@@ -357,6 +379,22 @@ impl Storage for RocksStorage {
 
     fn sync(&self) -> Result<(), EngineError> {
         self.database.borrow_owner().db.flush_wal(true).map_err(failed)
+    }
+
+    /// RocksDB flushes, links the tables, which never change, and copies the rest. The marker comes last, so that a copy that
+    /// was cut short is no store.
+    fn checkpoint(&self, folder: &Path) -> Result<(), EngineError> {
+        let cannot =
+            |why: String| EngineError::Open(format!("cannot make a checkpoint in {}: {why}", folder.display()));
+        if folder.symlink_metadata().is_ok() {
+            return Err(cannot("it is there already, and a checkpoint needs a folder of its own".into()));
+        }
+        if let Some(above) = folder.parent() {
+            std::fs::create_dir_all(above).map_err(|why| cannot(why.to_string()))?;
+        }
+        let copying = Checkpoint::new(&self.database.borrow_owner().db);
+        copying.and_then(|copying| copying.create_checkpoint(folder)).map_err(|why| cannot(why.to_string()))?;
+        mark_copy(folder).map_err(|why| cannot(why.to_string()))
     }
 }
 

@@ -50,14 +50,11 @@ use self::live::LiveViews;
 use self::turns::Unlocked;
 use crate::engine::{Engine, Page, RowRange};
 use crate::error::{Error, ErrorKind, Result};
-use crate::oracle::LeasedOracle;
+use crate::oracle::{JUMP_MAX_MS, LEASE, LeasedOracle, read_high_water};
 use crate::row::RowKey;
 use crate::runtime::{Joined, Runtime};
 use crate::timestamp::Timestamp;
 use crate::view::PinnedView;
-
-/// The name of the oracle's high-water mark in the store's bookkeeping.
-const LEASE: &str = "oracle";
 
 /// See the [module](self).
 pub struct Pipeline {
@@ -85,10 +82,7 @@ pub struct Pipeline {
 impl Pipeline {
     /// Takes charge of an engine.
     pub fn open(engine: Arc<dyn Engine>, runtime: Arc<dyn Runtime>, conflict_slots: usize) -> Result<Arc<Self>> {
-        let high_water = match engine.meta(LEASE)? {
-            Some(bytes) => read_timestamp(&bytes)?,
-            None => Timestamp::ZERO,
-        };
+        let high_water = read_high_water(&*engine)?;
         let high_water = if mutated!(TimestampsReused) { Timestamp::ZERO } else { high_water };
         let oracle = LeasedOracle::new(high_water);
         crash_point!(OpenBefore);
@@ -175,6 +169,16 @@ impl Pipeline {
             }
             self.renew_lease()?;
         }
+    }
+
+    /// Sees to it that every timestamp from here on is greater than `ts`, which comes from another store.
+    pub fn advance_past(&self, ts: Timestamp) -> Result<()> {
+        // A lease must still fit in above it, and the life of the store.
+        if Timestamp::from_millis(ts.millis().saturating_add(JUMP_MAX_MS)) == Timestamp::MAX {
+            return Err(out_of_timestamps());
+        }
+        self.oracle.advance_past(ts);
+        self.timestamp().map(drop)
     }
 
     /// The newest view: everything that is visible.
@@ -331,11 +335,4 @@ impl Pipeline {
 
 fn out_of_timestamps() -> Error {
     ErrorKind::Corruption("the oracle's high-water mark leaves no timestamps".into()).into()
-}
-
-fn read_timestamp(bytes: &[u8]) -> Result<Timestamp> {
-    let number = bytes.try_into().map(u64::from_be_bytes);
-    number
-        .map(Timestamp::from_u64)
-        .map_err(|_| ErrorKind::Corruption("the oracle's high-water mark is damaged".into()).into())
 }

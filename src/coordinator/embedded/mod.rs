@@ -136,6 +136,10 @@ impl Coordinator for Embedded {
         })
     }
 
+    fn is_orphan(&self, start_ts: Timestamp) -> bool {
+        self.pipeline.is_orphan(start_ts)
+    }
+
     fn trace(&self, primary: &RowKey, txn: TxnId) -> Result<Option<CommitPoint>> {
         Ok(trace(&self.pipeline.engine().row(primary, txn.start_ts)?, txn))
     }
