@@ -4,7 +4,7 @@
 //! are stored as one and the distance to the other, which saves about six bytes a version. The golden bytes in the
 //! tests are frozen: a change here that alters them needs a new version byte, and the old one must stay readable.
 
-use bincode::config::{Configuration, standard};
+use bincode::config::{Configuration, Limit, LittleEndian, Varint, standard};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +14,9 @@ use crate::timestamp::Timestamp;
 
 const VERSION: u8 = 1;
 const CONFIG: Configuration = standard();
+/// Bounds what a wrong length can make a string allocate before its bytes turn out to be missing; without it bincode panics.
+/// No value of 32 MiB, the longest, claims more than 16 times that, which one of nothing but small `u128`s does.
+const READ_CONFIG: Configuration<LittleEndian, Varint, Limit<{ 512 << 20 }>> = standard().with_limit();
 
 /// Why bytes are not a record.
 #[derive(Debug, thiserror::Error)]
@@ -24,6 +27,9 @@ pub enum CodecError {
     /// The bytes do not decode, or some are left over.
     #[error("record of {0} bytes does not decode: {1}")]
     Malformed(usize, String),
+    /// The value cannot be expressed as bytes, or its own serialization refuses.
+    #[error("it does not serialize: {0}")]
+    Unwritable(String),
 }
 
 /// Something that a column holds.
@@ -177,11 +183,16 @@ impl Record for History {
 
 /// Encodes anything else that the store keeps (its catalog).
 pub fn write<T: Serialize>(record: &T, bytes: &mut Vec<u8>) {
+    // Writing to memory cannot fail, and no record holds what bincode cannot express.
+    let written = try_write(record, bytes);
+    debug_assert!(written.is_ok());
+}
+
+/// Encodes what a user's type serializes as, which may refuse.
+pub fn try_write<T: Serialize>(record: &T, bytes: &mut Vec<u8>) -> Result<(), CodecError> {
     bytes.push(VERSION);
     let mut tail = Tail(bytes);
-    // Writing to memory cannot fail, and no record holds what bincode cannot express.
-    let written = bincode::serde::encode_into_writer(record, &mut tail, CONFIG);
-    debug_assert!(written.is_ok());
+    bincode::serde::encode_into_writer(record, &mut tail, CONFIG).map_err(|why| CodecError::Unwritable(why.to_string()))
 }
 
 /// The inverse of [`write()`].
@@ -192,7 +203,7 @@ pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
         return Err(CodecError::Version(*version));
     }
     let (record, used) =
-        bincode::serde::borrow_decode_from_slice(body, CONFIG).map_err(|why| malformed(why.to_string()))?;
+        bincode::serde::borrow_decode_from_slice(body, READ_CONFIG).map_err(|why| malformed(why.to_string()))?;
     if used != body.len() {
         return Err(malformed(format!("{} bytes are left over", body.len() - used)));
     }
@@ -279,6 +290,28 @@ mod tests {
         for (index, (bytes, expected)) in golden.iter().enumerate() {
             assert_eq!(hex(bytes), *expected, "record {index}");
         }
+    }
+
+    #[test]
+    fn a_length_beyond_the_bytes_is_refused_without_allocating_for_it() {
+        for length in [b"\xfc\xff\xff\xff\xff".as_slice(), b"\xfd\xff\xff\xff\xff\xff\xff\xff\xff", b"\xfb\xff\xff"] {
+            let bytes = [&[VERSION], length].concat();
+            assert!(read::<String>(&bytes).is_err());
+            assert!(read::<Vec<u64>>(&bytes).is_err());
+            assert!(read::<Vec<String>>(&bytes).is_err());
+            assert!(read::<Bytes>(&bytes).is_err());
+        }
+    }
+
+    #[test]
+    fn a_value_of_nothing_but_small_numbers_stays_below_the_limit_of_what_is_read() {
+        let numbers = vec![1_u128; 2 << 20];
+        let mut bytes = Vec::new();
+        try_write(&numbers, &mut bytes).unwrap();
+        assert_eq!(read::<Vec<u128>>(&bytes).unwrap(), numbers);
+        // Sixteen times as many would be the longest value: a limit that is reached later than by length.
+        assert!(bytes.len() * 16 >= 32 << 20);
+        assert!(size_of_val(numbers.as_slice()) * 16 <= 512 << 20);
     }
 
     #[test]

@@ -139,6 +139,7 @@ impl From<EngineError> for Error {
             EngineError::Corruption(_) => ErrorKind::Corruption(text),
             EngineError::NotAStore(_) => ErrorKind::NotAStore(text),
             EngineError::Busy(_) => ErrorKind::Busy(text),
+            EngineError::Unsupported(_) => ErrorKind::InvalidArgument(text),
         };
         Self { kind }
     }

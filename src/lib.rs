@@ -45,6 +45,7 @@
 //!
 //! | layer | where | what |
 //! |---|---|---|
+//! | beside it | `asynchronous`, `typed` | `AsyncStore` (feature `tokio`), [`TypedKeyspace`] |
 //! | public API | `store` | [`Store`], [`Keyspace`], [`Txn`], [`Snapshot`], [`Store::transact`] |
 //! | coordination | `coordinator`, `pipeline` | in which order steps run, and who waits for what |
 //! | protocol | [`protocol`] | Percolator's steps as plain functions over one row |
@@ -56,6 +57,8 @@
 //! # Features
 //!
 //! `rocks` (default): the durable engine. Without it the crate needs no C++ compiler and offers memory only.
+//!
+//! `tokio`: `AsyncStore`, the same store for asynchronous code. Without it nothing here needs a runtime.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
@@ -68,6 +71,8 @@ pub mod crashtest;
 #[path = "no_crashtest.rs"]
 mod crashtest;
 
+#[cfg(feature = "tokio")]
+mod asynchronous;
 pub mod codec;
 mod coordinator;
 mod counters;
@@ -82,8 +87,11 @@ pub mod row;
 pub mod runtime;
 mod store;
 pub mod timestamp;
+mod typed;
 mod view;
 
+#[cfg(feature = "tokio")]
+pub use asynchronous::{AsyncScan, AsyncSnapshot, AsyncStore};
 pub use coordinator::CommitProtocol;
 pub use coordinator::shared::{Commons, LockWaiter, Pause};
 pub use error::{Conflict, ConflictReason, Error, ErrorKind, Result};
@@ -91,7 +99,9 @@ pub use owner::OwnerId;
 pub use protocol::CommitPoint;
 pub use row::{KeyspaceId, RowKey};
 pub use store::{
-    Builder, Commit, Durability, KEY_MAX_BYTES, KEYSPACE_NAME_MAX_BYTES, KeyRange, Keyspace, LockInfo, Locks, Options,
-    RetryLimits, Savepoint, Scan, Snapshot, Stats, Store, Txn, TxnOptions, TxnStatus, VALUE_MAX_BYTES,
+    Builder, Commit, Dumped, Durability, Existing, KEY_MAX_BYTES, KEYSPACE_NAME_MAX_BYTES, KeyRange, Keyspace,
+    LockInfo, Locks, Options, Problem, RetryLimits, Savepoint, Scan, Snapshot, Stats, Store, Txn, TxnOptions,
+    TxnStatus, VALUE_MAX_BYTES, Verified,
 };
 pub use timestamp::Timestamp;
+pub use typed::{KeyPrefix, Reader, TypedKeyspace, TypedScan};

@@ -14,7 +14,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::engine::EngineError;
+use crate::engine::{Engine, EngineError};
 use crate::runtime::Runtime;
 use crate::timestamp::Timestamp;
 
@@ -25,8 +25,19 @@ pub const LEASE_MS: u64 = 3_000;
 /// How far a lease may advance at one extension, in milliseconds.
 pub const JUMP_MAX_MS: u64 = 24 * 3_600_000;
 
+/// The name of the oracle's high-water mark in the store's bookkeeping.
+pub(crate) const LEASE: &str = "oracle";
+
 /// Stands for the newest timestamp once no more is to follow: it has no next one.
 const CLOSED: Timestamp = Timestamp::MAX;
+
+/// The high-water mark that an engine keeps: no timestamp above it was handed out.
+pub(crate) fn read_high_water(engine: &dyn Engine) -> Result<Timestamp, EngineError> {
+    let Some(bytes) = engine.meta(LEASE)? else { return Ok(Timestamp::ZERO) };
+    let number = bytes.try_into().map(u64::from_be_bytes);
+    let damaged = |_| EngineError::Corruption("the oracle's high-water mark is damaged".into());
+    number.map(Timestamp::from_u64).map_err(damaged)
+}
 
 /// An oracle that several clients share.
 ///
@@ -100,6 +111,12 @@ impl LeasedOracle {
     /// Allows timestamps up to `high_water`, which must be durable.
     pub fn extend(&self, high_water: Timestamp) {
         self.lease_end.fetch_max(high_water.to_u64(), Ordering::AcqRel);
+    }
+
+    /// Hands out nothing at or below `ts` from here on. What it then hands out waits for a lease that reaches so far.
+    pub fn advance_past(&self, ts: Timestamp) {
+        // One that was closed stays so: nothing is newer than what it stands at.
+        self.last.fetch_max(ts.to_u64(), Ordering::AcqRel);
     }
 
     /// Hands out nothing from here on; the answer is the newest timestamp handed out.
@@ -218,6 +235,19 @@ mod tests {
         assert_eq!(oracle.next_lease(NOON + HOUR), lease);
         oracle.extend(Timestamp::MAX);
         assert_eq!(oracle.next(NOON + HOUR), None);
+    }
+
+    #[test]
+    fn an_oracle_that_is_to_pass_a_timestamp_waits_for_a_lease_beyond_it() {
+        let (oracle, lease) = opened(Timestamp::ZERO, NOON);
+        let foreign = Timestamp::from_millis(NOON + 400 * JUMP_MAX_MS);
+        oracle.advance_past(foreign);
+        assert_eq!(oracle.next(NOON), None);
+        assert!(oracle.needs_extension(NOON) && oracle.next_lease(NOON) > foreign);
+        oracle.extend(oracle.next_lease(NOON));
+        assert!(oracle.next(NOON).unwrap() > foreign && foreign > lease);
+        oracle.advance_past(lease);
+        assert!(oracle.next(NOON).unwrap() > foreign);
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::pedantic, missing_docs)]
 
+#[path = "promises/backup.rs"]
+mod backup;
 #[path = "promises/closing.rs"]
 mod closing;
 #[path = "promises/dropping.rs"]
@@ -11,5 +13,13 @@ mod errors;
 #[path = "promises/opening.rs"]
 #[cfg(feature = "rocks")]
 mod opening;
+#[path = "support/orphans.rs"]
+#[cfg(feature = "rocks")]
+mod orphans;
+#[path = "promises/read_only.rs"]
+#[cfg(feature = "rocks")]
+mod read_only;
+#[path = "promises/verifying.rs"]
+mod verifying;
 #[path = "promises/waiting.rs"]
 mod waiting;

@@ -1,17 +1,19 @@
 //! Who runs the protocol's steps in which order, and waits for what.
 //!
-//! There are two coordinators. [`embedded`] has its engine for itself: it knows which transactions live, orders all commits
+//! There are three coordinators. [`embedded`] has its engine for itself: it knows which transactions live, orders all commits
 //! through one pipeline and never waits for a dead owner. [`shared`] is one of several clients of an engine: it knows only
-//! what the rows say, takes timestamps from a common oracle, and its requests may be late, repeated or lost.
+//! what the rows say, takes timestamps from a common oracle, and its requests may be late, repeated or lost. [`read_only`]
+//! looks at what a store was left as, and changes nothing.
 
 pub mod embedded;
+pub mod read_only;
 pub mod shared;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::error::{Conflict, ConflictReason, Error, ErrorKind, Result};
-use crate::pipeline::{Held, Life, Turn};
+use crate::pipeline::{Entrance, Held, Life};
 use crate::protocol::{CommitPoint, Refusal};
 use crate::row::{Lock, Mutation, RowKey, TxnId};
 use crate::timestamp::Timestamp;
@@ -63,12 +65,14 @@ pub trait Coordinator: Send + Sync {
     /// When the transaction that holds this lock, found in `view`, was committed, if the view shows that it was.
     fn committed_in(&self, view: &PinnedView, row: &RowKey, lock: &Lock) -> Result<Option<Timestamp>>;
 
+    /// Whether the owner of a lock is known to be gone, by the transaction's `start_ts`.
+    fn is_orphan(&self, start_ts: Timestamp) -> bool;
+
     /// What the primary says of the transaction, if anything; changes nothing.
     fn trace(&self, primary: &RowKey, txn: TxnId) -> Result<Option<CommitPoint>>;
 
-    /// Waits, within bounds, until another attempt at these rows is worth making after this conflict; what it answers is
-    /// held meanwhile.
-    fn wait_turn(&self, rows: &[RowKey], conflict: &Conflict, attempt: u32) -> Vec<Turn>;
+    /// Notes what to wait for, within bounds, until another attempt at these rows is worth making after this conflict.
+    fn line_up(&self, entrance: &mut Entrance, rows: &[RowKey], conflict: &Conflict, attempt: u32);
 }
 
 /// What the caller hears of a refusal that stands.

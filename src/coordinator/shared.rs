@@ -13,11 +13,12 @@ use std::time::Duration;
 
 use super::{CommitRequest, Coordinator, refused};
 use crate::counters::Counters;
-use crate::engine::{Engine, EngineError, Group, Outcome, Page, View};
+use crate::engine::storage::Column;
+use crate::engine::{Engine, EngineError, Group, Outcome, Page, RowRange, View, Visit};
 use crate::error::{Conflict, ErrorKind, Result};
 use crate::oracle::Oracle;
 use crate::owner::OwnerIds;
-use crate::pipeline::Turn;
+use crate::pipeline::Entrance;
 use crate::protocol::{
     Asker, CheckStatus, Commit, CommitPoint, Heartbeat, Prewrite, Prewritten, Refusal, Resolve, RollBack, Step,
     check_status, commit_at_or_above, heartbeat, prewrite, resolve, roll_back, trace,
@@ -115,6 +116,10 @@ impl View for PatientView {
 
     fn locks(&self, page: &Page<'_>) -> Result<Vec<(RowKey, Lock)>, EngineError> {
         ask(&*self.runtime, || self.view.locks(page))
+    }
+
+    fn cells(&self, column: Column, range: &RowRange, visit: Visit<'_>) -> Result<(), EngineError> {
+        self.view.cells(column, range, visit)
     }
 }
 
@@ -394,14 +399,18 @@ impl Coordinator for Shared {
         }
     }
 
+    fn is_orphan(&self, _start_ts: Timestamp) -> bool {
+        false
+    }
+
     fn trace(&self, primary: &RowKey, txn: TxnId) -> Result<Option<CommitPoint>> {
         Ok(trace(&self.ask(|| self.engine().row(primary, txn.start_ts))?, txn))
     }
 
-    fn wait_turn(&self, _rows: &[RowKey], conflict: &Conflict, attempt: u32) -> Vec<Turn> {
+    fn line_up(&self, entrance: &mut Entrance, _rows: &[RowKey], conflict: &Conflict, attempt: u32) {
         let base = PAUSE.saturating_mul(1 << attempt.min(8)).min(BACKOFF_MAX);
         let jitter = u32::try_from(self.runtime.random() % 1000).unwrap_or(0);
-        self.commons.waiter.wait(&conflict.row, base.saturating_mul(jitter) / 1000);
-        Vec::new()
+        let (waiter, row) = (Arc::clone(&self.commons.waiter), conflict.row.clone());
+        entrance.pause(Box::new(move || waiter.wait(&row, base.saturating_mul(jitter) / 1000)));
     }
 }

@@ -18,6 +18,9 @@ use super::EngineError;
 const FORMAT: u32 = 1;
 const MARKER: &str = "PERCOLITE";
 const UNFINISHED: &str = "PERCOLITE.new";
+/// What the marker of a copy is called until all of it is there. A folder with this name alone is neither a store nor taken for
+/// one that is being created.
+const COPYING: &str = "PERCOLITE.copy";
 const MARKER_TEXT: &str = "percolite store, format ";
 /// The file by which RocksDB finds everything else.
 const CURRENT: &str = "CURRENT";
@@ -34,7 +37,6 @@ pub struct Claim {
 pub fn claim(path: &Path) -> Result<Claim, EngineError> {
     fs::create_dir_all(path).map_err(|why| not_a_folder(path).unwrap_or_else(|| cannot("create", path, &why)))?;
     let (marker, unfinished) = (path.join(MARKER), path.join(UNFINISHED));
-    let exists = |file: &Path| file.try_exists().map_err(|why| cannot("look for", file, &why));
     loop {
         let is_new = !exists(&marker)?;
         if is_new && !is_empty(path)? && !exists(&unfinished)? {
@@ -43,10 +45,7 @@ pub fn claim(path: &Path) -> Result<Claim, EngineError> {
             if exists(&marker)? {
                 continue;
             }
-            return Err(EngineError::NotAStore(format!(
-                "{} is not empty and has no file {MARKER}: it is not a percolite store",
-                path.display()
-            )));
+            return Err(no_marker(path));
         }
         let name = if is_new { &unfinished } else { &marker };
         let opened = OpenOptions::new().read(true).write(true).create(is_new).truncate(false).open(name);
@@ -64,10 +63,7 @@ pub fn claim(path: &Path) -> Result<Claim, EngineError> {
         }
         if !is_new {
             check_format(path, &marker, &file)?;
-            if !exists(&path.join(CURRENT))? {
-                let what = "the marker of a store, but its database is gone";
-                return Err(EngineError::Corruption(format!("{} has {what}", path.display())));
-            }
+            check_database(path)?;
             return Ok(Claim { marker: file, is_new });
         }
         // Another process may have finished the store between the look and the lock.
@@ -80,12 +76,55 @@ pub fn claim(path: &Path) -> Result<Claim, EngineError> {
     }
 }
 
+/// Makes sure that the folder is a store of this format, and sees to it that nobody opens it for writing as long as the answer
+/// lives. Changes nothing. Others may look at it, too.
+pub fn examine(path: &Path) -> Result<File, EngineError> {
+    let marker = path.join(MARKER);
+    let file = match File::open(&marker) {
+        Ok(file) => file,
+        Err(why) if why.kind() == ErrorKind::NotFound || why.kind() == ErrorKind::NotADirectory => {
+            let other = not_a_folder(path).map(|why| EngineError::NotAStore(why.to_string()));
+            let what = other.unwrap_or_else(|| match path.try_exists() {
+                Ok(true) if path.join(UNFINISHED).exists() => {
+                    EngineError::NotAStore(format!("the store in {} was never finished: it is empty", path.display()))
+                }
+                Ok(true) => no_marker(path),
+                _ => EngineError::NotAStore(format!("there is no folder {}", path.display())),
+            });
+            return Err(what);
+        }
+        Err(why) => return Err(cannot("open", &marker, &why)),
+    };
+    match file.try_lock_shared() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            return Err(EngineError::Busy(format!(
+                "{} is open for writing in this or another process, and can be looked at when that has closed it",
+                path.display()
+            )));
+        }
+        Err(TryLockError::Error(why)) => return Err(cannot("lock", &marker, &why)),
+    }
+    check_format(path, &marker, &file)?;
+    check_database(path)?;
+    Ok(file)
+}
+
 /// The store is there from here on: the marker appears whole or not at all, and after everything else.
-pub fn finish(path: &Path, mut marker: &File) -> io::Result<()> {
+pub fn finish(path: &Path, marker: &File) -> io::Result<()> {
+    mark(path, marker, UNFINISHED)
+}
+
+/// Makes a store of a folder that a copy of a database was put into.
+pub fn mark_copy(path: &Path) -> io::Result<()> {
+    mark(path, &File::create(path.join(COPYING))?, COPYING)
+}
+
+fn mark(path: &Path, mut marker: &File, name: &str) -> io::Result<()> {
     marker.set_len(0)?;
     marker.write_all(format!("{MARKER_TEXT}{FORMAT}\n").as_bytes())?;
     marker.sync_all()?;
-    fs::rename(path.join(UNFINISHED), path.join(MARKER))?;
+    fs::rename(path.join(name), path.join(MARKER))?;
     let sync = |folder: &Path| File::open(folder)?.sync_all();
     sync(path)?;
     sync_above(&path.canonicalize()?, sync)
@@ -105,6 +144,24 @@ fn sync_above(path: &Path, sync: impl Fn(&Path) -> io::Result<()>) -> io::Result
 /// What may not be read, or is of a sort that cannot be synced, was not made for this store.
 fn is_out_of_reach(why: ErrorKind) -> bool {
     matches!(why, ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem | ErrorKind::InvalidInput)
+}
+
+fn exists(file: &Path) -> Result<bool, EngineError> {
+    file.try_exists().map_err(|why| cannot("look for", file, &why))
+}
+
+fn check_database(path: &Path) -> Result<(), EngineError> {
+    if exists(&path.join(CURRENT))? {
+        return Ok(());
+    }
+    Err(EngineError::Corruption(format!("{} has the marker of a store, but its database is gone", path.display())))
+}
+
+fn no_marker(path: &Path) -> EngineError {
+    let what = format!("is not empty and has no file {MARKER}: it is not a percolite store");
+    let what =
+        if is_empty(path).unwrap_or_default() { "is an empty folder, not a percolite store".into() } else { what };
+    EngineError::NotAStore(format!("{} {what}", path.display()))
 }
 
 fn check_format(path: &Path, marker: &Path, mut file: &File) -> Result<(), EngineError> {

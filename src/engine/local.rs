@@ -7,17 +7,20 @@
 
 use std::collections::HashSet;
 use std::ops::Bound;
+use std::path::Path;
 use std::sync::Arc;
 
 use super::storage::{Batch, Column, Reader, Storage};
-use super::{Capabilities, Engine, EngineError, Group, Outcome, Page, RowRange, View};
+use super::{Capabilities, Engine, EngineError, Group, Outcome, Page, RowRange, View, Visit};
 use crate::codec::{CodecError, History, Record};
 use crate::keys::{after_prefix, data_key, history_key, keyspace_bounds, split_history_key};
 use crate::row::{Edit, KeyspaceId, Lock, Row, RowChange, RowKey, Status, WriteRecord};
 use crate::timestamp::Timestamp;
 
-const SAFE_POINT: &str = "safe point";
-const DELETIONS: &str = "deleted/";
+/// The name of the safe point in the bookkeeping.
+pub(crate) const SAFE_POINT: &str = "safe point";
+/// What the names of the collector's work list begin with.
+pub(crate) const DELETIONS: &str = "deleted/";
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -189,6 +192,10 @@ impl<S: Storage> Engine for LocalEngine<S> {
         }
         self.storage.write(batch)
     }
+
+    fn checkpoint(&self, folder: &Path) -> Result<(), EngineError> {
+        self.storage.checkpoint(folder)
+    }
 }
 
 struct Cells<B> {
@@ -287,6 +294,10 @@ impl<R: Reader> View for LocalView<R> {
     fn locks(&self, page: &Page<'_>) -> Result<Vec<(RowKey, Lock)>, EngineError> {
         read_page(&self.0, Column::Lock, page)
     }
+
+    fn cells(&self, column: Column, range: &RowRange, visit: Visit<'_>) -> Result<(), EngineError> {
+        self.0.scan(column, range, false, visit)
+    }
 }
 
 fn read_row(reader: &impl Reader, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
@@ -353,11 +364,13 @@ fn prefix_range(prefix: &[u8]) -> RowRange {
     RowRange { start: Bound::Included(prefix.to_vec()), end }
 }
 
-fn deletion_key(ts: Timestamp, row: &RowKey) -> Vec<u8> {
+/// Where the collector's work list has a row that was deleted at `ts`.
+pub(crate) fn deletion_key(ts: Timestamp, row: &RowKey) -> Vec<u8> {
     [DELETIONS.as_bytes(), &ts.to_u64().to_be_bytes(), row.as_bytes()].concat()
 }
 
-fn split_deletion(key: &[u8]) -> Option<(Timestamp, RowKey)> {
+/// Splits such a key; `None` when it is none.
+pub(crate) fn split_deletion(key: &[u8]) -> Option<(Timestamp, RowKey)> {
     let (ts, row) = key.strip_prefix(DELETIONS.as_bytes())?.split_first_chunk()?;
     Some((Timestamp::from_u64(u64::from_be_bytes(*ts)), RowKey::from_bytes(row)?))
 }

@@ -18,12 +18,16 @@ pub mod local;
 #[cfg(feature = "rocks")]
 pub mod rocks;
 pub mod sim;
+#[cfg(feature = "rocks")]
+mod stall;
 pub mod storage;
 pub mod unreliable;
 
 use std::ops::Bound;
+use std::path::Path;
 use std::sync::Arc;
 
+use self::storage::Column;
 use crate::row::{KeyspaceId, Lock, Row, RowChange, RowKey, Status, WriteRecord};
 use crate::timestamp::Timestamp;
 
@@ -69,6 +73,12 @@ pub trait Engine: Send + Sync {
 
     /// Removes every cell of a keyspace. In order with [`Engine::apply`], atomic for none of it.
     fn erase(&self, keyspace: KeyspaceId) -> Result<(), EngineError>;
+
+    /// Makes a copy, in a new folder, of everything applied before this call and perhaps of what is applied meanwhile: never of
+    /// one thing without all that was applied before it.
+    fn checkpoint(&self, _folder: &Path) -> Result<(), EngineError> {
+        Err(EngineError::Unsupported("make checkpoints"))
+    }
 }
 
 /// What an engine can do beyond changing one row atomically.
@@ -128,6 +138,9 @@ pub enum EngineError {
     /// The engine is in use by another process or handle.
     #[error("{0}")]
     Busy(String),
+    /// The engine is not made for this.
+    #[error("this engine cannot {0}")]
+    Unsupported(&'static str),
     /// Opening failed; nothing is known to be wrong with what is stored.
     #[error("{0}")]
     Open(String),
@@ -150,6 +163,12 @@ pub trait View: Send + Sync {
     /// Locks of a range of rows, from its start or, backwards, from its end.
     fn locks(&self, page: &Page<'_>) -> Result<Vec<(RowKey, Lock)>, EngineError>;
 
+    /// Hands the cells of a column to `visit`, in order and as they are stored, until it answers `false`. For whoever looks for
+    /// damage: nothing is decoded.
+    fn cells(&self, _column: Column, _range: &RowRange, _visit: Visit<'_>) -> Result<(), EngineError> {
+        Err(EngineError::Unsupported("show its cells"))
+    }
+
     /// A row's columns, with the status of the transaction that began at `start_ts`. The safe point belongs to the engine,
     /// not to a view, and is left at zero.
     fn row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
@@ -161,6 +180,9 @@ pub trait View: Send + Sync {
         })
     }
 }
+
+/// Sees a cell's key and value, and says whether to go on.
+pub type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> bool;
 
 /// A request for the next rows of a range.
 #[derive(Clone, Copy, Debug)]

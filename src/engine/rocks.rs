@@ -8,17 +8,19 @@ use std::fs::File;
 use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
+use rocksdb::checkpoint::Checkpoint;
+use rocksdb::properties::{BACKGROUND_ERRORS, CURRENT_SUPER_VERSION_NUMBER};
 use rocksdb::{
     BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType, DBRawIterator, Options,
     ReadOptions, Snapshot, WriteBatch, WriteOptions,
 };
 use self_cell::self_cell;
 
-use super::folder::{Claim, claim, finish};
+use super::folder::{Claim, claim, examine, finish, mark_copy};
 use super::local::LocalEngine;
+use super::stall::{Background, Stall};
 use super::storage::{Batch, Column, Reader, Storage};
 use super::{EngineError, RowRange};
 
@@ -26,11 +28,6 @@ use super::{EngineError, RowRange};
 pub type RocksEngine = LocalEngine<RocksStorage>;
 
 const BLOOM_BITS_PER_KEY: f64 = 10.0;
-
-/// How often a write is tried again while RocksDB catches up with flushing and compacting, and how long after each attempt:
-/// some five minutes in all.
-const STALL_TRIES_MAX: usize = 300_000;
-const STALL_PAUSE: Duration = Duration::from_millis(1);
 
 /// How much memory RocksDB may use, in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -118,13 +115,31 @@ impl RocksStorage {
         // Where there is a store, what is missing of it is lost, and not to be made up for by something empty.
         options.create_if_missing(is_new);
         options.create_missing_column_families(is_new);
-        let table = table_options(memory);
-        let descriptors = Column::ALL.map(|column| {
-            let mut options = options.clone();
-            options.set_block_based_table_factory(&table);
-            ColumnFamilyDescriptor::new(name(column), options)
-        });
-        let db = DB::open_cf_descriptors(&options, path, descriptors).map_err(|why| opening(path, is_new, why))?;
+        let db = DB::open_cf_descriptors(&options, path, descriptors(&options, memory))
+            .map_err(|why| opening(path, is_new, why))?;
+        let storage = Self::of(db, marker)?;
+        if is_new {
+            crash_point!(CreateBefore);
+            finish(path, &storage.database.borrow_owner().marker)
+                .map_err(|why| EngineError::Open(format!("cannot create a store in {}: {why}", path.display())))?;
+        }
+        crash_point!(CreateDone);
+        Ok(storage)
+    }
+
+    /// Opens the store in `path` to look at it: nothing in the folder is changed, and writing fails. What RocksDB has only in
+    /// its log is read into memory.
+    pub fn open_read_only(path: &Path, memory: RocksMemory) -> Result<Self, EngineError> {
+        let marker = examine(path)?;
+        let options = options(memory)?;
+        // A log whose content is not in the tables yet is how every store is left; it is no reason to refuse.
+        let refuse_logs = false;
+        let db = DB::open_cf_descriptors_read_only(&options, path, descriptors(&options, memory), refuse_logs)
+            .map_err(|why| opening(path, false, why))?;
+        Self::of(db, marker)
+    }
+
+    fn of(db: DB, marker: File) -> Result<Self, EngineError> {
         let database = Database::try_new(Opened { db, marker }, |Opened { db, .. }| {
             let find = |column| {
                 let missing = || EngineError::Corruption(format!("column family {:?} is missing", name(column)));
@@ -138,16 +153,30 @@ impl RocksStorage {
                 history: find(Column::History)?,
             })
         })?;
-        if is_new {
-            crash_point!(CreateBefore);
-            finish(path, &database.borrow_owner().marker)
-                .map_err(|why| EngineError::Open(format!("cannot create a store in {}: {why}", path.display())))?;
-        }
-        crash_point!(CreateDone);
         let mut write_options = WriteOptions::default();
         write_options.set_no_slowdown(true);
         Ok(Self { database: Arc::new(database), write_options, writing: Mutex::new(()) })
     }
+
+    fn background(&self) -> Result<Background, EngineError> {
+        let known = |number: Result<Option<u64>, _>| number.map(Option::unwrap_or_default).map_err(failed);
+        self.database.with_dependent(|Opened { db, .. }, columns| {
+            let mut done = 0;
+            for column in Column::ALL {
+                done += known(db.property_int_value_cf(columns.get(column), CURRENT_SUPER_VERSION_NUMBER))?;
+            }
+            Ok(Background { errors: known(db.property_int_value(BACKGROUND_ERRORS))?, done })
+        })
+    }
+}
+
+fn descriptors(options: &Options, memory: RocksMemory) -> [ColumnFamilyDescriptor; Column::ALL.len()] {
+    let table = table_options(memory);
+    Column::ALL.map(|column| {
+        let mut options = options.clone();
+        options.set_block_based_table_factory(&table);
+        ColumnFamilyDescriptor::new(name(column), options)
+    })
 }
 
 /// RocksDB's options, and why they are not the default ones.
@@ -329,24 +358,43 @@ impl Storage for RocksStorage {
         let db = &self.database.borrow_owner().db;
         // RocksDB takes the batch away even where it refuses it.
         let bytes = batch.batch.data().to_vec();
-        let mut refused = match db.write_opt(batch.batch, &self.write_options) {
+        let refused = match db.write_opt(batch.batch, &self.write_options) {
             Err(why) if why.kind() == rocksdb::ErrorKind::Incomplete => why,
             done => return done.map_err(failed),
         };
-        for _ in 0..STALL_TRIES_MAX {
+        let mut stall = Stall::new(self.background()?);
+        loop {
             // The time that a disk takes is real, whatever the store's runtime.
             #[allow(clippy::disallowed_methods)]
-            std::thread::sleep(STALL_PAUSE);
+            std::thread::sleep(stall.pause());
             match db.write_opt(WriteBatch::from_data(&bytes), &self.write_options) {
-                Err(why) if why.kind() == rocksdb::ErrorKind::Incomplete => refused = why,
+                Err(why) if why.kind() == rocksdb::ErrorKind::Incomplete => {}
                 done => return done.map_err(failed),
             }
+            if let Some(why) = stall.is_vain(self.background()?) {
+                return Err(EngineError::Unknown(format!("RocksDB takes no writes ({refused}): {why}")));
+            }
         }
-        Err(EngineError::Unknown(format!("RocksDB has taken no write for minutes: {refused}")))
     }
 
     fn sync(&self) -> Result<(), EngineError> {
         self.database.borrow_owner().db.flush_wal(true).map_err(failed)
+    }
+
+    /// RocksDB flushes, links the tables, which never change, and copies the rest. The marker comes last, so that a copy that
+    /// was cut short is no store.
+    fn checkpoint(&self, folder: &Path) -> Result<(), EngineError> {
+        let cannot =
+            |why: String| EngineError::Open(format!("cannot make a checkpoint in {}: {why}", folder.display()));
+        if folder.symlink_metadata().is_ok() {
+            return Err(cannot("it is there already, and a checkpoint needs a folder of its own".into()));
+        }
+        if let Some(above) = folder.parent() {
+            std::fs::create_dir_all(above).map_err(|why| cannot(why.to_string()))?;
+        }
+        let copying = Checkpoint::new(&self.database.borrow_owner().db);
+        copying.and_then(|copying| copying.create_checkpoint(folder)).map_err(|why| cannot(why.to_string()))?;
+        mark_copy(folder).map_err(|why| cannot(why.to_string()))
     }
 }
 

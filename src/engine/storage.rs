@@ -1,5 +1,7 @@
 //! An ordered map of bytes in a few columns: the least that [`local`](super::local) needs to be an engine.
 
+use std::path::Path;
+
 use parking_lot::Mutex;
 
 use super::{EngineError, RowRange};
@@ -68,4 +70,8 @@ pub trait Storage: Reader + 'static {
     fn write(&self, batch: Self::Batch<'_>) -> Result<(), EngineError>;
     /// Returns once every batch written before this call would survive a power cut.
     fn sync(&self) -> Result<(), EngineError>;
+    /// See [`Engine::checkpoint`](super::Engine::checkpoint).
+    fn checkpoint(&self, _folder: &Path) -> Result<(), EngineError> {
+        Err(EngineError::Unsupported("make checkpoints"))
+    }
 }

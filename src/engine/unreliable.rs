@@ -27,7 +27,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{Capabilities, Engine, EngineError, Group, Outcome, Page, View};
+use super::storage::Column;
+use super::{Capabilities, Engine, EngineError, Group, Outcome, Page, RowRange, View, Visit};
 use crate::row::{KeyspaceId, Lock, Row, RowKey, Status, WriteRecord};
 use crate::timestamp::Timestamp;
 
@@ -449,5 +450,9 @@ impl View for UnreliableView {
 
     fn locks(&self, page: &Page<'_>) -> Result<Vec<(RowKey, Lock)>, EngineError> {
         self.read(|view| view.locks(page))
+    }
+
+    fn cells(&self, column: Column, range: &RowRange, visit: Visit<'_>) -> Result<(), EngineError> {
+        self.read(|view| view.cells(column, range, visit))
     }
 }

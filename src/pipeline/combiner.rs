@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use super::Pipeline;
 use super::decide::{Core, Decision, Life, Refused};
+use super::entrance::Held;
 use super::reply::{News, Reply, Slot};
-use super::turns::Held;
 use crate::engine::{Group, Outcome};
 use crate::error::{Error, ErrorKind, Result};
 use crate::row::RowChange;

@@ -19,9 +19,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::Pipeline;
 use super::reply::Slot;
-use super::{LEASE, Pipeline};
 use crate::error::{Error, ErrorKind, Result};
+use crate::oracle::LEASE;
 use crate::runtime::Parker;
 use crate::timestamp::Timestamp;
 use crate::view::PinnedView;

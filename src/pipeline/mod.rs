@@ -20,6 +20,7 @@ mod combiner;
 mod conflicts;
 mod decide;
 mod durability;
+mod entrance;
 mod filter;
 mod live;
 mod reply;
@@ -28,7 +29,12 @@ mod waiter;
 
 pub use combiner::{Purpose, Settled, Submission};
 pub use decide::{Life, Refused};
-pub use turns::{Admission, Held, Turn, Turns};
+#[cfg(feature = "tokio")]
+pub use entrance::Step;
+pub use entrance::{Entrance, Held};
+pub use turns::{Admission, Turns};
+#[cfg(feature = "tokio")]
+pub use waiter::Waiter;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -45,14 +51,11 @@ use self::live::LiveViews;
 use self::turns::Unlocked;
 use crate::engine::{Engine, Page, RowRange};
 use crate::error::{Error, ErrorKind, Result};
-use crate::oracle::LeasedOracle;
+use crate::oracle::{JUMP_MAX_MS, LEASE, LeasedOracle, read_high_water};
 use crate::row::RowKey;
 use crate::runtime::{Joined, Runtime};
 use crate::timestamp::Timestamp;
 use crate::view::PinnedView;
-
-/// The name of the oracle's high-water mark in the store's bookkeeping.
-const LEASE: &str = "oracle";
 
 /// See the [module](self).
 pub struct Pipeline {
@@ -73,7 +76,7 @@ pub struct Pipeline {
     abandoned: Mutex<HashSet<Timestamp>>,
     /// Whether locks of an earlier life may be left.
     orphans: AtomicBool,
-    unlocked: Unlocked,
+    unlocked: Arc<Unlocked>,
     acknowledged: AtomicU64,
     failure: OnceLock<String>,
     syncer: Mutex<Option<Box<dyn Joined>>>,
@@ -82,10 +85,7 @@ pub struct Pipeline {
 impl Pipeline {
     /// Takes charge of an engine.
     pub fn open(engine: Arc<dyn Engine>, runtime: Arc<dyn Runtime>, conflict_slots: usize) -> Result<Arc<Self>> {
-        let high_water = match engine.meta(LEASE)? {
-            Some(bytes) => read_timestamp(&bytes)?,
-            None => Timestamp::ZERO,
-        };
+        let high_water = read_high_water(&*engine)?;
         let high_water = if mutated!(TimestampsReused) { Timestamp::ZERO } else { high_water };
         let oracle = LeasedOracle::new(high_water);
         crash_point!(OpenBefore);
@@ -119,7 +119,7 @@ impl Pipeline {
             unapplied: Mutex::default(),
             abandoned: Mutex::default(),
             orphans: AtomicBool::new(orphans),
-            unlocked: Unlocked::default(),
+            unlocked: Arc::default(),
             acknowledged: AtomicU64::new(opened_at.to_u64()),
             failure: OnceLock::new(),
             syncer: Mutex::new(None),
@@ -177,6 +177,16 @@ impl Pipeline {
             }
             self.renew_lease()?;
         }
+    }
+
+    /// Sees to it that every timestamp from here on is greater than `ts`, which comes from another store.
+    pub fn advance_past(&self, ts: Timestamp) -> Result<()> {
+        // A lease must still fit in above it, and the life of the store.
+        if Timestamp::from_millis(ts.millis().saturating_add(JUMP_MAX_MS)) == Timestamp::MAX {
+            return Err(out_of_timestamps());
+        }
+        self.oracle.advance_past(ts);
+        self.timestamp().map(drop)
     }
 
     /// The newest view: everything that is visible.
@@ -273,10 +283,11 @@ impl Pipeline {
         self.orphans.load(Ordering::Acquire)
     }
 
-    /// Returns when a row that a live transaction has locked is free, or after a bounded time.
-    pub fn wait_unlocked(&self, row: &RowKey) {
-        let is_locked = || self.engine.row(row, self.opened_at).is_ok_and(|found| found.lock.is_some());
-        self.unlocked.wait(self.runtime(), row, is_locked);
+    /// Has an attempt wait until a row that a live transaction has locked is free.
+    pub fn await_unlock(&self, entrance: &mut Entrance, row: &RowKey) {
+        let (engine, looked_at, opened_at) = (Arc::clone(&self.engine), row.clone(), self.opened_at);
+        let is_locked = move || engine.row(&looked_at, opened_at).is_ok_and(|found| found.lock.is_some());
+        entrance.await_unlock(&self.unlocked, row.clone(), Box::new(is_locked));
     }
 
     /// The oldest timestamp at which anybody reads, or will.
@@ -350,11 +361,4 @@ impl Pipeline {
 
 fn out_of_timestamps() -> Error {
     ErrorKind::Corruption("the oracle's high-water mark leaves no timestamps".into()).into()
-}
-
-fn read_timestamp(bytes: &[u8]) -> Result<Timestamp> {
-    let number = bytes.try_into().map(u64::from_be_bytes);
-    number
-        .map(Timestamp::from_u64)
-        .map_err(|_| ErrorKind::Corruption("the oracle's high-water mark is damaged".into()).into())
 }

@@ -13,34 +13,15 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use super::conflicts::hash;
 use super::waiter::Waiter;
 use crate::row::{Edit, RowChange, RowKey};
-use crate::runtime::Runtime;
 
 /// More rows than this are not worth queueing for.
 const TURN_ROWS_MAX: usize = 64;
-const TURN_WAIT_MAX: Duration = Duration::from_secs(1);
-const PERMIT_WAIT_MAX: Duration = Duration::from_secs(1);
-const UNLOCK_WAIT_MAX: Duration = Duration::from_millis(100);
-
-/// What an attempt holds until its changes are visible.
-#[derive(Default)]
-pub struct Held {
-    /// Turns end before the permit is given back.
-    _turns: Vec<Turn>,
-    _permit: Option<Permit>,
-}
-
-impl Held {
-    pub fn new(turns: Vec<Turn>, permit: Option<Permit>) -> Self {
-        Self { _turns: turns, _permit: permit }
-    }
-}
 
 /// Queues of attempts, by row.
 #[derive(Default)]
@@ -54,30 +35,31 @@ pub struct Turn {
 }
 
 impl Turns {
-    /// Waits for the rows' turns.
-    pub fn take(self: &Arc<Self>, runtime: &dyn Runtime, rows: &[RowKey]) -> Vec<Turn> {
+    #[cfg(test)]
+    pub fn is_empty(&self) -> bool {
+        self.0.lock().is_empty()
+    }
+
+    /// What to queue for, and in which order; nothing if the rows are too many.
+    pub fn order(rows: &[RowKey]) -> Vec<u64> {
         if rows.len() > TURN_ROWS_MAX {
             return Vec::new();
         }
         let mut hashes: Vec<u64> = rows.iter().map(hash).collect();
         hashes.sort_unstable();
         hashes.dedup();
-        let end = runtime.elapsed() + TURN_WAIT_MAX;
-        hashes.into_iter().map_while(|row| self.take_one(runtime, row, end)).collect()
+        hashes
     }
 
-    fn take_one(self: &Arc<Self>, runtime: &dyn Runtime, row: u64, end: Duration) -> Option<Turn> {
-        let own = Waiter::new(runtime);
-        let first = {
-            let mut queues = self.0.lock();
-            let queue = queues.entry(row).or_default();
-            queue.push_back(Arc::clone(&own));
-            queue.len() == 1
-        };
-        let turn = Turn { turns: Arc::clone(self), row, own };
-        // Dropped when the wait was in vain, which leaves the queue.
-        let left = end.saturating_sub(runtime.elapsed());
-        (first || turn.own.wait_at_most(runtime, left)).then_some(turn)
+    /// Queues; `own` is notified when the turn has come. Dropping what is answered leaves the queue.
+    pub fn queue(self: &Arc<Self>, row: u64, own: Arc<Waiter>) -> Turn {
+        let mut queues = self.0.lock();
+        let queue = queues.entry(row).or_default();
+        if queue.is_empty() {
+            own.notify_early();
+        }
+        queue.push_back(Arc::clone(&own));
+        Turn { turns: Arc::clone(self), row, own }
     }
 }
 
@@ -87,12 +69,14 @@ impl Drop for Turn {
         let Some(queue) = queues.get_mut(&self.row) else { return };
         let was_first = queue.front().is_some_and(|first| Arc::ptr_eq(first, &self.own));
         queue.retain(|waiter| !Arc::ptr_eq(waiter, &self.own));
-        match queue.front() {
-            Some(next) if was_first => next.notify(),
-            Some(_) => {}
-            None => {
-                queues.remove(&self.row);
-            }
+        let next = queue.front().filter(|_| was_first).map(Arc::clone);
+        if queue.is_empty() {
+            queues.remove(&self.row);
+        }
+        // Waking a task may drop another one, which may be in this queue too.
+        drop(queues);
+        if let Some(next) = next {
+            next.notify();
         }
     }
 }
@@ -104,24 +88,38 @@ pub struct Unlocked {
     count: AtomicUsize,
 }
 
-impl Unlocked {
-    /// Returns when the row's lock is gone, or after a bounded time. `is_locked` looks at the row.
-    pub fn wait(&self, runtime: &dyn Runtime, row: &RowKey, is_locked: impl FnOnce() -> bool) {
-        let own = Waiter::new(runtime);
-        // Counted and listed before looking, so that a lock that goes after the look is heard of.
-        self.count.fetch_add(1, Ordering::SeqCst);
-        self.waiting.lock().entry(hash(row)).or_default().push(Arc::clone(&own));
-        if is_locked() {
-            own.wait_at_most(runtime, UNLOCK_WAIT_MAX);
-        }
-        let mut waiting = self.waiting.lock();
-        if let Some(waiters) = waiting.get_mut(&hash(row)) {
-            waiters.retain(|waiter| !Arc::ptr_eq(waiter, &own));
+/// A wait for a row's lock to go; dropping it ends the wait.
+pub struct UnlockWait {
+    unlocked: Arc<Unlocked>,
+    row: u64,
+    own: Arc<Waiter>,
+}
+
+impl Drop for UnlockWait {
+    fn drop(&mut self) {
+        let mut waiting = self.unlocked.waiting.lock();
+        if let Some(waiters) = waiting.get_mut(&self.row) {
+            waiters.retain(|waiter| !Arc::ptr_eq(waiter, &self.own));
             if waiters.is_empty() {
-                waiting.remove(&hash(row));
+                waiting.remove(&self.row);
             }
         }
-        self.count.fetch_sub(1, Ordering::SeqCst);
+        self.unlocked.count.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Unlocked {
+    #[cfg(test)]
+    pub fn is_empty(&self) -> bool {
+        self.waiting.lock().is_empty() && self.count.load(Ordering::SeqCst) == 0
+    }
+
+    /// Has `own` notified when the row's lock goes. To be called before looking whether there is one, so that a lock that
+    /// goes after the look is heard of.
+    pub fn expect(self: &Arc<Self>, row: &RowKey, own: Arc<Waiter>) -> UnlockWait {
+        self.count.fetch_add(1, Ordering::SeqCst);
+        self.waiting.lock().entry(hash(row)).or_default().push(Arc::clone(&own));
+        UnlockWait { unlocked: Arc::clone(self), row: hash(row), own }
     }
 
     /// Tells who waits for rows that these changes, now applied, have unlocked.
@@ -129,11 +127,13 @@ impl Unlocked {
         if self.count.load(Ordering::SeqCst) == 0 {
             return;
         }
-        let waiting = self.waiting.lock();
-        for change in changes.iter().filter(|change| change.lock == Edit::Delete) {
-            for waiter in waiting.get(&hash(&change.row)).into_iter().flatten() {
-                waiter.notify();
-            }
+        let unlocked = changes.iter().filter(|change| change.lock == Edit::Delete);
+        let waiters: Vec<Arc<Waiter>> = {
+            let waiting = self.waiting.lock();
+            unlocked.filter_map(|change| waiting.get(&hash(&change.row))).flatten().map(Arc::clone).collect()
+        };
+        for waiter in waiters {
+            waiter.notify();
         }
     }
 }
@@ -154,38 +154,50 @@ impl Permits {
     }
 }
 
-/// The right to run.
-pub struct Permit(Arc<Admission>);
+/// The right to run, or a place in the queue for it.
+pub struct Permit {
+    admission: Arc<Admission>,
+    own: Arc<Waiter>,
+}
 
 impl Admission {
+    /// Whether nobody has a permit or waits for one.
+    #[cfg(test)]
+    pub fn is_whole(&self, permits: usize) -> bool {
+        let now = self.0.lock();
+        now.free == permits && now.waiting.is_empty()
+    }
+
     pub fn new(permits: usize) -> Self {
         Self(Mutex::new(Permits { free: permits.max(1), waiting: VecDeque::new() }))
     }
 
-    /// Waits for a permit, first come, first served; `None` when it took too long, or longer than `patience`.
-    pub fn enter(self: &Arc<Self>, runtime: &dyn Runtime, patience: Duration) -> Option<Permit> {
-        let own = {
-            let mut permits = self.0.lock();
-            if permits.free > 0 {
-                permits.free -= 1;
-                return Some(Permit(Arc::clone(self)));
-            }
-            let own = Waiter::new(runtime);
+    /// Queues, first come, first served; `own` is notified when there is a permit. Dropping what is answered leaves the queue
+    /// or gives the permit back.
+    pub fn queue(self: &Arc<Self>, own: Arc<Waiter>) -> Permit {
+        let mut permits = self.0.lock();
+        if permits.free > 0 {
+            permits.free -= 1;
+            own.notify_early();
+        } else {
             permits.waiting.push_back(Arc::clone(&own));
-            own
-        };
-        let in_time = own.wait_at_most(runtime, patience.min(PERMIT_WAIT_MAX));
-        // Who is no longer queued has been handed a permit, in time or a moment too late, and must not lose it.
-        let handed_over = in_time || !self.0.lock().leave(&own);
-        handed_over.then(|| Permit(Arc::clone(self)))
+        }
+        Permit { admission: Arc::clone(self), own }
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let mut permits = self.0.0.lock();
+        let mut permits = self.admission.0.lock();
+        // Who is no longer queued has been handed a permit, perhaps this very moment, and must not lose it.
+        if !self.own.is_notified() && permits.leave(&self.own) {
+            return;
+        }
         match permits.waiting.pop_front() {
-            Some(next) => next.notify(),
+            Some(next) => {
+                drop(permits);
+                next.notify();
+            }
             None => permits.free += 1,
         }
     }
@@ -193,12 +205,28 @@ impl Drop for Permit {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::pipeline::Entrance;
     use crate::row::KeyspaceId;
-    use crate::runtime::System;
+    use crate::runtime::{Runtime, System};
 
     fn rows(names: &[&str]) -> Vec<RowKey> {
         names.iter().map(|name| RowKey::new(KeyspaceId(1), name.as_bytes())).collect()
+    }
+
+    fn take(turns: &Arc<Turns>, rows: &[RowKey]) -> Vec<Turn> {
+        let mut entrance = Entrance::default();
+        entrance.take_turns(turns, rows);
+        entrance.wait(&System::default()).turns
+    }
+
+    fn enter(admission: &Arc<Admission>, patience: Duration) -> Option<Permit> {
+        let runtime = System::default();
+        let mut entrance = Entrance::default();
+        entrance.ask_permit(admission, runtime.elapsed().saturating_add(patience));
+        entrance.wait(&runtime).permit
     }
 
     #[test]
@@ -209,9 +237,8 @@ mod tests {
             for order in [["a", "b"], ["b", "a"]] {
                 let (turns, inside) = (&turns, &inside);
                 scope.spawn(move || {
-                    let runtime = System::default();
                     for _ in 0..2000 {
-                        let held = turns.take(&runtime, &rows(&order));
+                        let held = take(turns, &rows(&order));
                         assert_eq!(held.len(), 2);
                         assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
                         inside.fetch_sub(1, Ordering::SeqCst);
@@ -229,9 +256,8 @@ mod tests {
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
-                    let runtime = System::default();
                     for _ in 0..500 {
-                        let _permit = admission.enter(&runtime, Duration::MAX).unwrap();
+                        let _permit = enter(&admission, Duration::MAX).unwrap();
                         assert!(inside.fetch_add(1, Ordering::SeqCst) < 2);
                         inside.fetch_sub(1, Ordering::SeqCst);
                     }
@@ -243,11 +269,11 @@ mod tests {
 
     #[test]
     fn a_permit_that_never_comes_is_not_waited_for() {
-        let (admission, runtime) = (Arc::new(Admission::new(1)), System::default());
-        let held = admission.enter(&runtime, Duration::MAX);
+        let admission = Arc::new(Admission::new(1));
+        let held = enter(&admission, Duration::MAX);
         assert!(held.is_some());
         for patience in [Duration::ZERO, Duration::from_millis(1), Duration::MAX] {
-            assert!(admission.enter(&runtime, patience).is_none(), "{patience:?}");
+            assert!(enter(&admission, patience).is_none(), "{patience:?}");
         }
         drop(held);
         let permits = admission.0.lock();
@@ -261,9 +287,8 @@ mod tests {
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
-                    let runtime = System::default();
                     for round in 0..2000 {
-                        match admission.enter(&runtime, Duration::from_micros(round % 50)) {
+                        match enter(&admission, Duration::from_micros(round % 50)) {
                             Some(_permit) => with.fetch_add(1, Ordering::SeqCst),
                             None => without.fetch_add(1, Ordering::SeqCst),
                         };
@@ -279,13 +304,13 @@ mod tests {
     #[test]
     fn permits_go_to_those_who_came_first() {
         let admission = Arc::new(Admission::new(1));
-        let first = admission.enter(&System::default(), Duration::MAX);
+        let first = enter(&admission, Duration::MAX);
         let order = Mutex::new(Vec::new());
         std::thread::scope(|scope| {
             for number in 0..5 {
                 let (admission, order) = (&admission, &order);
                 scope.spawn(move || {
-                    let permit = admission.enter(&System::default(), Duration::MAX);
+                    let permit = enter(admission, Duration::MAX);
                     order.lock().push(number);
                     drop(permit);
                 });
@@ -303,6 +328,6 @@ mod tests {
         let turns = Arc::new(Turns::default());
         let names: Vec<String> = (0..=TURN_ROWS_MAX).map(|number| number.to_string()).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        assert!(turns.take(&System::default(), &rows(&names)).is_empty());
+        assert!(take(&turns, &rows(&names)).is_empty());
     }
 }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::keyspace::{Keyspace, KeyspaceState};
-use super::{KEYSPACE_NAME_MAX_BYTES, Store, Txn};
+use super::{Durability, Existing, KEYSPACE_NAME_MAX_BYTES, Snapshot, Store, Txn, TxnOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::Life;
 use crate::row::KeyspaceId;
@@ -55,15 +55,13 @@ impl Store {
                 return Ok(found);
             }
         }
+        self.inner.check_writable()?;
         let catalog = self.catalog();
         let id = self.transact(|txn| {
             if let Some(id) = txn.get(&catalog, name_key(name).as_bytes())? {
                 return read_id(&id);
             }
-            let id =
-                txn.get_for_update(&catalog, NEXT)?.map_or(Ok(KeyspaceId(CATALOG.0 + 1)), |next| read_id(&next))?;
-            let next = id.0.checked_add(1).ok_or_else(|| Error::invalid("there are no keyspace numbers left"))?;
-            txn.put(&catalog, NEXT, next.to_be_bytes())?;
+            let id = take_number(txn, &catalog)?;
             txn.put(&catalog, name_key(name).as_bytes(), id.0.to_be_bytes())?;
             Ok(id)
         })?;
@@ -85,14 +83,7 @@ impl Store {
     /// # Errors
     /// Those of reading.
     pub fn keyspaces(&self) -> Result<Vec<String>> {
-        let catalog = self.catalog();
-        self.snapshot()?
-            .prefix(&catalog, NAME.as_bytes())
-            .map(|row| {
-                let (key, _) = row?;
-                Ok(String::from_utf8_lossy(key.get(NAME.len()..).unwrap_or_default()).into_owned())
-            })
-            .collect()
+        Ok(self.snapshot()?.keyspaces()?.iter().map(|keyspace| keyspace.name().to_owned()).collect())
     }
 
     /// Drops a keyspace and everything in it. Snapshots and transactions that were begun before go on reading it through
@@ -103,31 +94,20 @@ impl Store {
     /// [`ErrorKind::NoSuchKeyspace`], [`ErrorKind::InvalidArgument`] on an engine shared with other processes, and those
     /// of a commit.
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
+        self.inner.check_writable()?;
         if self.inner.embedded.is_none() {
             return Err(Error::invalid("keyspaces of an engine that others use cannot be dropped"));
         }
         let keyspace = self.existing_keyspace(name)?;
-        let state = &keyspace.0;
-        if !state.life.end() {
-            return Err(ErrorKind::NoSuchKeyspace(name.into()).into());
-        }
-        // Listed before it is committed, so that its rows are not taken for those of an earlier life's drop.
-        self.inner.catalog.dropped.lock().insert(state.id.0, Timestamp::MAX);
-        match self.commit_drop(state.id, name) {
-            Ok(dropped_at) => {
-                self.inner.catalog.dropped.lock().insert(state.id.0, dropped_at);
-                Ok(())
-            }
-            Err(why) => {
-                // Whether it was dropped is not known only where the store has failed anyway.
-                self.inner.catalog.dropped.lock().remove(&state.id.0);
-                state.life.go_on();
-                Err(why)
-            }
-        }
+        let id = keyspace.id();
+        // Whether it was dropped is not known only where the store has failed anyway.
+        let ending = Ending::new(self, vec![keyspace])?;
+        self.commit_drop(id, name)?;
+        ending.done();
+        Ok(())
     }
 
-    fn commit_drop(&self, id: KeyspaceId, name: &str) -> Result<Timestamp> {
+    fn commit_drop(&self, id: KeyspaceId, name: &str) -> Result<()> {
         let catalog = self.catalog();
         let mut txn = self.begin()?;
         let listed = txn.get_for_update(&catalog, name_key(name))?.map(|id| read_id(&id)).transpose()?;
@@ -136,7 +116,7 @@ impl Store {
         }
         txn.delete(&catalog, name_key(name))?;
         txn.put(&catalog, dropped_key(id), b"")?;
-        Ok(txn.commit()?.ts)
+        txn.commit().map(drop)
     }
 
     /// Gives back the space of dropped keyspaces that nobody can need any more.
@@ -149,8 +129,7 @@ impl Store {
         let catalog = self.catalog();
         let listed: Vec<_> = self.begin()?.prefix(&catalog, DROPPED.as_bytes()).collect::<Result<_>>()?;
         for (key, _) in listed {
-            let id = String::from_utf8_lossy(key.get(DROPPED.len()..).unwrap_or_default()).parse::<u32>();
-            let id = id.map_err(|_| ErrorKind::Corruption(format!("catalog entry {}", key.escape_ascii())))?;
+            let KeyspaceId(id) = read_dropped(&key)?;
             // A drop of an earlier life is older than every view of this one.
             let dropped_at = self.inner.catalog.dropped.lock().get(&id).copied().unwrap_or(Timestamp::ZERO);
             if pipeline.oldest_read() < dropped_at {
@@ -190,7 +169,7 @@ impl Store {
         }
     }
 
-    fn catalog(&self) -> Keyspace {
+    pub(super) fn catalog(&self) -> Keyspace {
         self.handle(CATALOG, "(catalog)")
     }
 
@@ -219,6 +198,151 @@ impl Store {
     }
 }
 
+impl Snapshot {
+    /// The keyspaces that there are in this view, in the order of their names.
+    ///
+    /// # Errors
+    /// Those of [`Snapshot::get`].
+    pub fn keyspaces(&self) -> Result<Vec<Keyspace>> {
+        let listed = self.prefix(&self.store.catalog(), NAME.as_bytes()).map(|row| {
+            let (key, id) = row?;
+            let name = String::from_utf8_lossy(key.get(NAME.len()..).unwrap_or_default()).into_owned();
+            Ok(self.store.handle(read_id(&id)?, &name))
+        });
+        listed.collect()
+    }
+}
+
+/// New keyspaces that are to get their names later, all at once. Until then the catalog has them among the dropped, so that
+/// they go if that never comes; in this life of the store, as soon as this is dropped.
+pub(super) struct Unnamed<'a> {
+    store: &'a Store,
+    keyspaces: Vec<Keyspace>,
+}
+
+impl<'a> Unnamed<'a> {
+    pub fn new(store: &'a Store) -> Self {
+        Self { store, keyspaces: Vec::new() }
+    }
+
+    pub fn has(&self, name: &str) -> bool {
+        self.keyspaces.iter().any(|keyspace| keyspace.name() == name)
+    }
+
+    pub fn last(&self) -> Option<Keyspace> {
+        self.keyspaces.last().cloned()
+    }
+
+    pub fn add(&mut self, name: &str) -> Result<()> {
+        check_name(name)?;
+        let store = self.store;
+        let catalog = store.catalog();
+        let id = store.transact(|txn| {
+            let id = take_number(txn, &catalog)?;
+            // Before it is committed: the background must not take it for one that may be erased.
+            store.inner.catalog.dropped.lock().insert(id.0, Timestamp::MAX);
+            txn.put(&catalog, dropped_key(id), b"")?;
+            Ok::<_, Error>(id)
+        })?;
+        self.keyspaces.push(store.handle(id, name));
+        Ok(())
+    }
+
+    /// Gives all of them their names, durably, in one transaction.
+    pub fn name_all(self, existing: Existing) -> Result<()> {
+        let store = self.store;
+        let mut replaced = Vec::new();
+        for keyspace in &self.keyspaces {
+            if let Some(id) = store.find(keyspace.name())? {
+                if existing == Existing::Refuse {
+                    let what = format!("there is a keyspace {:?} now that was not there before", keyspace.name());
+                    return Err(Error::invalid(what));
+                }
+                replaced.push(store.handle(id, keyspace.name()));
+            }
+        }
+        let replaced = Ending::new(store, replaced)?;
+        let catalog = store.catalog();
+        let options = TxnOptions { durability: Some(Durability::Sync), ..TxnOptions::default() };
+        store.transact_with(options, |txn| {
+            for keyspace in &self.keyspaces {
+                let listed =
+                    txn.get_for_update(&catalog, name_key(keyspace.name()))?.map(|id| read_id(&id)).transpose()?;
+                if listed != replaced.of(keyspace.name()) {
+                    return Err(Error::invalid(format!("the keyspace {:?} has changed meanwhile", keyspace.name())));
+                }
+                if let Some(old) = listed {
+                    txn.put(&catalog, dropped_key(old), b"")?;
+                }
+                txn.put(&catalog, name_key(keyspace.name()), keyspace.id().0.to_be_bytes())?;
+                txn.delete(&catalog, dropped_key(keyspace.id()))?;
+            }
+            Ok(())
+        })?;
+        replaced.done();
+        Ok(())
+    }
+}
+
+impl Drop for Unnamed<'_> {
+    fn drop(&mut self) {
+        let mut dropped = self.store.inner.catalog.dropped.lock();
+        for keyspace in &self.keyspaces {
+            dropped.remove(&keyspace.id().0);
+        }
+    }
+}
+
+/// Keyspaces that are marked as dropped and go on unless that is [`done`](Ending::done).
+struct Ending<'a> {
+    store: &'a Store,
+    keyspaces: Vec<Keyspace>,
+}
+
+impl<'a> Ending<'a> {
+    fn new(store: &'a Store, keyspaces: Vec<Keyspace>) -> Result<Self> {
+        let mut ending = Self { store, keyspaces: Vec::new() };
+        for keyspace in keyspaces {
+            if !keyspace.0.life.end() {
+                return Err(keyspace.is_missing());
+            }
+            // Listed before it is committed, so that its rows are not taken for those of an earlier life's drop.
+            store.inner.catalog.dropped.lock().insert(keyspace.id().0, Timestamp::MAX);
+            ending.keyspaces.push(keyspace);
+        }
+        Ok(ending)
+    }
+
+    fn of(&self, name: &str) -> Option<KeyspaceId> {
+        self.keyspaces.iter().find(|keyspace| keyspace.name() == name).map(Keyspace::id)
+    }
+
+    /// The drop is committed and visible.
+    fn done(mut self) {
+        let visible = self.store.stats().visible_ts;
+        let mut dropped = self.store.inner.catalog.dropped.lock();
+        for keyspace in self.keyspaces.drain(..) {
+            dropped.insert(keyspace.id().0, visible);
+        }
+    }
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        for keyspace in &self.keyspaces {
+            self.store.inner.catalog.dropped.lock().remove(&keyspace.id().0);
+            keyspace.0.life.go_on();
+        }
+    }
+}
+
+fn take_number(txn: &mut Txn, catalog: &Keyspace) -> Result<KeyspaceId> {
+    let id = txn.get_for_update(catalog, NEXT)?.map_or(Ok(KeyspaceId(CATALOG.0 + 1)), |next| read_id(&next))?;
+    let next = id.0.checked_add(1).ok_or_else(|| Error::invalid("there are no keyspace numbers left"))?;
+    txn.put(catalog, NEXT, next.to_be_bytes())?;
+    Ok(id)
+}
+
 fn check_name(name: &str) -> Result<()> {
     if name.is_empty() || name.len() > KEYSPACE_NAME_MAX_BYTES || name.chars().any(char::is_control) {
         return Err(Error::invalid(format!(
@@ -234,6 +358,22 @@ fn name_key(name: &str) -> String {
 
 fn dropped_key(id: KeyspaceId) -> String {
     format!("{DROPPED}{:010}", id.0)
+}
+
+fn read_dropped(key: &[u8]) -> Result<KeyspaceId> {
+    let number = String::from_utf8_lossy(key.get(DROPPED.len()..).unwrap_or_default()).parse().map(KeyspaceId);
+    number.map_err(|_| ErrorKind::Corruption(format!("catalog entry {}", key.escape_ascii())).into())
+}
+
+/// The keyspace that an entry of the catalog is about, if it is about one.
+pub(super) fn number_of(key: &[u8], value: &[u8]) -> Result<Option<KeyspaceId>> {
+    if key.starts_with(NAME.as_bytes()) {
+        read_id(value).map(Some)
+    } else if key.starts_with(DROPPED.as_bytes()) {
+        read_dropped(key).map(Some)
+    } else {
+        Ok(None)
+    }
 }
 
 fn read_id(bytes: &[u8]) -> Result<KeyspaceId> {

@@ -141,6 +141,7 @@ impl Store {
     /// Those of a commit.
     pub fn resolve_orphans(&self) -> Result<u64> {
         self.inner.check_open()?;
+        self.inner.check_writable()?;
         let Some(embedded) = &self.inner.embedded else { return Ok(0) };
         let before = self.inner.counters.swept.get();
         let mut position = Bound::Unbounded;
@@ -176,16 +177,18 @@ impl Store {
             stats.visible_ts = pipeline.current_view().read_ts;
             stats.durable_ts = pipeline.durable_ts();
             stats.may_have_orphans = pipeline.may_have_orphans();
+        } else if self.inner.options.read_only
+            && let Ok(view) = self.inner.coordinator.snapshot()
+        {
+            (stats.visible_ts, stats.durable_ts) = (view.read_ts, view.read_ts);
+            stats.may_have_orphans = view.check_locks;
         }
         stats
     }
 
     fn describe(&self, view: &dyn View, row: RowKey, lock: Lock) -> Result<LockInfo> {
         let commit_point = commit_point(&view.row(&lock.primary, lock.txn.start_ts)?, lock.txn);
-        let orphan = self.inner.embedded.as_ref().is_some_and(|embedded| {
-            let pipeline = embedded.pipeline();
-            pipeline.is_orphan(lock.txn.start_ts) || pipeline.is_abandoned(lock.txn.start_ts)
-        });
+        let orphan = self.inner.coordinator.is_orphan(lock.txn.start_ts);
         Ok(LockInfo {
             keyspace: self.name_of(row.keyspace()),
             row,

@@ -1,6 +1,7 @@
 //! The public API: stores, keyspaces, transactions, snapshots.
 
 mod catalog;
+mod dump;
 mod inspect;
 mod keyspace;
 mod options;
@@ -11,7 +12,9 @@ mod scan;
 mod snapshot;
 mod transact;
 mod txn;
+mod verify;
 
+pub use dump::{Dumped, Existing};
 pub use inspect::{LockInfo, Locks, Stats, TxnStatus};
 pub use keyspace::Keyspace;
 pub use options::{
@@ -20,7 +23,10 @@ pub use options::{
 pub use range::KeyRange;
 pub use scan::Scan;
 pub use snapshot::Snapshot;
+#[cfg(feature = "tokio")]
+pub(crate) use transact::Attempts;
 pub use txn::{Commit, Savepoint, Txn};
+pub use verify::{Problem, Verified};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,6 +34,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use self::catalog::Catalog;
 use crate::coordinator::Coordinator;
 use crate::coordinator::embedded::{Embedded, Housekeeper};
+use crate::coordinator::read_only::{self, ReadOnly};
 use crate::coordinator::shared::{Commons, Shared};
 use crate::counters::Counters;
 use crate::engine::Engine;
@@ -154,8 +161,24 @@ impl Store {
     fn open_shared(commons: Commons, options: Options, runtime: Arc<dyn Runtime>) -> Self {
         let counters = Arc::new(Counters::default());
         let engine = Arc::clone(&commons.engine);
+        let coordinator = Arc::new(Shared::new(commons, Arc::clone(&runtime), Arc::clone(&counters)));
+        Self::without_pipeline(coordinator, engine, counters, options, runtime)
+    }
+
+    fn open_read_only(engine: Arc<dyn Engine>, options: Options, runtime: Arc<dyn Runtime>) -> Result<Self> {
+        let coordinator = Arc::new(ReadOnly::open(&*engine, Arc::clone(&runtime))?);
+        Ok(Self::without_pipeline(coordinator, engine, Arc::default(), options, runtime))
+    }
+
+    fn without_pipeline(
+        coordinator: Arc<dyn Coordinator>,
+        engine: Arc<dyn Engine>,
+        counters: Arc<Counters>,
+        options: Options,
+        runtime: Arc<dyn Runtime>,
+    ) -> Self {
         Self::own(Inner {
-            coordinator: Arc::new(Shared::new(commons, Arc::clone(&runtime), Arc::clone(&counters))),
+            coordinator,
             embedded: None,
             engine,
             runtime,
@@ -222,6 +245,29 @@ impl Store {
         }
     }
 
+    /// Makes a copy of the store in a new folder, which can be opened as a store of its own. Transactions go on meanwhile; the copy
+    /// is what the store was at one moment of this call: everything acknowledged before is in it. On the same file system the
+    /// greater part is not copied but linked, so it is quick and costs little space until the two grow apart.
+    ///
+    /// A copy that was cut short is no store, and opening it says so.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] when the folder exists or cannot be made; [`ErrorKind::InvalidArgument`] when the path is empty and when
+    /// the store is in memory or was opened read-only (its folder can be copied as it is); [`ErrorKind::Closed`].
+    pub fn checkpoint(&self, folder: impl AsRef<std::path::Path>) -> Result<()> {
+        self.inner.check_open()?;
+        if self.inner.options.read_only {
+            return Err(Error::invalid("a store that is open read-only does not change: copy its folder"));
+        }
+        if folder.as_ref().as_os_str().is_empty() {
+            return Err(Error::invalid("a checkpoint's path must not be empty"));
+        }
+        if let Some(embedded) = &self.inner.embedded {
+            embedded.pipeline().check_alive()?;
+        }
+        Ok(self.inner.engine.checkpoint(folder.as_ref())?)
+    }
+
     /// Makes everything durable and ends the background work. Every later call on this store, its transactions and
     /// snapshots answers [`ErrorKind::Closed`](crate::ErrorKind::Closed). The folder can be opened again once all handles are
     /// dropped. Of several calls the first one is told how it went.
@@ -237,6 +283,10 @@ impl Store {
 impl Inner {
     fn check_open(&self) -> Result<()> {
         if self.closed.load(Ordering::Acquire) { Err(Error::closed("it was closed by its user")) } else { Ok(()) }
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        if self.options.read_only { Err(read_only::refusal()) } else { Ok(()) }
     }
 
     fn close(&self) -> Result<()> {

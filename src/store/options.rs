@@ -80,6 +80,8 @@ pub struct Options {
     pub write_buffer_bytes: usize,
     /// See [`Builder::conflict_slots`].
     pub conflict_slots: usize,
+    /// See [`Builder::read_only`].
+    pub read_only: bool,
 }
 
 impl Default for Options {
@@ -97,6 +99,7 @@ impl Default for Options {
             cache_bytes: 128 << 20,
             write_buffer_bytes: 128 << 20,
             conflict_slots: 1 << 16,
+            read_only: false,
         }
     }
 }
@@ -196,13 +199,39 @@ impl Builder {
         self
     }
 
+    /// Whether the store is only to be looked at: nothing in its folder is changed, so it may lie on a read-only file system, and
+    /// no lock is resolved. What it shows is everything committed when it was opened; the locks of a transaction that died after
+    /// its commit point read as committed, those of any other as if they were not there. Writing answers
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument). Default: no.
+    ///
+    /// Any number of readers may have a folder open, but not beside a writer: whoever comes second is told
+    /// [`ErrorKind::Busy`](crate::ErrorKind::Busy). To look at a store that is in use, ask the process that uses it, or look at
+    /// a [`Store::checkpoint`].
+    ///
+    /// ```
+    /// # fn main() -> percolite::Result<()> {
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let path = folder.path().join("bank");
+    /// # #[cfg(feature = "rocks")]
+    /// # {
+    /// # percolite::Store::open(&path)?.close()?;
+    /// let store = percolite::Store::builder().read_only(true).open(&path)?;
+    /// println!("{:?}", store.keyspaces()?);
+    /// # }
+    /// # Ok(()) }
+    /// ```
+    pub fn read_only(mut self, read_only: bool) -> Self {
+        self.options.read_only = read_only;
+        self
+    }
+
     /// Replaces clock, randomness and threads, for simulations.
     pub fn runtime(mut self, runtime: Arc<dyn Runtime>) -> Self {
         self.runtime = runtime;
         self
     }
 
-    /// Opens the store in a folder, which is created if it is missing or empty. One process, and one `Store` in it, can
+    /// Opens the store in a folder, which is created if it is missing or empty (but not [read-only](Builder::read_only)). One process, and one `Store` in it, can
     /// have a folder open at a time.
     ///
     /// # Errors
@@ -230,7 +259,8 @@ impl Builder {
             return Err(crate::error::Error::invalid("a store's path must not be empty"));
         }
         let memory = RocksMemory { cache: self.options.cache_bytes, write_buffers: self.options.write_buffer_bytes };
-        Ok(Arc::new(LocalEngine::new(RocksStorage::open(path.as_ref(), memory)?, true)))
+        let open = if self.options.read_only { RocksStorage::open_read_only } else { RocksStorage::open };
+        Ok(Arc::new(LocalEngine::new(open(path.as_ref(), memory)?, true)))
     }
 
     /// Opens a store in fresh memory.
@@ -255,6 +285,9 @@ impl Builder {
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when the engine is not exclusive, and what the engine
     /// answers.
     pub fn open_engine(self, engine: Arc<dyn Engine>) -> Result<Store> {
+        if self.options.read_only {
+            return Store::open_read_only(engine, self.options, self.runtime);
+        }
         Store::open_embedded(engine, self.options, self.runtime)
     }
 

@@ -90,6 +90,15 @@ impl Scan {
         }
     }
 
+    /// The next rows, as many as are read at a time; none at the end.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn page(&mut self, backwards: bool) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let Some(first) = self.step(backwards).transpose()? else { return Ok(Vec::new()) };
+        let near = if backwards { &mut self.back } else { &mut self.front };
+        let rest = std::mem::take(near).into_iter().map(|(row, value)| (row.key().to_vec(), value));
+        Ok(std::iter::once(first).chain(rest).collect())
+    }
+
     fn fill(&mut self, range: &RowRange, backwards: bool) -> Result<()> {
         self.store.check_view(&self.view)?;
         let (streamed, range, beyond) = match &self.streamed {

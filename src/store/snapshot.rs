@@ -18,7 +18,7 @@ use crate::view::PinnedView;
 #[derive(Clone)]
 pub struct Snapshot {
     view: Arc<PinnedView>,
-    store: Store,
+    pub(super) store: Store,
 }
 
 impl Snapshot {

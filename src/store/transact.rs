@@ -6,9 +6,9 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use super::{Store, Txn, TxnOptions};
+use super::{RetryLimits, Store, Txn, TxnOptions};
 use crate::error::{Conflict, Error, ErrorKind, Result};
-use crate::pipeline::Held;
+use crate::pipeline::{Entrance, Held};
 use crate::row::RowKey;
 
 thread_local! {
@@ -75,72 +75,132 @@ impl Store {
         mut work: impl FnMut(&mut Txn) -> Result<T, E>,
     ) -> Result<T, E> {
         let (_inside, outermost) = Inside::enter();
-        let limits = options.retry.unwrap_or(self.inner.options.retry);
-        let began = self.inner.runtime.elapsed();
-        let mut before: Option<(Vec<RowKey>, Error)> = None;
-        for attempt in 1.. {
-            let held = self.admit(before.as_ref(), attempt, outermost, limits.time.saturating_sub(self.since(began)));
-            if let Some((_, conflict)) = before.take_if(|_| self.since(began) >= limits.time) {
-                return Err(exhausted(attempt - 1, conflict).into());
+        let mut attempts = Attempts::new(self, options);
+        loop {
+            let held = attempts.entrance(outermost).wait(&*self.inner.runtime);
+            if let Some(answer) = attempts.run(held, &mut work) {
+                return answer;
             }
-            let mut txn = self.begin_with(options)?;
-            txn.held = held;
-            let worked = work(&mut txn);
-            let conflict = match worked {
-                Ok(answer) => match txn.commit_in_place() {
-                    Ok(_) => return Ok(answer),
-                    Err(why) if why.is_retryable() => why,
-                    Err(why) if may_be_committed(&why) => return Err(why.into()),
-                    Err(why) => {
-                        txn.answer_without_commit()?;
-                        return Err(why.into());
-                    }
-                },
-                Err(why) => {
-                    let Some(conflict) = txn.conflict_met() else {
-                        txn.held = None;
-                        txn.answer_without_commit()?;
-                        return Err(why);
-                    };
-                    conflict
-                }
-            };
-            let rows = txn.rows();
-            drop(txn);
-            if attempt >= limits.attempts || self.since(began) >= limits.time {
-                return Err(exhausted(attempt, conflict).into());
-            }
-            self.inner.counters.retries.add(1);
-            before = Some((rows, conflict));
         }
-        Err(Error::invalid("there are no attempts left").into())
+    }
+}
+
+/// The attempts of one `transact`. Waiting between them is its caller's business.
+pub(crate) struct Attempts {
+    store: Store,
+    options: TxnOptions,
+    limits: RetryLimits,
+    began: Duration,
+    made: u32,
+    /// What the last attempt wrote, and its conflict.
+    before: Option<(Vec<RowKey>, Error)>,
+}
+
+impl Attempts {
+    pub(crate) fn new(store: &Store, options: TxnOptions) -> Self {
+        let limits = options.retry.unwrap_or(store.inner.options.retry);
+        let began = store.inner.runtime.elapsed();
+        Self { store: store.clone(), options, limits, began, made: 0, before: None }
+    }
+
+    /// What to wait for, within bounds, until the next attempt is worth making.
+    pub(crate) fn entrance(&self, outermost: bool) -> Entrance {
+        let inner = &self.store.inner;
+        let mut entrance = Entrance::default();
+        // An inner call must not wait for what the outer one holds. Clients of a shared engine hold nothing of that kind.
+        if (outermost || inner.embedded.is_none())
+            && let Some((rows, conflict)) = self.before.as_ref().and_then(|(rows, why)| Some((rows, why.conflict()?)))
+        {
+            inner.coordinator.line_up(&mut entrance, rows, conflict, self.made + 1);
+        }
+        if outermost {
+            entrance.ask_permit(&inner.admission, self.began.saturating_add(self.limits.time));
+        }
+        entrance
+    }
+
+    /// Makes an attempt with what [`Attempts::entrance`] led to; `None` when it met a conflict and may be repeated.
+    pub(crate) fn run<T, E: From<Error>>(
+        &mut self,
+        held: Held,
+        work: &mut impl FnMut(&mut Txn) -> Result<T, E>,
+    ) -> Option<Result<T, E>> {
+        if let Some((_, conflict)) = self.before.take_if(|_| self.store.since(self.began) >= self.limits.time) {
+            return Some(Err(exhausted(self.made, conflict).into()));
+        }
+        if held.was_turned_away() {
+            self.store.inner.counters.unadmitted.add(1);
+        }
+        match self.attempt(held, work) {
+            Ok(answer) => Some(Ok(answer)),
+            Err(Failed::ForGood(why)) => Some(Err(why)),
+            Err(Failed::Conflict(rows, conflict)) => {
+                self.made += 1;
+                if self.made >= self.limits.attempts || self.store.since(self.began) >= self.limits.time {
+                    return Some(Err(exhausted(self.made, conflict).into()));
+                }
+                self.store.inner.counters.retries.add(1);
+                self.before = Some((rows, conflict));
+                None
+            }
+        }
+    }
+
+    /// [`Attempts::run`] on a thread that is not inside of a `transact`.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn run_outermost<T, E: From<Error>>(
+        &mut self,
+        held: Held,
+        work: &mut impl FnMut(&mut Txn) -> Result<T, E>,
+    ) -> Option<Result<T, E>> {
+        let _inside = Inside::enter();
+        self.run(held, work)
+    }
+
+    fn attempt<T, E: From<Error>>(
+        &self,
+        held: Held,
+        work: &mut impl FnMut(&mut Txn) -> Result<T, E>,
+    ) -> Result<T, Failed<E>> {
+        let for_good = |why: Error| Failed::ForGood(why.into());
+        let mut txn = self.store.begin_with(self.options).map_err(for_good)?;
+        txn.held = Some(held);
+        let conflict = match work(&mut txn) {
+            Ok(answer) => match txn.commit_in_place() {
+                Ok(_) => return Ok(answer),
+                Err(why) if why.is_retryable() => why,
+                Err(why) if may_be_committed(&why) => return Err(for_good(why)),
+                Err(why) => {
+                    txn.answer_without_commit().map_err(for_good)?;
+                    return Err(for_good(why));
+                }
+            },
+            Err(why) => {
+                let Some(conflict) = txn.conflict_met() else {
+                    txn.held = None;
+                    txn.answer_without_commit().map_err(for_good)?;
+                    return Err(Failed::ForGood(why));
+                };
+                conflict
+            }
+        };
+        Err(Failed::Conflict(txn.rows(), conflict))
+    }
+}
+
+enum Failed<E> {
+    ForGood(E),
+    Conflict(Vec<RowKey>, Error),
+}
+
+impl Store {
+    #[cfg(feature = "tokio")]
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.inner.runtime.elapsed()
     }
 
     fn since(&self, began: Duration) -> Duration {
         self.inner.runtime.elapsed().saturating_sub(began)
-    }
-
-    /// Waits, within bounds, until an attempt is worth making; what it answers is held meanwhile.
-    fn admit(
-        &self,
-        before: Option<&(Vec<RowKey>, Error)>,
-        attempt: u32,
-        outermost: bool,
-        patience: Duration,
-    ) -> Option<Held> {
-        // Clients of a shared engine hold nothing that an inner call could wait for.
-        if !outermost && self.inner.embedded.is_some() {
-            return None;
-        }
-        let turns = match before.and_then(|(rows, why)| Some((rows, why.conflict()?))) {
-            Some((rows, conflict)) => self.inner.coordinator.wait_turn(rows, conflict, attempt),
-            None => Vec::new(),
-        };
-        let permit = if outermost { self.inner.admission.enter(&*self.inner.runtime, patience) } else { None };
-        if outermost && permit.is_none() {
-            self.inner.counters.unadmitted.add(1);
-        }
-        Some(Held::new(turns, permit))
     }
 }
 

@@ -326,6 +326,7 @@ impl Txn {
 
     fn check_row(&self, keyspace: &Keyspace, key: &[u8]) -> Result<RowKey> {
         self.store.check_view(&self.view)?;
+        self.store.inner.check_writable()?;
         keyspace.check(self.store.identity())?;
         check_key(key)?;
         Ok(keyspace.row(key))

@@ -9,7 +9,7 @@ use std::time::Duration;
 use percolite::engine::sim::SimStorage;
 use percolite::engine::unreliable::{Faults, Unreliable};
 use percolite::runtime::{Joined, Parker, Runtime, System};
-use percolite::{CommitPoint, CommitProtocol, Durability, Store, TxnOptions};
+use percolite::{CommitPoint, CommitProtocol, Durability, Keyspace, Store, Txn, TxnOptions};
 
 use crate::common::{Run, wait_until};
 use crate::support::Home;
@@ -131,17 +131,28 @@ fn two_phases() -> TxnOptions {
     TxnOptions { protocol: Some(CommitProtocol::TwoPhase), ..TxnOptions::default() }
 }
 
+fn open(runtime: &Arc<Holding>) -> (Store, Keyspace) {
+    let store = Store::builder().runtime(Arc::clone(runtime) as Arc<dyn Runtime>).in_memory().unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    (store, rows)
+}
+
+/// A two-phase transaction that is about to commit.
+fn two_rows(store: &Store, rows: &Keyspace) -> Txn {
+    let mut txn = store.begin_with(two_phases()).unwrap();
+    txn.put(rows, "a", "slow").unwrap();
+    txn.put(rows, "b", "slow").unwrap();
+    txn
+}
+
 /// A two-phase transaction is past its commit point and then finishes, while others have committed on its primary: what it
 /// does last must not make the store forget them.
 #[test]
 fn a_commit_that_finishes_late_hides_no_conflict() {
     let _run = Run::begin("races::a_commit_that_finishes_late_hides_no_conflict");
     let runtime = Arc::new(Holding::default());
-    let store = Store::builder().runtime(Arc::clone(&runtime) as Arc<dyn Runtime>).in_memory().unwrap();
-    let rows = store.keyspace("rows").unwrap();
-    let mut slow = store.begin_with(two_phases()).unwrap();
-    slow.put(&rows, "a", "slow").unwrap();
-    slow.put(&rows, "b", "slow").unwrap();
+    let (store, rows) = open(&runtime);
+    let slow = two_rows(&store, &rows);
     std::thread::scope(|scope| {
         // It submits its locks, its commit point, and then the rest.
         let slow = runtime.run(scope, (Place::Submits, 3), || slow.commit());
@@ -164,11 +175,8 @@ fn a_commit_that_finishes_late_hides_no_conflict() {
 fn locks_and_their_commit_points_are_listed_as_of_one_moment() {
     let _run = Run::begin("races::locks_and_their_commit_points_are_listed_as_of_one_moment");
     let runtime = Arc::new(Holding::default());
-    let store = Store::builder().runtime(Arc::clone(&runtime) as Arc<dyn Runtime>).in_memory().unwrap();
-    let rows = store.keyspace("rows").unwrap();
-    let mut slow = store.begin_with(two_phases()).unwrap();
-    slow.put(&rows, "a", "slow").unwrap();
-    slow.put(&rows, "b", "slow").unwrap();
+    let (store, rows) = open(&runtime);
+    let slow = two_rows(&store, &rows);
     std::thread::scope(|scope| {
         // It has submitted its locks and not its commit point.
         let slow = runtime.run(scope, (Place::Submits, 2), || slow.commit());
@@ -185,8 +193,7 @@ fn locks_and_their_commit_points_are_listed_as_of_one_moment() {
 fn a_handle_found_while_its_keyspace_was_dropped_is_of_no_use() {
     let _run = Run::begin("races::a_handle_found_while_its_keyspace_was_dropped_is_of_no_use");
     let runtime = Arc::new(Holding::default());
-    let store = Store::builder().runtime(Arc::clone(&runtime) as Arc<dyn Runtime>).in_memory().unwrap();
-    let dropped = store.keyspace("rows").unwrap();
+    let (store, dropped) = open(&runtime);
     std::thread::scope(|scope| {
         let late = runtime.run(scope, (Place::Begins, 1), || store.keyspace("rows"));
         store.drop_keyspace("rows").unwrap();

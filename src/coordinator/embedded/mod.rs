@@ -22,7 +22,7 @@ use crate::counters::Counters;
 use crate::engine::Engine;
 use crate::error::{Conflict, ConflictReason, Result};
 use crate::owner::OwnerIds;
-use crate::pipeline::{Pipeline, Turn, Turns};
+use crate::pipeline::{Entrance, Pipeline, Turns};
 use crate::protocol::{CommitPoint, commit_point, trace};
 use crate::row::{Lock, Mutation, RowKey, TxnId};
 use crate::runtime::{Parker, Runtime};
@@ -157,16 +157,19 @@ impl Coordinator for Embedded {
         })
     }
 
+    fn is_orphan(&self, start_ts: Timestamp) -> bool {
+        self.pipeline.is_orphan(start_ts) || self.pipeline.is_abandoned(start_ts)
+    }
+
     fn trace(&self, primary: &RowKey, txn: TxnId) -> Result<Option<CommitPoint>> {
         Ok(trace(&self.pipeline.engine().row(primary, txn.start_ts)?, txn))
     }
 
-    fn wait_turn(&self, rows: &[RowKey], conflict: &Conflict, _attempt: u32) -> Vec<Turn> {
-        let turns = self.turns.take(self.pipeline.runtime(), rows);
+    fn line_up(&self, entrance: &mut Entrance, rows: &[RowKey], conflict: &Conflict, _attempt: u32) {
+        entrance.take_turns(&self.turns, rows);
         if conflict.reason == ConflictReason::Locked {
-            self.pipeline.wait_unlocked(&conflict.row);
+            self.pipeline.await_unlock(entrance, &conflict.row);
         }
-        turns
     }
 }
 

@@ -1,20 +1,56 @@
 //! `percolite`, the command line tool.
 //!
 //! This file knows the commands and how errors are told, and nothing else: each command is a module with its `Args` and a
-//! `run`. An error is one line on standard error, its causes after it; exit code 1 for what failed, 2 (by clap) for a command
-//! line that makes no sense. A reader that stops reading, as `head` does, ends the program quietly.
+//! `run`. An error is one line on standard error, its causes after it; its exit code says what sort it is ([`exit`]). A reader that
+//! stops reading, as `head` does, ends the program quietly.
+//!
+//! [`open`] opens stores, [`bytes`] reads and shows keys and values, [`output`], [`table`] and [`progress`] talk to people.
 
+mod backup;
+mod bytes;
+mod delete;
 mod demo;
+mod docs;
+mod exit;
+mod get;
+mod interrupt;
+mod keyspaces;
+mod load;
+mod locks;
+mod open;
 mod output;
+mod progress;
+mod put;
+mod scan;
+mod shell;
+mod stats;
 mod table;
+mod top;
+mod verify;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use self::exit::Code;
+
+const EXAMPLES: &str = "\
+Examples:
+  percolite put --create shop fruit apple red    a store in the folder `shop`, a keyspace `fruit`, a row
+  percolite get shop fruit apple
+  percolite load shop fruit fruit.jsonl          many rows
+  percolite scan shop fruit --prefix a --json
+  percolite shell shop                           transactions by hand
+  percolite dump shop shop.dump && percolite restore copy shop.dump
+  percolite verify copy
+
+Commands that only look change nothing in the folder, and one process at a time may have a store open for writing.
+Keys and values are text unless --keys and --values say hex or base64. Tables are for people; --json is for programs.
+Colours appear on a terminal, unless NO_COLOR is set.";
+
 /// An embedded, crash-safe, transactional key-value store.
 #[derive(Parser)]
-#[command(name = "percolite", version)]
+#[command(name = "percolite", version, after_help = format!("{EXAMPLES}\n\n{}", exit::TABLE))]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -22,25 +58,75 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Show the store at work: real data, contended transfers, a writer killed in mid-commit, and its recovery.
+    /// Show values
+    Get(get::Args),
+    /// Set values, in one transaction
+    Put(put::Args),
+    /// Remove rows, in one transaction
+    Delete(delete::Args),
+    /// Show rows in order
+    Scan(scan::Args),
+    /// Put many rows from a file, in bounded transactions
+    Load(load::Args),
+    /// List, make and drop keyspaces
+    Keyspaces(keyspaces::Args),
+    /// Statements one by one, and transactions of several
+    Shell(shell::Args),
+    /// Write everything to a file, as of one moment
+    Dump(backup::DumpArgs),
+    /// Make a store of a dump
+    Restore(backup::RestoreArgs),
+    /// Copy a store into a new folder, mostly by links
+    Checkpoint(backup::CheckpointArgs),
+    /// Read everything and tell what is damaged
+    Verify(verify::Args),
+    /// Show how a store stands
+    Stats(stats::Args),
+    /// Show who holds which rows
+    Locks(locks::Args),
+    /// Show what became of a transaction
+    Txn(locks::TxnArgs),
+    /// Watch transfers, conflicts and locks
+    Top(top::Args),
+    /// Show the store at work: real data, contended transfers, a writer killed in mid-commit, and its recovery
     Demo(demo::Args),
     /// The writer that the demo kills.
     #[command(hide = true)]
     DemoChild(demo::crash::ChildArgs),
+    /// Print a shell's completions
+    Completions(docs::CompletionsArgs),
+    /// Write the manual pages
+    Man(docs::ManArgs),
 }
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
+        Command::Get(args) => get::run(&args),
+        Command::Put(args) => put::run(&args),
+        Command::Delete(args) => delete::run(&args),
+        Command::Scan(args) => scan::run(&args),
+        Command::Load(args) => load::run(&args),
+        Command::Keyspaces(args) => keyspaces::run(&args),
+        Command::Shell(args) => shell::run(&args),
+        Command::Dump(args) => backup::dump(&args),
+        Command::Restore(args) => backup::restore(&args),
+        Command::Checkpoint(args) => backup::checkpoint(&args),
+        Command::Verify(args) => verify::run(&args),
+        Command::Stats(args) => stats::run(&args),
+        Command::Locks(args) => locks::run(&args),
+        Command::Txn(args) => locks::run_txn(&args),
+        Command::Top(args) => top::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::DemoChild(args) => demo::crash::run_child(&args),
+        Command::Completions(args) => docs::completions(&args),
+        Command::Man(args) => docs::man(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
+        Err(why) if is_broken_pipe(&why) => ExitCode::from(Code::Failed as u8),
         Err(why) => {
-            if !is_broken_pipe(&why) {
-                eprintln!("error: {}", one_line(&why));
-            }
-            ExitCode::FAILURE
+            eprintln!("error: {}", one_line(&why));
+            ExitCode::from(Code::of(&why) as u8)
         }
     }
 }

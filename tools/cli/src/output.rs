@@ -4,7 +4,7 @@
 //! which ends the program without a word, after everything has been tidied up on the way out.
 
 use std::fmt;
-use std::io::{self, Write as _};
+use std::io::{self, BufWriter, Write};
 
 use anyhow::Result;
 
@@ -23,10 +23,38 @@ impl std::error::Error for Unread {}
 /// Prints a line.
 pub fn say(line: impl fmt::Display) -> Result<()> {
     let mut out = io::stdout().lock();
-    writeln!(out, "{line}").and_then(|()| out.flush()).map_err(|why| match why.kind() {
+    writeln!(out, "{line}").and_then(|()| out.flush()).map_err(unsaid)
+}
+
+/// Prints bytes as they are.
+pub fn say_bytes(bytes: &[u8]) -> Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(bytes).and_then(|()| out.flush()).map_err(unsaid)
+}
+
+/// What an error of writing to standard output means.
+pub fn unsaid(why: io::Error) -> anyhow::Error {
+    match why.kind() {
         io::ErrorKind::BrokenPipe => Unread.into(),
         _ => anyhow::Error::new(why).context("cannot write to standard output"),
-    })
+    }
+}
+
+/// Many lines, written when there are enough of them.
+pub struct Lines(BufWriter<io::StdoutLock<'static>>);
+
+impl Lines {
+    pub fn new() -> Self {
+        Self(BufWriter::with_capacity(1 << 16, io::stdout().lock()))
+    }
+
+    pub fn say(&mut self, line: impl fmt::Display) -> Result<()> {
+        writeln!(self.0, "{line}").map_err(unsaid)
+    }
+
+    pub fn finish(mut self) -> Result<()> {
+        self.0.flush().map_err(unsaid)
+    }
 }
 
 /// A count and its noun: `1 record`, `2,000 records`.

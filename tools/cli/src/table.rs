@@ -11,6 +11,7 @@ use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table};
 use percolite::{CommitPoint, Keyspace, KeyspaceId, LockInfo, RowKey};
 
 const WIDTH_MAX: u16 = 100;
+const WIDTH_MIN: u16 = 20;
 /// The least that a primary gets.
 const PRIMARY_MIN: usize = 13;
 /// What the table of locks needs besides its two columns of keys: the other columns' contents, padding and borders.
@@ -113,7 +114,8 @@ pub fn key(bytes: &[u8]) -> String {
     halves.join(" · ")
 }
 
-fn shorten(text: &str, width: usize) -> String {
+/// At most so many characters.
+pub fn shorten(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
     }
@@ -123,7 +125,11 @@ fn shorten(text: &str, width: usize) -> String {
 fn empty(preset: &str) -> Table {
     let mut table = Table::new();
     table.load_preset(preset).set_content_arrangement(ContentArrangement::Dynamic);
-    let width = table.width().unwrap_or(WIDTH_MAX).min(WIDTH_MAX);
+    // Some terminals do not know their width and say 0.
+    let width = table.width().filter(|width| *width >= WIDTH_MIN).unwrap_or(WIDTH_MAX).min(WIDTH_MAX);
     table.set_width(width);
+    if std::env::var_os("NO_COLOR").is_some_and(|set| !set.is_empty()) {
+        table.force_no_tty();
+    }
     table
 }

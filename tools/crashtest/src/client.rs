@@ -18,6 +18,12 @@ use crate::workload::{Workload, skewed};
 /// How often a transaction on every row may meet a lock that has to be resolved first.
 const TOUCHES_MAX: usize = 3;
 
+/// The keyspace that is checked.
+pub const ROWS: &str = "rows";
+/// The one beside it, which comes and goes, so that transactions span two. It is created first and thus holds the primary
+/// of those that do.
+pub const BESIDE: &str = "beside";
+
 /// Where a client enters what it does. It must not depend on the store: what was entered survives the store's death.
 pub trait Sink: Send + Sync {
     /// A clock that all clients share and that never goes back; two moments are never the same.
@@ -41,30 +47,29 @@ pub struct Habits {
     pub long_values: usize,
 }
 
-/// See the [module](self).
-pub struct Client<'a> {
-    /// The store that it uses.
-    pub store: &'a Store,
-    /// The engine below, to look up when a transaction was committed that the store retried by itself.
-    pub engine: &'a dyn Engine,
-    /// Where its rows are.
-    pub rows: Keyspace,
-    /// Its number.
+/// Who a client is.
+#[derive(Clone, Copy, Debug)]
+pub struct Who {
+    /// Its number, which no other has.
     pub session: u64,
     /// Which life of the store it belongs to.
     pub life: u32,
-    /// Its choices.
-    pub dice: Dice,
     /// Its ways.
     pub habits: Habits,
-    /// Its ledger.
-    pub sink: &'a dyn Sink,
-    /// How many transactions it has begun.
-    pub begun: u64,
-    /// A keyspace in which it writes now and then, so that transactions span two.
-    pub beside: Option<Keyspace>,
-    /// How often it has seen write skew where nothing forbids it.
-    pub skewed: u64,
+}
+
+/// See the [module](self).
+pub struct Client<'a> {
+    store: &'a Store,
+    /// To look up when a transaction was committed that the store retried by itself.
+    engine: &'a dyn Engine,
+    rows: Keyspace,
+    beside: Option<Keyspace>,
+    who: Who,
+    dice: Dice,
+    sink: &'a dyn Sink,
+    begun: u64,
+    skewed: u64,
 }
 
 /// How a transaction ended.
@@ -78,7 +83,44 @@ pub enum Ended {
     GivenUp,
 }
 
-impl Client<'_> {
+impl<'a> Client<'a> {
+    /// A client of a store over `engine`; `beside` is the keyspace in which it writes now and then, if there is one.
+    pub fn new(
+        (store, engine): (&'a Store, &'a dyn Engine),
+        (rows, beside): (Keyspace, Option<Keyspace>),
+        sink: &'a dyn Sink,
+        who: Who,
+        dice: Dice,
+    ) -> Self {
+        Self { store, engine, rows, beside, who, dice, sink, begun: 0, skewed: 0 }
+    }
+
+    /// How often it has seen write skew where nothing forbids it.
+    pub fn skewed(&self) -> u64 {
+        self.skewed
+    }
+
+    /// Drops the keyspace beside, and goes on without it until [`Client::create_beside`].
+    ///
+    /// # Errors
+    /// Those of the store, but not that another client has dropped it just now.
+    pub fn drop_beside(&mut self) -> Result<(), Error> {
+        self.beside = None;
+        match self.store.drop_keyspace(BESIDE) {
+            Err(why) if matches!(why.kind(), ErrorKind::NoSuchKeyspace(_)) || why.is_retryable() => Ok(()),
+            dropped => dropped,
+        }
+    }
+
+    /// Creates the keyspace beside, if it is not there.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn create_beside(&mut self) -> Result<(), Error> {
+        self.beside = Some(self.store.keyspace(BESIDE)?);
+        Ok(())
+    }
+
     /// Runs one transaction of the workload, in one of the ways that the store offers.
     ///
     /// # Errors
@@ -188,7 +230,7 @@ impl Client<'_> {
         let ops = vec![Op::Scan { from: String::new(), to: None, rows }];
         let txn = self.entry(None, read_ts, began, ops);
         let number = self.sink.number();
-        self.sink.asked(number, Entry { txn, life: self.life, durable: self.is_durable(), marker: None });
+        self.sink.asked(number, Entry { txn, life: self.who.life, durable: self.is_durable(), marker: None });
         self.answer(number, Outcome::Committed, None);
         judged.map_err(|what| ErrorKind::Corruption(format!("at {read_ts}: {what}")).into())
     }
@@ -236,10 +278,10 @@ impl Client<'_> {
         work: impl FnOnce(&mut Recorded<'_>) -> Result<(), Error>,
     ) -> (u64, Result<(), Error>) {
         self.begun += 1;
-        let stamp = Stamp { session: self.session, number: self.begun, write: 0 };
+        let stamp = Stamp { session: self.who.session, number: self.begun, write: 0 };
         let mut dice = self.dice.split();
         let rows = self.rows.clone();
-        let mut recorded = Recorded::new(txn, &rows, stamp, &mut dice, self.habits.long_values);
+        let mut recorded = Recorded::new(txn, &rows, stamp, &mut dice, self.who.habits.long_values);
         let mut worked = work(&mut recorded);
         let mut ops = recorded.into_ops();
         let writes = ops.iter().any(|op| !matches!(op, Op::Read(..) | Op::Scan { .. }));
@@ -254,14 +296,14 @@ impl Client<'_> {
         }
         let entry = self.entry(Some(txn.start_ts()), txn.read_ts().to_u64(), began, ops);
         let number = self.sink.number();
-        self.sink.asked(number, Entry { txn: entry, life: self.life, durable: self.is_durable(), marker });
+        self.sink.asked(number, Entry { txn: entry, life: self.who.life, durable: self.is_durable(), marker });
         (number, worked)
     }
 
     fn entry(&self, start_ts: Option<Timestamp>, read_ts: u64, began: u64, ops: Vec<Op>) -> Transaction {
         Transaction {
             id: None,
-            session: self.session,
+            session: self.who.session,
             start_ts: start_ts.map(Timestamp::to_u64),
             read_ts,
             commit_ts: None,
@@ -287,15 +329,15 @@ impl Client<'_> {
     }
 
     fn marker(&self) -> String {
-        format!("{MARKERS}{}.{}", self.session, self.begun)
+        format!("{MARKERS}{}.{}", self.who.session, self.begun)
     }
 
     fn is_durable(&self) -> bool {
-        self.habits.durability == Durability::Sync
+        self.who.habits.durability == Durability::Sync
     }
 
     fn options(&self) -> TxnOptions {
-        let Habits { protocol, durability, .. } = self.habits;
+        let Habits { protocol, durability, .. } = self.who.habits;
         TxnOptions { protocol: Some(protocol), durability: Some(durability), ..TxnOptions::default() }
     }
 }

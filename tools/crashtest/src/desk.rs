@@ -1,7 +1,8 @@
 //! A ledger that clients of this process write into.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::client::Sink;
 use crate::ledger::{Answer, Entry, Ledger};
@@ -29,12 +30,12 @@ impl Desk {
 
     /// The ledger.
     pub fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ledger.lock()
     }
 
     /// The ledger, when the clients are gone.
     pub fn into_ledger(self) -> Ledger {
-        self.ledger.into_inner().unwrap_or_else(PoisonError::into_inner)
+        self.ledger.into_inner()
     }
 }
 

@@ -7,13 +7,15 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use percolite::engine::rocks::{RocksEngine, RocksMemory, RocksStorage};
-use percolite::engine::{Engine, EngineError};
+use percolite::engine::storage::{Column, Reader as _};
+use percolite::engine::{Engine, EngineError, RowRange};
 use percolite::{Builder, Durability, Error, Store};
 
 use crate::checker::check;
-use crate::client::{Client, Ended, Habits};
+use crate::client::{BESIDE, Client, Ended, Habits, ROWS, Who};
 use crate::desk::Desk;
 use crate::dice::Dice;
 use crate::invariants::{History, digest, structure};
@@ -21,13 +23,11 @@ use crate::ledger::Ledger;
 use crate::violation::Broken;
 use crate::workload::Workload;
 
-/// The keyspace that is checked.
-pub const ROWS: &str = "rows";
-/// The one beside it, so that transactions span two.
-pub const BESIDE: &str = "beside";
-
 /// A small store: the harness opens thousands.
 pub const MEMORY: RocksMemory = RocksMemory { cache: 1 << 20, write_buffers: 4 << 20 };
+
+/// A process that is being started has become another program in less than that.
+const STARTING_MAX: Duration = Duration::from_secs(1);
 
 /// What is examined.
 pub struct Subject<'a> {
@@ -54,6 +54,10 @@ pub struct Examined {
     pub ledger: Ledger,
     /// Commits that nobody was told of and that were there.
     pub unanswered: u64,
+    /// How many locks were left.
+    pub locks: u64,
+    /// How long it took to open and to resolve them.
+    pub recovery: Duration,
     /// What is broken.
     pub broken: Vec<Broken>,
     /// Why it did not open, if so.
@@ -93,10 +97,13 @@ pub fn examine(subject: &Subject<'_>, ledger: Ledger) -> Examined {
 
 /// An error is one of opening or of the first look: the store refuses.
 fn resolve_and_judge(subject: &Subject<'_>, desk: &Desk, found: &mut Examined) -> Result<u64, Error> {
+    let began = Instant::now();
     let engine = engine(subject.folder, MEMORY)?;
-    let store = builder().open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
+    found.locks = locks(&engine)?;
+    let store = builder(subject).open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
     let (beside, rows) = (store.keyspace(BESIDE)?, store.keyspace(ROWS)?);
     store.resolve_orphans()?;
+    found.recovery = began.elapsed();
     {
         let mut ledger = desk.ledger();
         let settled = ledger.settle(&*engine, &rows)?;
@@ -107,19 +114,13 @@ fn resolve_and_judge(subject: &Subject<'_>, desk: &Desk, found: &mut Examined) -
         }
         found.settled = ledger.clone();
     }
-    let mut client = Client {
-        store: &store,
-        engine: &*engine,
-        rows: rows.clone(),
+    let who = Who {
         session: u64::from(subject.life) * 1000,
         life: subject.life,
-        dice: Dice::new(u64::from(subject.life)),
         habits: Habits { durability: Durability::Sync, ..subject.habits },
-        sink: desk,
-        begun: 0,
-        beside: Some(beside),
-        skewed: 0,
     };
+    let (keyspaces, dice) = ((rows.clone(), Some(beside)), Dice::new(u64::from(subject.life)));
+    let mut client = Client::new((&store, &*engine), keyspaces, desk, who, dice);
     let judged = client.observe(subject.workload);
     let progress = client.touch_every_row();
     drop(client);
@@ -138,19 +139,71 @@ fn resolve_and_judge(subject: &Subject<'_>, desk: &Desk, found: &mut Examined) -
     Ok(digest(engine.storage(), rows.id())?)
 }
 
+fn locks(engine: &RocksEngine) -> Result<u64, EngineError> {
+    let mut count = 0;
+    engine.storage().scan(Column::Lock, &RowRange::all(), false, |_, _| {
+        count += 1;
+        true
+    })?;
+    Ok(count)
+}
+
 fn open_and_digest(subject: &Subject<'_>) -> Result<u64, Error> {
-    let engine = engine(subject.folder, MEMORY)?;
-    let store: Store = builder().open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
+    let engine = reopen(subject.folder)?;
+    let store: Store = builder(subject).open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
     let rows = store.keyspace(ROWS)?;
     store.resolve_orphans()?;
     store.close()?;
     Ok(digest(engine.storage(), rows.id())?)
 }
 
-fn builder() -> Builder {
-    Store::builder().durability(Durability::Sync).conflict_slots(64)
+/// Opens what this process has just closed. A process that another case is starting may still hold what this one had open,
+/// locks included, until it has become the other program. Nothing of the kind excuses a lock that is held when the store is
+/// opened first: whoever had it is gone by then.
+fn reopen(folder: &Path) -> Result<Arc<RocksEngine>, EngineError> {
+    let began = Instant::now();
+    loop {
+        match engine(folder, MEMORY) {
+            Err(EngineError::Busy(_)) if began.elapsed() < STARTING_MAX => std::thread::sleep(Duration::from_millis(1)),
+            opened => return opened,
+        }
+    }
+}
+
+fn builder(subject: &Subject<'_>) -> Builder {
+    Store::builder().protocol(subject.habits.protocol).durability(Durability::Sync).conflict_slots(64)
 }
 
 fn breaks(found: &mut Examined, promise: &'static str, how: impl Into<String>) {
     found.broken.push(Broken::new(promise, how));
+}
+
+#[cfg(test)]
+mod tests {
+    use percolite::{CommitProtocol, ErrorKind};
+
+    use super::*;
+    use crate::workload;
+
+    #[test]
+    fn a_store_that_is_let_go_too_late_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let held = engine(folder.path(), MEMORY).unwrap();
+        let lets_go = std::thread::spawn(move || {
+            std::thread::sleep(STARTING_MAX / 4);
+            drop(held);
+        });
+        let subject = Subject {
+            folder: folder.path(),
+            workload: workload::ALL[0],
+            habits: Habits { protocol: CommitProtocol::Auto, durability: Durability::Sync, long_values: 0 },
+            life: 1,
+            told: &BTreeMap::new(),
+            again: true,
+        };
+        let why = examine(&subject, Ledger::default()).refused.unwrap();
+        assert!(matches!(why.kind(), ErrorKind::Busy(_)), "{why:?}");
+        lets_go.join().unwrap();
+        assert!(examine(&subject, Ledger::default()).refused.is_none());
+    }
 }

@@ -23,9 +23,13 @@ pub mod desk;
 pub mod dice;
 #[cfg(feature = "rocks")]
 pub mod disk;
+#[cfg(feature = "rocks")]
+pub mod doom;
 pub mod evidence;
 #[cfg(feature = "rocks")]
 pub mod examine;
+#[cfg(feature = "rocks")]
+pub mod fast;
 pub mod history;
 pub mod invariants;
 #[cfg(feature = "rocks")]

@@ -1,10 +1,12 @@
-//! One life of a store in a process of its own, which somebody else will end: clients run until they are told to stop, or
-//! until nothing works any more. Then the store is asked a few more things, for it must go on refusing.
+//! One life of a store in a process of its own. Clients run until all is done, or until nothing works any more; then the
+//! store is asked a few more things, for it must go on refusing. Somebody else ends the process, or it does so itself: at a
+//! point that was chosen for it, or by closing the store.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use percolite::crashtest::{Mutant, mutate};
@@ -14,16 +16,21 @@ use percolite::{CommitProtocol, Durability, Error, Keyspace, Store};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
-use crate::client::{Client, Habits};
+use crate::client::{BESIDE, Client, Habits, ROWS, Who};
 use crate::dice::Dice;
-use crate::examine::{BESIDE, ROWS, engine};
+use crate::doom::{Doom, Fatal};
+use crate::examine::engine;
+use crate::fast::Fast;
 use crate::pipe::{Call, Event, PipeSink};
-use crate::workload::{self, Workload};
+use crate::recorder::Recorded;
+use crate::workload::{self, State, Workload};
 
 /// One sync in so many transactions where nothing else asks for one.
 const SYNCS: usize = 24;
 /// Sessions of a life.
 const SESSIONS: u64 = 1000;
+/// A life that ends itself ends after this time: what was not reached until then is not reached.
+const LIFE_MAX: Duration = Duration::from_secs(8);
 
 /// When commits are acknowledged in a life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,12 +66,56 @@ pub struct Life {
     pub write_buffers: usize,
     /// Bytes of an extra row that every transaction is followed by; they fill disks and buffers.
     pub filler: usize,
+    /// Up to so many milliseconds pass between what a transaction does and its commit, in every other one.
+    pub thinks_ms: usize,
+    /// How many rows' last commits the store remembers.
+    pub conflict_slots: usize,
+    /// From how many bytes on transactions stream.
+    pub stream_at_bytes: usize,
+    /// One step in so many drops and creates the keyspace beside; 0: none does.
+    pub drops: usize,
+    /// How many times faster than the world's its clock runs.
+    pub speed: u32,
+    /// Whether it sweeps in the background.
+    pub sweep: bool,
     /// Their choices.
     pub seed: u64,
-    /// Whether the process stays when all is done, with the store open, until somebody ends it.
+    /// Whether the process stays when all is done, with the store open, until somebody ends it. Otherwise it closes it.
     pub lingers: bool,
+    /// Where a process that does not linger dies: at the first of these that comes.
+    pub fatal: Vec<Fatal>,
+    /// How many acknowledged commits come first; visits before do not count.
+    pub after: u64,
     /// A mistake that is switched on.
     pub mutant: Option<String>,
+}
+
+impl Default for Life {
+    fn default() -> Self {
+        Self {
+            folder: PathBuf::new(),
+            number: 0,
+            workload: String::new(),
+            two_phase: false,
+            promise: Promise::Sync,
+            clients: 0,
+            transactions: 0,
+            long_values: 0,
+            write_buffers: 4 << 20,
+            filler: 0,
+            thinks_ms: 0,
+            conflict_slots: 64,
+            stream_at_bytes: 16 << 20,
+            drops: 0,
+            speed: 1,
+            sweep: true,
+            seed: 0,
+            lingers: true,
+            fatal: Vec::new(),
+            after: 0,
+            mutant: None,
+        }
+    }
 }
 
 impl Life {
@@ -73,7 +124,14 @@ impl Life {
     /// # Errors
     /// Where this program cannot be found.
     pub fn arguments(&self) -> anyhow::Result<Vec<String>> {
-        let program = std::env::current_exe().context("where this program is")?;
+        self.arguments_of(&std::env::current_exe().context("where this program is")?)
+    }
+
+    /// A program that has the command `life`, living this life.
+    ///
+    /// # Errors
+    /// None that a caller could do anything about.
+    pub fn arguments_of(&self, program: &Path) -> anyhow::Result<Vec<String>> {
         Ok(vec![program.to_string_lossy().into_owned(), "life".into(), serde_json::to_string(self)?])
     }
 
@@ -90,8 +148,11 @@ impl Life {
 
     /// How the clients of this life commit.
     pub fn habits(&self, durability: Durability) -> Habits {
-        let protocol = if self.two_phase { CommitProtocol::TwoPhase } else { CommitProtocol::Auto };
-        Habits { protocol, durability, long_values: self.long_values }
+        Habits { protocol: self.protocol(), durability, long_values: self.long_values }
+    }
+
+    fn protocol(&self) -> CommitProtocol {
+        if self.two_phase { CommitProtocol::TwoPhase } else { CommitProtocol::Auto }
     }
 
     fn durability(&self) -> Durability {
@@ -116,18 +177,22 @@ pub fn live(life: &str) -> anyhow::Result<()> {
     // A process that hangs must not outlive the one that listens.
     set_parent_process_death_signal(Some(Signal::KILL)).context("a signal at the parent's end")?;
     mutate(life.mutant.as_deref().and_then(Mutant::named));
-    let sink = PipeSink::new(life.number);
+    let sink = Arc::new(PipeSink::new(life.number));
+    let doom = (!life.lingers).then(|| Doom::of(&life, &sink)).transpose()?;
     match open(&life) {
         Ok(opened) => {
             sink.say(&Event::Ready);
             if run(&life, workload, &opened, &sink) {
                 ask_on(&opened, &sink);
             }
+            if let Some(doom) = doom {
+                close(opened, &sink);
+                sink.say(&Event::Closed(doom.visits()));
+                return Ok(());
+            }
             sink.say(&Event::Done);
-            if life.lingers {
-                loop {
-                    std::thread::park();
-                }
+            loop {
+                std::thread::park();
             }
         }
         Err(why) => {
@@ -136,6 +201,13 @@ pub fn live(life: &str) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+fn close(opened: Opened, sink: &PipeSink) {
+    let closed = opened.store.resolve_orphans().and_then(|_| opened.store.close());
+    if closed.is_err() {
+        sink.say(&Event::Failed(answer("close", closed)));
+    }
 }
 
 struct Opened {
@@ -148,8 +220,12 @@ struct Opened {
 fn open(life: &Life) -> Result<Opened, Error> {
     let engine = engine(&life.folder, RocksMemory { cache: 1 << 20, write_buffers: life.write_buffers })?;
     let store = Store::builder()
+        .protocol(life.protocol())
         .durability(life.durability())
-        .conflict_slots(64)
+        .runtime(Arc::new(Fast::new(life.speed)))
+        .conflict_slots(life.conflict_slots)
+        .stream_at_bytes(life.stream_at_bytes)
+        .sweep(life.sweep)
         .admission(4)
         .open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
     let (beside, rows) = (store.keyspace(BESIDE)?, store.keyspace(ROWS)?);
@@ -182,25 +258,23 @@ fn run_client(
     number: u64,
     mut dice: Dice,
 ) -> Result<(), Error> {
-    let mut client = Client {
-        store: &opened.store,
-        engine: &*opened.engine,
-        rows: opened.rows.clone(),
+    let who = Who {
         session: u64::from(life.number) * SESSIONS + number,
         life: life.number,
-        dice: dice.split(),
         habits: life.habits(life.of_client(number)),
-        sink,
-        begun: 0,
-        beside: Some(opened.beside.clone()),
-        skewed: 0,
     };
+    let keyspaces = (opened.rows.clone(), Some(opened.beside.clone()));
+    let mut client = Client::new((&opened.store, &*opened.engine), keyspaces, sink, who, dice.split());
     if number == 0 {
         client.attempt(|txn| workload.load(txn))?;
     }
-    let mut done = 0;
+    let (mut done, began) = (0, Instant::now());
     while life.transactions == 0 || done < life.transactions {
-        client.run(workload)?;
+        if life.drops > 0 && dice.one_in(life.drops) {
+            client.drop_beside()?;
+            client.create_beside()?;
+        }
+        client.run(&Thoughtful { workload, thinks_ms: life.thinks_ms })?;
         done += 1;
         if life.filler > 0 {
             opened.store.transact(|txn| txn.put(&opened.beside, format!("f{number}.{done}"), vec![7; life.filler]))?;
@@ -209,8 +283,39 @@ fn run_client(
             opened.store.sync()?;
         }
         sink.say(&Event::Durable(opened.store.stats().durable_ts.to_u64()));
+        if !life.lingers && began.elapsed() > LIFE_MAX {
+            break;
+        }
     }
     Ok(())
+}
+
+/// A workload whose transactions take their time.
+struct Thoughtful {
+    workload: &'static dyn Workload,
+    thinks_ms: usize,
+}
+
+impl Workload for Thoughtful {
+    fn name(&self) -> &'static str {
+        self.workload.name()
+    }
+
+    fn load(&self, txn: &mut Recorded<'_>) -> Result<(), Error> {
+        self.workload.load(txn)
+    }
+
+    fn transaction(&self, txn: &mut Recorded<'_>) -> Result<(), Error> {
+        self.workload.transaction(txn)?;
+        if self.thinks_ms > 0 && txn.dice().one_in(2) {
+            std::thread::sleep(Duration::from_millis(txn.dice().below(self.thinks_ms) as u64));
+        }
+        Ok(())
+    }
+
+    fn judge(&self, state: &State) -> Result<(), String> {
+        self.workload.judge(state)
+    }
 }
 
 /// Asks a store that has failed for everything there is.

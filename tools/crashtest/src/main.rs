@@ -14,6 +14,8 @@ use percolite_crashtest::checker::{Verdict, check};
 use percolite_crashtest::evidence::Evidence;
 use percolite_crashtest::history::History;
 use percolite_crashtest::layers::Layer;
+#[cfg(feature = "rocks")]
+use percolite_crashtest::life;
 use percolite_crashtest::mutants::{self, MutantsArgs};
 use percolite_crashtest::order::{Order, mutant};
 use percolite_crashtest::outcome::Outcome;
@@ -21,8 +23,6 @@ use percolite_crashtest::points::PointsArgs;
 use percolite_crashtest::quick::{self, QuickArgs, SoakArgs};
 use percolite_crashtest::report::{self, ReportArgs};
 use percolite_crashtest::sim::campaign::{self, SimArgs};
-#[cfg(feature = "rocks")]
-use percolite_crashtest::{kill, life};
 
 /// Crash tests for percolite, and the checker that judges them.
 #[derive(Parser)]
@@ -63,9 +63,6 @@ enum Command {
     /// List the points at which a run can be stopped, with what must hold there.
     Points(PointsArgs),
     Report(ReportArgs),
-    #[cfg(feature = "rocks")]
-    #[command(hide = true)]
-    KillChild(kill::ChildArgs),
     #[cfg(feature = "rocks")]
     #[command(hide = true)]
     Life {
@@ -138,8 +135,6 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Check(args) => run_check(&args),
         Command::Points(args) => args.run().map(|()| ExitCode::SUCCESS),
         Command::Report(args) => report::run(&args),
-        #[cfg(feature = "rocks")]
-        Command::KillChild(args) => args.run(),
         #[cfg(feature = "rocks")]
         Command::Life { life } => life::live(&life).map(|()| ExitCode::SUCCESS),
     }

@@ -61,6 +61,16 @@ impl Outcome {
         *self.visits.entry(place.into()).or_default().entry(point.into()).or_default() += visits;
     }
 
+    /// Adds a figure.
+    pub fn figure(&mut self, name: &str, value: f64) {
+        self.figures.entry(name.into()).or_default().push(value);
+    }
+
+    /// Adds a figure that is a count.
+    pub fn count(&mut self, name: &str, value: u64) {
+        self.figure(name, float(value));
+    }
+
     /// Adds another's counts and failures, as of a further run of the same layer.
     pub fn add(&mut self, other: Self) {
         self.cases += other.cases;
@@ -79,4 +89,10 @@ impl Outcome {
         }
         self.seconds += other.seconds;
     }
+}
+
+/// A count as a float, for averages and plots.
+#[allow(clippy::cast_precision_loss)] // Nobody looks at the last digits of a count beyond 2^53.
+pub fn float(number: u64) -> f64 {
+    number as f64
 }

@@ -5,15 +5,18 @@
 
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
+use rustix::process::{Signal, getpid, kill_process};
 use serde::{Deserialize, Serialize};
 
 use crate::client::Sink;
 use crate::desk::first_tick;
+use crate::doom::{Fatal, Visits};
 use crate::history::Outcome;
 use crate::ledger::{Answer, Entry, Ledger};
 
@@ -37,6 +40,10 @@ pub enum Event {
     Called(Call),
     /// All that was to be done is done.
     Done,
+    /// The store is closed; what was visited.
+    Closed(Visits),
+    /// The last words: where, and what was visited.
+    Dying(Fatal, Visits),
 }
 
 /// A call and its answer.
@@ -54,25 +61,33 @@ pub struct Call {
 #[derive(Debug)]
 pub struct PipeSink {
     ticks: AtomicU64,
+    acknowledged: AtomicU64,
 }
 
 impl PipeSink {
     /// The only one of this process.
     pub fn new(life: u32) -> Self {
-        Self { ticks: AtomicU64::new(first_tick(life)) }
+        Self { ticks: AtomicU64::new(first_tick(life)), acknowledged: AtomicU64::new(0) }
     }
 
     /// Says something. Where nobody listens any more the process has no reason to go on.
     pub fn say(&self, event: &Event) {
-        let said = serde_json::to_vec(event).map_err(io::Error::from).and_then(|mut line| {
-            line.push(b'\n');
-            let mut out = io::stdout().lock();
-            out.write_all(&line)?;
-            out.flush()
-        });
-        if said.is_err() {
-            std::process::exit(3);
+        tell(&mut io::stdout().lock(), event);
+    }
+
+    /// Says something and dies. What keeps lines apart is not given back: nothing comes behind it.
+    pub fn die(&self, last_words: impl FnOnce() -> Event) -> ! {
+        let mut out = io::stdout().lock();
+        tell(&mut out, &last_words());
+        let _ = kill_process(getpid(), Signal::KILL);
+        loop {
+            std::thread::park();
         }
+    }
+
+    /// How many commits clients were told of.
+    pub fn acknowledged(&self) -> u64 {
+        self.acknowledged.load(Ordering::SeqCst)
     }
 }
 
@@ -91,7 +106,24 @@ impl Sink for PipeSink {
 
     fn answered(&self, number: u64, answer: Answer) {
         self.say(&Event::Answered(number, answer));
+        self.acknowledged.fetch_add(u64::from(commits(&answer)), Ordering::SeqCst);
     }
+}
+
+/// A line in one write.
+fn tell(out: &mut io::StdoutLock<'_>, event: &Event) {
+    let said = serde_json::to_vec(event).map_err(io::Error::from).and_then(|mut line| {
+        line.push(b'\n');
+        out.write_all(&line)?;
+        out.flush()
+    });
+    if said.is_err() {
+        std::process::exit(3);
+    }
+}
+
+fn commits(answer: &Answer) -> bool {
+    answer.outcome == Outcome::Committed && answer.commit_ts.is_some()
 }
 
 /// What was heard from a process.
@@ -109,6 +141,12 @@ pub struct Heard {
     pub called: Vec<Call>,
     /// Whether all was done.
     pub done: bool,
+    /// How many commits it said that clients were told of.
+    pub acknowledged: u64,
+    /// Where it said that it was about to die.
+    pub dying: Option<Fatal>,
+    /// What it visited.
+    pub visits: Visits,
     /// Whether what it says about commits no longer counts.
     pub deaf: bool,
     /// When something was heard last.
@@ -121,11 +159,16 @@ impl Heard {
             Event::Ready => self.ready = true,
             Event::Asked(number, entry) => self.ledger.asked(number, *entry),
             Event::Answered(_, Answer { outcome: Outcome::Committed, .. }) | Event::Durable(_) if self.deaf => {}
-            Event::Answered(number, answer) => self.ledger.answered(number, answer),
+            Event::Answered(number, answer) => {
+                self.acknowledged += u64::from(commits(&answer));
+                self.ledger.answered(number, answer);
+            }
             Event::Durable(ts) => self.durable_ts = self.durable_ts.max(ts),
             Event::Failed(call) => self.failed.push(call),
             Event::Called(call) => self.called.push(call),
             Event::Done => self.done = true,
+            Event::Closed(visits) => self.visits = visits,
+            Event::Dying(at, visits) => (self.dying, self.visits) = (Some(at), visits),
         }
         self.last = Some(Instant::now());
     }
@@ -147,12 +190,19 @@ impl Listener {
     pub fn start(mut command: Command, ledger: Ledger) -> io::Result<Self> {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
         let heard = Arc::new(Mutex::new(Heard { ledger, last: Some(Instant::now()), ..Heard::default() }));
-        let (pipe, hears) = (child.stdout.take(), Arc::clone(&heard));
+        let pipe = child.stdout.take().ok_or_else(|| io::Error::other("no pipe"))?;
+        let hears = Arc::clone(&heard);
         let ear = std::thread::spawn(move || {
-            let lines = pipe.into_iter().flat_map(|pipe| BufReader::with_capacity(1 << 16, pipe).lines());
+            let mut pipe = BufReader::with_capacity(1 << 16, pipe);
+            let mut line = Vec::new();
             // A line that was cut short by the process's end says nothing.
-            for event in lines.map_while(Result::ok).filter_map(|line| serde_json::from_str(&line).ok()) {
-                lock(&hears).hear(event);
+            while pipe.read_until(b'\n', &mut line).is_ok() && line.ends_with(b"\n") {
+                let event = serde_json::from_slice(&line).unwrap_or_else(|why| {
+                    let (call, kind) = ("the pipe".into(), "Garbled".into());
+                    Event::Failed(Call { call, kind, text: why.to_string() })
+                });
+                hears.lock().hear(event);
+                line.clear();
             }
         });
         Ok(Self { child, heard, ear: Some(ear) })
@@ -160,7 +210,7 @@ impl Listener {
 
     /// What was heard so far.
     pub fn heard(&self) -> MutexGuard<'_, Heard> {
-        lock(&self.heard)
+        self.heard.lock()
     }
 
     /// Waits until something holds or the process has ended; false if it was silent for so long.
@@ -185,7 +235,7 @@ impl Listener {
     /// Kills the process, if it still lives, and gives all that was heard, to the last line.
     pub fn end(mut self) -> (Heard, Option<ExitStatus>) {
         let status = self.kill();
-        let heard = std::mem::take(&mut *lock(&self.heard));
+        let heard = std::mem::take(&mut *self.heard.lock());
         (heard, status)
     }
 
@@ -203,8 +253,4 @@ impl Drop for Listener {
     fn drop(&mut self) {
         self.kill();
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

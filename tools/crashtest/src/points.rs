@@ -50,8 +50,73 @@ pub struct Entry {
     pub point: Point,
     /// Where it can occur.
     pub places: Vec<Place>,
+    /// What a process that is killed there leaves.
+    pub leaves: Leaves,
     /// Why not everywhere, or nothing.
     pub why_not: &'static str,
+}
+
+/// What is sure to be found by whoever opens a store that was killed at a point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leaves {
+    /// Nothing is sure.
+    Nothing,
+    /// What was there when the process began.
+    Same,
+    /// Records of how transactions ended.
+    Ended,
+    /// Locks.
+    Locks,
+    /// Locks of a transaction that is rolled back.
+    Back,
+    /// Locks of a transaction that is rolled forward.
+    Forward,
+}
+
+impl Leaves {
+    fn named(name: &str) -> Option<Self> {
+        Some(match name {
+            "-" => Self::Nothing,
+            "same" => Self::Same,
+            "ended" => Self::Ended,
+            "locks" => Self::Locks,
+            "back" => Self::Back,
+            "forward" => Self::Forward,
+            _ => return None,
+        })
+    }
+
+    /// What is left by a life that began with `before`.
+    #[must_use]
+    pub fn after(self, before: Self) -> Self {
+        if self == Self::Same { before } else { self }
+    }
+
+    /// Whether recovery must come to the point. In between it may, but clients may have been quicker than the sweep.
+    pub fn leads_to(self, point: Point) -> bool {
+        use Point as P;
+        match point {
+            P::OpenBefore | P::OpenLeased | P::OpenScanned | P::SweepDone | P::CloseSynced => true,
+            P::SafePointBefore | P::SafePointDurable | P::ForgetBetween => {
+                matches!(self, Self::Ended | Self::Locks | Self::Back | Self::Forward)
+            }
+            P::ResolveLockSeen | P::ResolveBeforeBack | P::ResolveVerdict | P::ResolveDone => {
+                matches!(self, Self::Locks | Self::Back | Self::Forward)
+            }
+            P::ResolvePrimaryBack => self == Self::Back,
+            P::ResolveBeforeForward => self == Self::Forward,
+            _ => false,
+        }
+    }
+}
+
+/// What a process that is killed at the point leaves.
+///
+/// # Errors
+/// Those of [`table`].
+pub fn leaves(point: Point) -> anyhow::Result<Leaves> {
+    let entry = table()?.into_iter().find(|entry| entry.point == point);
+    entry.map(|entry| entry.leaves).context("there is no such point")
 }
 
 /// What a run has missed, and where it should not have been.
@@ -94,7 +159,9 @@ fn entry(line: &'static str) -> anyhow::Result<Entry> {
     let point = Point::named(name).context("there is no such point")?;
     let ((embedded, rest), mut places) = (word(rest), Vec::new());
     let (shared, rest) = word(rest);
-    let (kill, why_not) = word(rest);
+    let (kill, rest) = word(rest);
+    let (left, why_not) = word(rest);
+    let leaves = Leaves::named(left).with_context(|| format!("nothing that can be left: {left}"))?;
     for (told, place) in [(embedded, Place::SimEmbedded), (shared, Place::SimShared)] {
         match told {
             "yes" => places.push(place),
@@ -112,7 +179,7 @@ fn entry(line: &'static str) -> anyhow::Result<Entry> {
     if places.len() < 4 && why_not.trim().is_empty() {
         bail!("it does not say why not");
     }
-    Ok(Entry { point, places, why_not: why_not.trim() })
+    Ok(Entry { point, places, leaves, why_not: why_not.trim() })
 }
 
 /// The first word, and what follows.
@@ -170,7 +237,7 @@ impl PointsArgs {
         let mut shown = Table::new();
         shown.load_preset(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
         shown.set_header(["point", "promise", "where", "why not everywhere"]);
-        for Entry { point, places, why_not } in table()? {
+        for Entry { point, places, why_not, .. } in table()? {
             let places: Vec<String> = places.iter().map(Place::to_string).collect();
             shown.add_row([point.name(), point.text(), &places.join("\n"), why_not]);
         }

@@ -3,8 +3,7 @@
 #![cfg(feature = "rocks")]
 #![allow(clippy::unwrap_used)]
 
-use std::sync::{Mutex, PoisonError};
-
+use parking_lot::Mutex;
 use percolite::crashtest::Mutant;
 use percolite_crashtest::kill::{Config, run_case};
 use percolite_crashtest::outcome::Outcome;
@@ -13,7 +12,7 @@ use percolite_crashtest::outcome::Outcome;
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn run(case: &str, mutant: Option<Mutant>) -> Outcome {
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = ONE_AT_A_TIME.lock();
     let program = env!("CARGO_BIN_EXE_percolite-crashtest").into();
     run_case(&Config { program, mutant, ..Config::new().unwrap() }, case).unwrap()
 }
@@ -41,6 +40,14 @@ fn resolving_without_asking_the_primary_is_found_out() {
     let kept = found.failures[0].kept.as_ref().unwrap();
     assert!(kept.join("history.jsonl").exists());
     std::fs::remove_dir_all(kept).unwrap();
+}
+
+#[test]
+fn a_collector_that_comes_too_early_is_found_out() {
+    let case = |seed| run(&format!("kill:collect.done/last/auto/sync/{seed}"), Some(Mutant::CollectsTooEarly));
+    let found = (1..10).map(case).find(|outcome| !outcome.failures.is_empty()).unwrap();
+    assert!(found.failures[0].broken.iter().any(|broken| broken.promise == "I5 isolation"), "{found:#?}");
+    std::fs::remove_dir_all(found.failures[0].kept.as_ref().unwrap()).unwrap();
 }
 
 #[test]

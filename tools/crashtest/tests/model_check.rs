@@ -77,7 +77,7 @@ fn embedded_a_crash_within_recovery_leaves_whole_transactions() {
             "the sweep forgets how the dead ended",
         ]),
     };
-    explore("embedded, 2 clients, 2 rows, 2 crashes", model, 170_000);
+    explore(model, 170_000);
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn embedded_the_status_tells_until_the_last_of_three_rows() {
             "an owner finds its row rolled forward by somebody else",
         ]),
     };
-    explore("embedded, 2 clients, 3 rows, 1 crash", model, 250_000);
+    explore(model, 250_000);
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn embedded_one_phase_and_two_phase_and_holds_get_along() {
             "a writer meets a newer commit",
         ]),
     };
-    explore("embedded, 3 clients, 2 rows, 1 crash", model, 700_000);
+    explore(model, 700_000);
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn embedded_long_values_and_deletions_are_whole_in_groups() {
             "the sweep forgets how the dead ended",
         ]),
     };
-    explore("embedded, 3 clients, 3 rows, groups, 2 crashes", model, 1_000_000);
+    explore(model, 1_000_000);
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn shared_late_and_repeated_changes_do_no_harm() {
             "a writer meets a newer commit",
         ]),
     };
-    explore("shared, 2 writers, 2 rows, 2 ticks, 2 strays", model, 800_000);
+    explore(model, 800_000);
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn shared_a_reader_sees_the_same_whatever_is_committed_later() {
             "an errand rolls a row back",
         ]),
     };
-    explore("shared, 2 writers, 1 reader, 2 rows, 1 tick, 1 stray", model, 3_000_000);
+    explore(model, 3_000_000);
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn shared_readers_push_one_owner_together() {
         collects: false,
         sights: Sights::of(&["a reader has pushed an owner above itself", "an errand comes too late"]),
     };
-    explore("shared, 1 writer, 2 readers, 2 rows, 1 tick, 1 stray", model, 800_000);
+    explore(model, 800_000);
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn shared_three_writers_with_holds_and_deletions() {
             "a writer meets a newer commit",
         ]),
     };
-    explore("shared, 3 writers, 2 rows, 1 tick", model, 400_000);
+    explore(model, 400_000);
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn shared_a_late_change_finds_the_safe_point_where_the_end_is_forgotten() {
             "an owner asks after its end is forgotten",
         ]),
     };
-    explore("shared, 2 writers, 2 rows, 1 tick, 1 stray, a safe point", model, 350_000);
+    explore(model, 350_000);
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn shared_a_reader_outlives_the_records_that_it_asks_for() {
         collects: true,
         sights: Sights::of(&["an end is forgotten", "a reader comes after its answer is forgotten"]),
     };
-    explore("shared, 1 writer, 1 reader, 2 rows, 1 tick, 1 stray, a safe point", model, 130_000);
+    explore(model, 130_000);
 }
 
 #[test]
@@ -271,7 +271,7 @@ fn shared_a_primary_that_was_never_locked_says_rolled_back() {
         collects: false,
         sights: Sights::of(&["an errand rolls a row back", "an errand rolls a row forward"]),
     };
-    explore("shared, 2 writers, a primary last, 2 rows, 1 tick, 2 strays", model, 250_000);
+    explore(model, 250_000);
 }
 
 #[test]
@@ -285,5 +285,5 @@ fn shared_a_reader_of_an_old_view_is_never_told_a_forgotten_end() {
         collects: true,
         sights: Sights::of(&["an end is forgotten", "a reader comes after its answer is forgotten"]),
     };
-    explore("shared, 2 writers, 1 reader, 2 rows, a safe point", model, 120_000);
+    explore(model, 120_000);
 }

@@ -14,10 +14,11 @@ mod jobs;
 mod load;
 mod orphans;
 mod parse;
-mod place;
-mod transfers;
+pub mod place;
+pub mod transfers;
 
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -38,6 +39,13 @@ const HOT_ACCOUNTS: u32 = 10;
 
 /// The demo's options.
 #[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  percolite demo                          with Debian's package list, or what else there is
+  percolite demo --input people.jsonl     with data of your own
+  percolite demo --dir bank               keeps the store, to be looked at with the other commands
+
+The exit code is 0 only if everything was seen that should be.")]
 pub struct Args {
     /// Load this file, or - for standard input: JSON lines, tab-separated values with a header, or a Debian package list
     #[arg(long, value_name = "FILE")]
@@ -163,7 +171,8 @@ fn move_money(store: &Store, spaces: &Spaces, time: Duration, seed: u64, seen: &
     let (mut audits, mut wrong, mut idle) = (0, 0, false);
     for (keyspace, accounts) in [(&spaces.hot, HOT_ACCOUNTS), (&spaces.accounts, ACCOUNTS)] {
         transfers::open_accounts(store, keyspace, accounts)?;
-        let round = transfers::Round { keyspace, accounts, threads: THREADS, time, seed };
+        let stop = &AtomicBool::new(false);
+        let round = transfers::Round { keyspace, accounts, threads: THREADS, time, seed, stop };
         let outcome = transfers::run(store, &round)?;
         audits += outcome.audits;
         wrong += outcome.wrong;

@@ -30,6 +30,8 @@ pub struct Round<'a> {
     pub time: Duration,
     /// Where the choices come from.
     pub seed: u64,
+    /// Set by whoever wants it to end earlier, and by a thread that fails.
+    pub stop: &'a AtomicBool,
 }
 
 /// What came of it.
@@ -93,7 +95,7 @@ pub fn open_accounts(store: &Store, keyspace: &Keyspace, accounts: u32) -> Resul
 pub fn run(store: &Store, round: &Round<'_>) -> Result<Outcome> {
     let before = store.stats();
     let began = Instant::now();
-    let stop = AtomicBool::new(false);
+    let stop = round.stop;
     let commits = AtomicU64::new(0);
     let (mut audits, mut wrong) = (0, 0);
     let mut audit = || {
@@ -105,9 +107,9 @@ pub fn run(store: &Store, round: &Round<'_>) -> Result<Outcome> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..round.threads)
             .map(|thread| {
-                let (stop, commits) = (&stop, &commits);
+                let commits = &commits;
                 scope.spawn(move || {
-                    let done = transfer_until(store, round, u64::from(thread), stop, commits);
+                    let done = transfer_until(store, round, u64::from(thread), commits);
                     if done.is_err() {
                         stop.store(true, Ordering::Relaxed);
                     }
@@ -140,12 +142,12 @@ pub fn run(store: &Store, round: &Round<'_>) -> Result<Outcome> {
     })
 }
 
-fn transfer_until(store: &Store, round: &Round<'_>, thread: u64, stop: &AtomicBool, commits: &AtomicU64) -> Result<()> {
+fn transfer_until(store: &Store, round: &Round<'_>, thread: u64, commits: &AtomicU64) -> Result<()> {
     if round.accounts < 2 {
         bail!("a transfer needs two accounts");
     }
     let mut random = StdRng::seed_from_u64(round.seed.wrapping_add(thread));
-    while !stop.load(Ordering::Relaxed) {
+    while !round.stop.load(Ordering::Relaxed) {
         let from = random.random_range(0..round.accounts);
         let to = (from + random.random_range(1..round.accounts)) % round.accounts;
         let amount = random.random_range(1..=10);

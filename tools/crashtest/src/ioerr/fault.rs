@@ -11,11 +11,10 @@ use std::str::FromStr;
 const FILES: u32 = 99;
 
 macro_rules! words {
-    ($(#[$about:meta])* $kind:ident { $($variant:ident $word:literal)* }) => {
+    ($(#[$about:meta])* $kind:ident { $($variant:ident $word:literal $text:literal)* }) => {
         $(#[$about])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[allow(missing_docs)]
-        pub enum $kind { $($variant,)* }
+        pub enum $kind { $(#[doc = $text] $variant,)* }
 
         impl $kind {
             /// Its word in a case.
@@ -32,17 +31,33 @@ macro_rules! words {
 
 words! {
     /// Which calls fail.
-    Act { Write "write" Sync "sync" Rename "rename" Create "create" }
+    Act {
+        Write "write" "Bytes are written."
+        Sync "sync" "What was written is made durable."
+        Rename "rename" "It gets the name that counts."
+        Create "create" "It is opened, or created."
+    }
 }
 
 words! {
     /// On which files.
-    File { Log "log" Table "table" Manifest "manifest" Current "current" Marker "marker" Folder "folder" }
+    File {
+        Log "log" "The write-ahead log."
+        Table "table" "Rows that were flushed or compacted."
+        Manifest "manifest" "Which tables there are."
+        Current "current" "Which manifest counts, before it has that name."
+        Marker "marker" "The store's own marker, before the store is there."
+        Folder "folder" "The store's folder."
+    }
 }
 
 words! {
     /// With which error; or the process dies there, which is how it is killed inside RocksDB.
-    Errno { Eio "EIO" Enospc "ENOSPC" Kill "KILL" }
+    Errno {
+        Eio "EIO" "The disk is broken."
+        Enospc "ENOSPC" "The disk is full."
+        Kill "KILL" "The process dies at the call."
+    }
 }
 
 /// See the [module](self).

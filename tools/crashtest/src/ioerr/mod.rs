@@ -157,8 +157,8 @@ fn life(order: &Order, case: Case, folder: PathBuf, dice: &mut Dice) -> Life {
         write_buffers: 4 << 20,
         filler: if writes_tables { [40 << 10, 5000][dice.below(2)] } else { 0 },
         seed: dice.bits(),
-        lingers: true,
         mutant: order.mutant.map(|mutant| mutant.name().into()),
+        ..Life::default()
     }
 }
 
@@ -176,7 +176,7 @@ fn run_case(order: &Order, case: Case, outcome: &mut Outcome) -> anyhow::Result<
     let disk = match disk.transpose() {
         Ok(disk) => disk,
         Err(why) => {
-            outcome.figures.entry(format!("no small disk: {why}")).or_default().push(1.0);
+            outcome.count(&format!("no small disk: {why}"), 1);
             return Ok(());
         }
     };
@@ -218,7 +218,7 @@ fn run_case(order: &Order, case: Case, outcome: &mut Outcome) -> anyhow::Result<
         Trouble::Fault(Fault { errno: Errno::Kill, act, file, .. }) => {
             let died = spoke && !heard.done;
             if died {
-                outcome.figures.entry(format!("killed at {} of {}", act.word(), file.word())).or_default().push(1.0);
+                outcome.count(&format!("killed at {} of {}", act.word(), file.word()), 1);
             }
             died
         }
@@ -228,7 +228,7 @@ fn run_case(order: &Order, case: Case, outcome: &mut Outcome) -> anyhow::Result<
     if happened {
         judge(order, case, &life, heard, spoke, &folder, outcome)?;
     } else {
-        outcome.figures.entry("faults that no call met".into()).or_default().push(1.0);
+        outcome.count("faults that no call met", 1);
     }
     Ok(())
 }
@@ -251,7 +251,7 @@ fn judge(
     outcome.cases += 1;
     outcome.acknowledged += heard.ledger.acknowledged() as u64;
     outcome.transactions += heard.ledger.entries().count() as u64;
-    outcome.figures.entry("calls refused after an error".into()).or_default().push(count(heard.called.len()));
+    outcome.count("calls refused after an error", heard.called.len() as u64);
     let kept = scratch()?;
     if folder.is_dir() {
         copy_folder(folder, kept.path())?;
@@ -306,11 +306,6 @@ fn fails_stop(case: Case, heard: &Heard) -> Vec<Broken> {
 
 fn names_the_cause(text: &str) -> bool {
     ["Input/output error", "No space left"].iter().any(|cause| text.contains(cause))
-}
-
-#[allow(clippy::cast_precision_loss)]
-fn count(number: usize) -> f64 {
-    number as f64
 }
 
 #[cfg(test)]

@@ -9,13 +9,12 @@ use std::str::FromStr;
 
 use anyhow::{Context as _, bail};
 use percolite::crashtest::Point;
-use serde::{Deserialize, Serialize};
 
+use crate::life::Life;
 use crate::points::{self, Place};
 
 /// How transactions commit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// In one phase where they can.
     Auto,
@@ -42,6 +41,12 @@ impl Protocol {
     }
 }
 
+impl From<&Life> for Protocol {
+    fn from(life: &Life) -> Self {
+        if life.two_phase { Self::TwoPhase } else { Self::Auto }
+    }
+}
+
 impl From<Protocol> for percolite::CommitProtocol {
     fn from(protocol: Protocol) -> Self {
         match protocol {
@@ -52,8 +57,7 @@ impl From<Protocol> for percolite::CommitProtocol {
 }
 
 /// When commits are acknowledged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     /// When they would survive a power cut.
     Sync,

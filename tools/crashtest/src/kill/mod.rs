@@ -9,16 +9,11 @@
 //! |---|---|
 //! | `case` | the name of a case, and which cases a run has |
 //! | `scenario` | the lives that lead to a point |
-//! | `life` | what parent and child tell each other |
-//! | `child`, `clock` | the process that dies, and its clocks |
-//! | `parent` | starting it and hearing it out |
+//! | `parent` | starting the process that dies, and hearing it out |
 //! | `run`, `judge` | a case from its first life to its verdict |
 
 mod case;
-mod child;
-mod clock;
 mod judge;
-mod life;
 mod parent;
 mod run;
 mod scenario;
@@ -26,10 +21,10 @@ mod scenario;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::Context as _;
+use parking_lot::Mutex;
 use percolite::crashtest::{Mutant, Point, mutate};
 
 use crate::order::Order;
@@ -39,12 +34,11 @@ use crate::violation::Broken;
 use run::{Hits, Ran};
 
 pub use case::{Case, all, quick};
-pub use child::ChildArgs;
 
 /// How cases are run.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The program whose subcommand `kill-child` is the child.
+    /// The program whose subcommand `life` is the child.
     pub program: PathBuf,
     /// Where stores are put, and kept if something is wrong with them.
     pub folder: PathBuf,
@@ -99,12 +93,11 @@ pub fn run_cases(config: &Config, cases: &[Case], demand: Demand) -> anyhow::Res
                     match run::run_case(config, case) {
                         Ok(ran) => {
                             stop.fetch_or(config.stop && !ran.outcome.failures.is_empty(), Ordering::SeqCst);
-                            add(&mut total.lock().unwrap_or_else(PoisonError::into_inner), ran);
+                            add(&mut total.lock(), ran);
                         }
                         Err(why) => {
                             stop.store(true, Ordering::SeqCst);
-                            *first_error.lock().unwrap_or_else(PoisonError::into_inner) =
-                                Some(why.context(case.to_string()));
+                            *first_error.lock() = Some(why.context(case.to_string()));
                         }
                     }
                 }
@@ -112,10 +105,10 @@ pub fn run_cases(config: &Config, cases: &[Case], demand: Demand) -> anyhow::Res
         }
     });
     mutate(None);
-    if let Some(why) = first_error.into_inner().unwrap_or_else(PoisonError::into_inner) {
+    if let Some(why) = first_error.into_inner() {
         return Err(why);
     }
-    let Ran { mut outcome, deaths, visits } = total.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let Ran { mut outcome, deaths, visits } = total.into_inner();
     if !stop.load(Ordering::SeqCst) {
         let broken = held_against_the_table(&deaths, &visits, demand)?;
         if !broken.is_empty() {

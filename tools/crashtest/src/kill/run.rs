@@ -3,19 +3,22 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Context as _;
 use percolite::crashtest::{Mutant, Point};
 
 use super::Config;
-use super::case::Case;
-use super::judge::{Judged, judge};
-use super::life::{Fatal, Life, Visits};
+use super::case::{Case, Protocol};
+use super::judge::judge;
 use super::parent::live;
 use super::scenario::{Step, steps};
 use crate::dice::Dice;
+use crate::doom::{Fatal, Visits};
+use crate::examine::Examined;
 use crate::ledger::Ledger;
+use crate::life::Life;
+use crate::order::copy_folder;
 use crate::outcome::{Failure, Outcome};
 use crate::points::Place;
 use crate::report::{RECOVERY_LOCKS, RECOVERY_SECONDS};
@@ -46,7 +49,7 @@ pub struct Ran {
 pub fn run_case(config: &Config, case: &Case) -> anyhow::Result<Ran> {
     let folder = config.folder.join(case.to_string().replace([':', '/'], "-"));
     let mut ran = Ran { outcome: Outcome::of("kill"), ..Ran::default() };
-    let mut broken = Vec::new();
+    let (mut broken, mut missed) = (Vec::new(), Vec::new());
     for number in 0..ATTEMPTS {
         if folder.exists() {
             fs::remove_dir_all(&folder).context("an earlier run's folder")?;
@@ -54,16 +57,17 @@ pub fn run_case(config: &Config, case: &Case) -> anyhow::Result<Ran> {
         fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
         let mut this = Attempt { config, case, folder: &folder, number, ran: &mut ran, ledger: Ledger::default() };
         match this.run()? {
-            Verdict::Missed => {}
+            Verdict::Missed(points) => missed = points,
             Verdict::Judged(found) => {
                 broken = found;
                 ran.outcome.cases = 1;
+                ran.outcome.count("attempts", number + 1);
                 break;
             }
         }
     }
     if ran.outcome.cases == 0 {
-        let how = format!("no life died at {} in {ATTEMPTS} attempts", case.point.name());
+        let how = format!("no life died at {} in {ATTEMPTS} attempts", missed.join(" or "));
         broken.push(Broken::new("harness: the table of points", how));
     }
     if broken.is_empty() {
@@ -80,8 +84,8 @@ pub fn run_case(config: &Config, case: &Case) -> anyhow::Result<Ran> {
 }
 
 enum Verdict {
-    /// A life did not die where it should have.
-    Missed,
+    /// A life did not die at any of these.
+    Missed(Vec<String>),
     /// What was found wrong.
     Judged(Vec<Broken>),
 }
@@ -99,51 +103,46 @@ impl Attempt<'_> {
     fn run(&mut self) -> anyhow::Result<Verdict> {
         let mut dice = Dice::new(self.case.seed ^ (self.number << 56));
         let (store, log) = (self.folder.join("store"), self.folder.join("log.txt"));
-        let steps = steps(self.case, &store, self.config.mutant.map(Mutant::name), &mut dice);
+        let steps = steps(self.case, &store, self.config.mutant.map(Mutant::name), &mut dice)?;
         let lives = u32::try_from(steps.len()).unwrap_or_default();
         let mut name = "";
         let mut acknowledged = 0;
         for mut step in steps {
             if step.last && !self.find_last(&mut step, &log)? {
-                return Ok(Verdict::Missed);
+                return Ok(Verdict::Missed(vec![self.case.point.name().into()]));
             }
             let life = &step.life;
-            let heard = live(&self.config.program, life, &mut self.ledger, &log)?;
-            self.note(life, &heard.visits);
-            note_in(&log, &format!("{life:?}: {:?} after {}", heard.died, heard.acknowledged))?;
-            if !heard.broken.is_empty() {
+            let lived = live(&self.config.program, life, &mut self.ledger, &log)?;
+            self.note(life, &lived.visits);
+            note_in(&log, &format!("{life:?}: {:?} after {}", lived.died, lived.acknowledged))?;
+            if !lived.broken.is_empty() {
                 self.keep_history()?;
-                return Ok(Verdict::Judged(heard.broken));
+                return Ok(Verdict::Judged(lived.broken));
             }
-            let Some(at) = heard.died.filter(|at| life.fatal.contains(at) && heard.acknowledged >= step.least) else {
-                return Ok(Verdict::Missed);
+            let Some(at) = lived.died.filter(|at| life.fatal.contains(at) && lived.acknowledged >= step.least) else {
+                return Ok(Verdict::Missed(life.fatal.iter().map(|at| at.point.clone()).collect()));
             };
             if step.wanted {
-                self.ran
-                    .outcome
-                    .figures
-                    .entry("acknowledged before the kill".into())
-                    .or_default()
-                    .push(to_f64(heard.acknowledged));
+                self.ran.outcome.count("acknowledged before the kill", lived.acknowledged);
             }
             if let Some(point) = Point::named(&at.point) {
-                *self.ran.deaths.entry(life.protocol.place()).or_default().entry(point).or_default() += 1;
+                *self.ran.deaths.entry(Protocol::from(life).place()).or_default().entry(point).or_default() += 1;
             }
-            acknowledged += heard.acknowledged;
+            acknowledged += lived.acknowledged;
             name = workload::named(&life.workload).map_or("", |workload| workload.name());
         }
         let workload = workload::named(name).context("no such workload")?;
-        copy(&store, &self.folder.join("as-it-died"))?;
+        copy_folder(&store, &self.folder.join("as-it-died")).context("the store as it died")?;
         let ledger = std::mem::take(&mut self.ledger);
-        let Judged { broken, unanswered, locks, recovery_ms, ledger } =
+        let Examined { broken, unanswered, locks, recovery, ledger, .. } =
             judge(store, *self.case, workload, ledger, lives);
         self.ledger = ledger;
         let outcome = &mut self.ran.outcome;
         outcome.transactions += self.ledger.entries().count() as u64;
         outcome.acknowledged += acknowledged;
         outcome.unanswered += unanswered;
-        outcome.figures.entry(RECOVERY_LOCKS.into()).or_default().push(to_f64(locks));
-        outcome.figures.entry(RECOVERY_SECONDS.into()).or_default().push(recovery_ms / 1000.0);
+        outcome.count(RECOVERY_LOCKS, locks);
+        outcome.figure(RECOVERY_SECONDS, recovery.as_secs_f64());
         if !broken.is_empty() {
             self.keep_history()?;
         }
@@ -158,23 +157,24 @@ impl Attempt<'_> {
             fs::remove_dir_all(&folder)?;
         }
         if step.life.folder.exists() {
-            copy(&step.life.folder, &folder)?;
+            copy_folder(&step.life.folder, &folder).context("the store before its last life")?;
         }
         let life = Life { folder: folder.clone(), fatal: Vec::new(), ..step.life.clone() };
-        let heard = live(&self.config.program, &life, &mut Ledger::default(), log)?;
-        self.note(&life, &heard.visits);
+        let lived = live(&self.config.program, &life, &mut Ledger::default(), log)?;
+        self.note(&life, &lived.visits);
         fs::remove_dir_all(&folder).context("the folder of a run without a kill")?;
-        let visits = heard.visits.get(self.case.point.name()).copied().unwrap_or_default();
+        let visits = lived.visits.get(self.case.point.name()).copied().unwrap_or_default();
         let visit = visits.saturating_sub(visits * self.number / ATTEMPTS);
         step.life.fatal = vec![Fatal { point: self.case.point.name().into(), visit }];
         Ok(visit > 0)
     }
 
     fn note(&mut self, life: &Life, visits: &Visits) {
+        let place = Protocol::from(life).place();
         for (name, count) in visits {
-            self.ran.outcome.visit(&life.protocol.place().to_string(), name, *count);
+            self.ran.outcome.visit(&place.to_string(), name, *count);
             if let Some(point) = Point::named(name) {
-                *self.ran.visits.entry(life.protocol.place()).or_default().entry(point).or_default() += count;
+                *self.ran.visits.entry(place).or_default().entry(point).or_default() += count;
             }
         }
     }
@@ -189,23 +189,4 @@ impl Attempt<'_> {
 fn note_in(log: &Path, line: &str) -> anyhow::Result<()> {
     let mut log = File::options().create(true).append(true).open(log).context("the log")?;
     writeln!(log, "{line}").context("the log")
-}
-
-#[allow(clippy::cast_precision_loss)]
-fn to_f64(count: u64) -> f64 {
-    count as f64
-}
-
-fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
-    fs::create_dir_all(to).with_context(|| to.display().to_string())?;
-    for entry in fs::read_dir(from).with_context(|| from.display().to_string())? {
-        let entry = entry?;
-        let target: PathBuf = to.join(entry.file_name());
-        if entry.file_type()?.is_dir() {
-            copy(&entry.path(), &target)?;
-        } else {
-            fs::copy(entry.path(), target)?;
-        }
-    }
-    Ok(())
 }

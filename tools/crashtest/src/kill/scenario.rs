@@ -9,12 +9,14 @@ use std::path::Path;
 use percolite::crashtest::Point;
 
 use super::case::{Case, Durability, Nth, Protocol};
-use super::life::{Fatal, Life};
 use crate::dice::Dice;
+use crate::doom::Fatal;
+use crate::life::{Life, Promise};
+use crate::points::{Leaves, leaves};
 use crate::workload::{self, Workload};
 
-/// More than any life gets done.
-const ENDLESS: u64 = 100_000;
+/// Until the life's point, or its time, has come.
+const ENDLESS: usize = 0;
 
 /// One life, and whether the visit that it dies at is still to be found out.
 #[derive(Debug)]
@@ -65,7 +67,10 @@ fn way(point: Point) -> Way {
 }
 
 /// The lives of a case, the last of which is not judged but killed in recovery.
-pub fn steps(case: &Case, folder: &Path, mutant: Option<&str>, dice: &mut Dice) -> Vec<Step> {
+///
+/// # Errors
+/// Those of the table of points.
+pub fn steps(case: &Case, folder: &Path, mutant: Option<&str>, dice: &mut Dice) -> anyhow::Result<Vec<Step>> {
     let mut plan = Plan::new(case, folder, mutant, dice);
     let times = match case.nth {
         Nth::First => 1,
@@ -102,8 +107,8 @@ pub fn steps(case: &Case, folder: &Path, mutant: Option<&str>, dice: &mut Dice) 
             }
         }
     }
-    plan.recover();
-    plan.steps
+    plan.recover()?;
+    Ok(plan.steps)
 }
 
 struct Plan<'a> {
@@ -116,28 +121,25 @@ struct Plan<'a> {
 impl<'a> Plan<'a> {
     fn new(case: &'a Case, folder: &Path, mutant: Option<&str>, dice: &'a mut Dice) -> Self {
         use Point as P;
-        let workload = workload_for(case.point, dice);
+        let workload = workload_for(case, dice);
         let large = workload.name() == workload::LARGE.name();
+        let collects = matches!(case.point, P::CollectBefore | P::CollectDone);
         let common = Life {
             folder: folder.into(),
-            number: 0,
-            seed: 0,
-            protocol: case.protocol,
-            durability: case.durability,
+            two_phase: case.protocol == Protocol::TwoPhase,
+            promise: if case.durability == Durability::Sync { Promise::Sync } else { Promise::Buffered },
             workload: workload.name().into(),
-            clients: 3 + dice.below(3) as u64,
+            clients: 3 + dice.below(3),
             transactions: match (case.point, case.durability) {
                 _ if large => 10,
+                (P::CollectBefore | P::CollectDone, _) => 80,
                 // The background has to come round a few times.
-                (P::CollectBefore | P::CollectDone | P::KeyspaceDropped | P::KeyspaceErased, Durability::Buffered) => {
-                    800
-                }
+                (P::KeyspaceDropped | P::KeyspaceErased, Durability::Buffered) => 800,
                 (P::LeaseBefore | P::LeaseDurable, Durability::Buffered) => 800,
-                (P::CollectBefore | P::CollectDone | P::KeyspaceDropped | P::KeyspaceErased, Durability::Sync) => 80,
+                (P::KeyspaceDropped | P::KeyspaceErased, Durability::Sync) => 80,
                 _ => 40,
             },
-            fatal: Vec::new(),
-            after: 0,
+            lingers: false,
             drops: match case.point {
                 P::KeyspaceCreated | P::KeyspaceDropped | P::KeyspaceErased => 6,
                 _ => [0, 0, 20][dice.below(3)],
@@ -147,11 +149,16 @@ impl<'a> Plan<'a> {
                 P::CollectBefore | P::CollectDone | P::KeyspaceDropped | P::KeyspaceErased => 50,
                 _ => [1, 1, 50][dice.below(3)],
             },
-            sweep: true,
-            write_buffer_bytes: dice.one_in(3).then_some(256 << 10),
+            // A small buffer has RocksDB write files all the time.
+            write_buffers: if dice.one_in(3) { 256 << 10 } else { 128 << 20 },
             long_values: [0, 2, 8][dice.below(3)],
-            conflict_slots: [4, 4096][dice.below(2)],
+            // Some commit long after they have read, behind the collector's back, and what memory has forgotten by then only
+            // the records of deletions say.
+            thinks_ms: if collects { 40 } else { 0 },
+            stream_at_bytes: if streams(case.point) { 4000 } else { 16 << 20 },
+            conflict_slots: if collects { 4 } else { [4, 4096][dice.below(2)] },
             mutant: mutant.map(str::to_owned),
+            ..Life::default()
         };
         Self { case, common, dice, steps: Vec::new() }
     }
@@ -165,7 +172,8 @@ impl<'a> Plan<'a> {
 
     fn some_acknowledgements(&mut self) -> u64 {
         let large = self.common.workload == workload::LARGE.name();
-        1 + self.dice.below(if large { 3 } else { 40 }) as u64
+        let least = if self.common.thinks_ms > 0 { 60 } else { 1 };
+        least + self.dice.below(if large { 3 } else { 40 }) as u64
     }
 
     /// A life that dies at the visit that the case asks for.
@@ -217,8 +225,11 @@ impl<'a> Plan<'a> {
     /// A life that dies with rows locked. That takes two phases, also where the case's own lives go on in one.
     fn leave_orphans(&mut self) {
         let points: &[Point] = match self.case.point {
+            Point::ResolveBeforeForward if self.common.workload == workload::LARGE.name() => &[Point::CommitBetween],
             Point::ResolveBeforeForward => &[Point::CommitPrimary],
             Point::ResolvePrimaryBack => &[Point::PrewritePrimary, Point::PrewriteAll],
+            // More than clients can resolve before the sweep has begun.
+            Point::SweepBetween => &[Point::PrewriteBetween, Point::CommitBetween],
             _ => &[Point::PrewritePrimary, Point::PrewriteAll, Point::CommitPrimary],
         };
         self.dies_at_work(Protocol::TwoPhase, points);
@@ -227,12 +238,19 @@ impl<'a> Plan<'a> {
     fn dies_at_work(&mut self, protocol: Protocol, points: &[Point]) {
         let point = *self.dice.pick(points).unwrap_or(&points[0]);
         let after = self.some_acknowledgements();
-        let life = Life { protocol, after, transactions: ENDLESS, fatal: vec![fatal(point, 1)], ..self.life(false) };
+        let life = Life {
+            two_phase: protocol == Protocol::TwoPhase,
+            after,
+            transactions: ENDLESS,
+            fatal: vec![fatal(point, 1)],
+            ..self.life(false)
+        };
         self.steps.push(Step { life, last: false, least: after, wanted: false });
     }
 
-    /// A life that dies in recovery, wherever it comes first.
-    fn recover(&mut self) {
+    /// A life that dies in recovery. Where the table says that recovery must come to the point, it dies there and nowhere
+    /// else, and in every attempt at the same; otherwise wherever it comes first.
+    fn recover(&mut self) -> anyhow::Result<()> {
         use Point as P;
         const EARLY: [Point; 10] = [
             P::OpenLeased,
@@ -248,26 +266,50 @@ impl<'a> Plan<'a> {
         ];
         const LATE: [Point; 3] = [P::SafePointBefore, P::SafePointDurable, P::ForgetBetween];
         // What is to come once nothing is left to resolve lies behind the first end of the sweep.
-        let late = self.dice.one_in(4);
-        let point = *self.dice.pick(if late { &LATE } else { &EARLY }).unwrap_or(&P::SweepDone);
-        let fatal = vec![fatal(point, 1), fatal(P::SweepDone, if late { 2 } else { 1 }), fatal(P::CloseSynced, 1)];
+        let mut dice = Dice::new(self.case.seed);
+        let late = dice.one_in(4);
+        let point = *dice.pick(if late { &LATE } else { &EARLY }).unwrap_or(&P::SweepDone);
+        let mut at = vec![fatal(point, 1)];
+        if !self.left()?.leads_to(point) {
+            at.extend([fatal(P::SweepDone, if late { 2 } else { 1 }), fatal(P::CloseSynced, 1)]);
+        }
         // Without a sweep the clients meet the locks.
-        let sweep = late || self.dice.one_in(2);
-        let life = Life { fatal, sweep, transactions: 10, ..self.life(false) };
+        let sweep = late || dice.one_in(2);
+        let life = Life { fatal: at, sweep, transactions: 10, ..self.life(false) };
         self.steps.push(Step { life, last: false, least: 0, wanted: false });
+        Ok(())
     }
+
+    /// What the lives so far are sure to have left.
+    fn left(&self) -> anyhow::Result<Leaves> {
+        self.steps.iter().try_fold(Leaves::Nothing, |left, step| {
+            let point = step.life.fatal.first().and_then(|at| Point::named(&at.point));
+            Ok(point.map_or(Ok(Leaves::Nothing), leaves)?.after(left))
+        })
+    }
+}
+
+/// Whether only a transaction that streams comes to the point.
+fn streams(point: Point) -> bool {
+    use Point as P;
+    matches!(point, P::StreamBetween | P::StreamCommitted | P::EndingForward | P::EndingBack | P::EndingDone)
 }
 
 fn fatal(point: Point, visit: u64) -> Fatal {
     Fatal { point: point.name().into(), visit }
 }
 
-fn workload_for(point: Point, dice: &mut Dice) -> &'static dyn Workload {
+fn workload_for(case: &Case, dice: &mut Dice) -> &'static dyn Workload {
     use Point as P;
-    match point {
+    match case.point {
+        // One phase makes no locks of its own, and a small transaction leaves but one to be rolled forward.
+        P::ResolveBeforeForward if case.nth == Nth::Second && case.protocol == Protocol::Auto => {
+            return workload::LARGE;
+        }
         // More rows than are changed at once.
         P::PrewriteBetween | P::PrewriteConflict | P::CommitBetween | P::RollBackBetween => return workload::LARGE,
-        P::KeyspaceErased => return workload::LARGE,
+        P::KeyspaceErased | P::SweepBetween => return workload::LARGE,
+        point if streams(point) => return workload::LARGE,
         P::KeyspaceDropped if dice.one_in(2) => return workload::LARGE,
         P::CollectBefore | P::CollectDone => {
             if let Some(deletes) = workload::named(["set", "index"][dice.below(2)]) {
@@ -278,4 +320,34 @@ fn workload_for(point: Point, dice: &mut Dice) -> &'static dyn Workload {
         _ => {}
     }
     *dice.pick(workload::ALL).unwrap_or(&workload::LARGE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::case::all;
+    use super::*;
+
+    fn recovery(case: &Case, attempt: u64) -> (Vec<Fatal>, Leaves) {
+        let mut dice = Dice::new(case.seed ^ (attempt << 56));
+        let mut steps = steps(case, Path::new("store"), None, &mut dice).unwrap();
+        let last = steps.pop().unwrap();
+        let left = steps.iter().fold(Leaves::Nothing, |left, step| {
+            leaves(Point::named(&step.life.fatal[0].point).unwrap()).unwrap().after(left)
+        });
+        (last.life.fatal, left)
+    }
+
+    #[test]
+    fn a_recovery_that_must_come_to_a_point_dies_nowhere_else() {
+        let cases = all(1).unwrap();
+        let mut must = 0;
+        for case in &cases {
+            let (fatal, left) = recovery(case, 0);
+            let sure = left.leads_to(Point::named(&fatal[0].point).unwrap());
+            assert_eq!(fatal.len() == 1, sure, "{case}: {fatal:?} after {left:?}");
+            must += usize::from(sure);
+            assert_eq!(recovery(case, 3).0[0], fatal[0], "{case}");
+        }
+        assert!(must > cases.len() / 3, "{must} of {}", cases.len());
+    }
 }

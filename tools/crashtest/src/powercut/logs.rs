@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use percolite::{CommitProtocol, Durability, Error, ErrorKind, Store};
 
-use super::{Case, note};
+use super::Case;
 use crate::dice::Dice;
 use crate::order::{Order, copy_folder, keep, scratch};
 use crate::outcome::Outcome;
@@ -152,8 +152,8 @@ fn sweep(image: &Image, outcome: &mut Outcome) -> Vec<Broken> {
     }
     outcome.acknowledged += image.synced;
     outcome.transactions += image.rows;
-    note(outcome, "cut logs: prefixes", prefixes);
-    note(outcome, "cut logs: refusals", refusals);
+    outcome.count("cut logs: prefixes", prefixes);
+    outcome.count("cut logs: refusals", refusals);
     broken
 }
 

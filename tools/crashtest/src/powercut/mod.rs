@@ -131,11 +131,6 @@ fn sum(outcome: &Outcome, figure: &str) -> f64 {
     outcome.figures.get(figure).into_iter().flatten().sum()
 }
 
-fn note(outcome: &mut Outcome, figure: &str, value: u64) {
-    #[allow(clippy::cast_precision_loss)]
-    outcome.figures.entry(figure.into()).or_default().push(value as f64);
-}
-
 /// What a seed decides; each life has a seed of its own.
 fn plan(seed: u64, order: &Order, disk: &Disk, dice: &mut Dice) -> Life {
     let promises = [Promise::Sync, Promise::Sync, Promise::Buffered, Promise::Mixed];
@@ -153,8 +148,8 @@ fn plan(seed: u64, order: &Order, disk: &Disk, dice: &mut Dice) -> Life {
         // Enough for RocksDB to switch logs and write tables within a life.
         filler: if small { 30 << 10 } else { 0 },
         seed: 0,
-        lingers: true,
         mutant: order.mutant.map(|mutant| mutant.name().into()),
+        ..Life::default()
     }
 }
 
@@ -239,9 +234,9 @@ fn cut_once(
     ledger.lose(life.number, percolite::Timestamp::from_u64(durable_ts));
     let lost = control::count(&disk.window()).map_err(|why| format!("control files: {why}"))?;
     outcome.lost += lost.tails + lost.entries;
-    note(outcome, control::TAILS, lost.tails);
-    note(outcome, control::ENTRIES, lost.entries);
-    note(outcome, LOG_BYTES, long.saturating_sub(short));
+    outcome.count(control::TAILS, lost.tails);
+    outcome.count(control::ENTRIES, lost.entries);
+    outcome.count(LOG_BYTES, long.saturating_sub(short));
     Ok(ledger)
 }
 

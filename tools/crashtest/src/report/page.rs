@@ -12,7 +12,8 @@ use crate::outcome::{Failure, Outcome};
 use super::grid::{self, Coverage};
 use super::plot::{self, Plot};
 use super::verdict::{Verdict, word_of};
-use super::words::{count, float, number, story, time};
+use super::words::{count, number, story, time};
+use crate::outcome::float;
 
 const STYLE: &str = include_str!("style.css");
 

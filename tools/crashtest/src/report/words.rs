@@ -42,12 +42,6 @@ pub fn number(value: f64) -> String {
     told.trim_end_matches('0').trim_end_matches('.').into()
 }
 
-/// As a float, for averages and plots, where the last digits do not matter.
-#[allow(clippy::cast_precision_loss)]
-pub fn float(number: u64) -> f64 {
-    number as f64
-}
-
 /// A time in seconds, in units that fit it.
 pub fn time(seconds: f64) -> String {
     if seconds < 1.0 {
@@ -56,6 +50,7 @@ pub fn time(seconds: f64) -> String {
     if seconds < 60.0 {
         return format!("{seconds:.1} s");
     }
+    // A cast from a float stops at the bounds of the type.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     let whole = seconds.round() as u64;
     let (hours, minutes) = (whole / 3600, whole / 60 % 60);

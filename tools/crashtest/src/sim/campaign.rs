@@ -1,10 +1,10 @@
 //! Many seeds, on several threads.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use anyhow::Context as _;
 use clap::Args;
+use parking_lot::Mutex;
 use percolite::crashtest::mutate;
 
 use super::{Mode, Run, Scheduler};
@@ -106,12 +106,12 @@ fn round(args: &SimArgs, first: u64, count: u64) -> Outcome {
                     let mode = args.mode.unwrap_or_else(|| mode_of(seed));
                     let found = judge(mode, seed);
                     stop.fetch_or(args.order.stop && !found.broken.is_empty(), Ordering::Relaxed);
-                    add(&mut total.lock().unwrap_or_else(PoisonError::into_inner), &args.order, mode, seed, found);
+                    add(&mut total.lock(), &args.order, mode, seed, found);
                 }
             });
         }
     });
-    total.into_inner().unwrap_or_else(PoisonError::into_inner)
+    total.into_inner()
 }
 
 /// A history that was run again.
@@ -164,7 +164,7 @@ fn add(outcome: &mut Outcome, order: &Order, mode: Mode, seed: u64, found: Run) 
     outcome.acknowledged += found.committed as u64;
     outcome.lost += found.lost;
     outcome.unanswered += found.settled as u64;
-    outcome.figures.entry(SKEW.into()).or_default().push(f64::from(u32::try_from(found.skewed).unwrap_or(u32::MAX)));
+    outcome.count(SKEW, found.skewed);
     let place = match mode {
         Mode::Embedded => Place::SimEmbedded,
         Mode::Shared => Place::SimShared,

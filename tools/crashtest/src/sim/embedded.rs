@@ -1,10 +1,11 @@
 //! One history of a store that a simulated process has for itself: a few lives, each ended by a power cut or a clean close,
 //! and then a look at what is left.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use percolite::engine::Engine;
 use percolite::engine::sim::{SimEngine, SimStorage};
 use percolite::{Durability, Keyspace, KeyspaceId, Store};
@@ -13,15 +14,11 @@ use super::engine::{Dead, Scheduled, is_dead};
 use super::runtime::SimRuntime;
 use super::scheduler::{Due, Scheduler};
 use super::sink::Book;
-use super::{Plan, Seen, hours, lock, other};
-use crate::client::{Client, Ended, Habits};
+use super::{Plan, Seen, hours, other};
+use crate::client::{BESIDE, Client, Ended, Habits, ROWS, Who};
 use crate::dice::Dice;
 use crate::invariants::{History, digest, structure};
 use crate::violation::Broken;
-
-/// The keyspace beside the one that is checked; it comes and goes.
-const BESIDE: &str = "beside";
-const ROWS: &str = "rows";
 
 /// See the [module](self).
 pub struct Embedded<'a> {
@@ -66,7 +63,7 @@ impl<'a> Embedded<'a> {
         if let Some(what) = self.scheduler.stuck() {
             self.breaks("I12 progress", what);
         }
-        let broken = std::mem::take(&mut *lock(&self.broken));
+        let broken = std::mem::take(&mut *self.broken.lock());
         (self.book, self.seen, broken)
     }
 
@@ -187,24 +184,13 @@ impl<'a> Embedded<'a> {
             let drops = self.plan.drops;
             let (clock_steps, skewed) = (self.plan.clock_steps, Arc::clone(&self.seen.skewed));
             let work = move || {
-                let mut client = Client {
-                    store: &store,
-                    engine: &*engine,
-                    rows,
-                    session,
-                    life,
-                    dice: dice.split(),
-                    habits,
-                    sink: &sink,
-                    begun: 0,
-                    beside: Some(beside),
-                    skewed: 0,
-                };
+                let who = Who { session, life, habits };
+                let keyspaces = (rows, Some(beside));
+                let mut client = Client::new((&store, &*engine), keyspaces, &sink, who, dice.split());
                 let outcome = (|| {
                     if first && drops && dice.one_in(2) {
                         // Before anybody has met what an earlier life left locked.
-                        ignore_missing(store.drop_keyspace(BESIDE))?;
-                        client.beside = None;
+                        client.drop_beside()?;
                     }
                     if first {
                         client.attempt(|txn| workload.load(txn))?;
@@ -214,8 +200,8 @@ impl<'a> Embedded<'a> {
                             0 => scheduler.sleep(Duration::from_millis(dice.below(3000) as u64)),
                             1 if clock_steps => scheduler.step_clock(hours(&mut dice)),
                             2 if drops => {
-                                ignore_missing(store.drop_keyspace(BESIDE))?;
-                                client.beside = Some(store.keyspace(BESIDE)?);
+                                client.drop_beside()?;
+                                client.create_beside()?;
                             }
                             _ => {}
                         }
@@ -224,12 +210,12 @@ impl<'a> Embedded<'a> {
                             break;
                         }
                     }
-                    skewed.fetch_add(client.skewed, Ordering::SeqCst);
+                    skewed.fetch_add(client.skewed(), Ordering::SeqCst);
                     Ok::<_, percolite::Error>(())
                 })();
                 match outcome {
                     Err(why) if !is_dead(&dead) && !may_fail => {
-                        lock(&broken).push(Broken::new("I8 workload, or an error for no reason", why.to_string()));
+                        broken.lock().push(Broken::new("I8 workload, or an error for no reason", why.to_string()));
                     }
                     _ => {}
                 }
@@ -270,7 +256,7 @@ impl<'a> Embedded<'a> {
             let mut ledger = self.book.ledger();
             let settled = ledger.settle(&*engine, &rows).map_err(|why| why.to_string())?;
             self.seen.settled += settled.committed;
-            lock(&self.broken).extend(settled.lost);
+            self.broken.lock().extend(settled.lost);
             if let Some(hole) = ledger.lost_in_the_middle(&self.seen.told) {
                 drop(ledger);
                 self.breaks("I2 a prefix survives", hole);
@@ -278,24 +264,9 @@ impl<'a> Embedded<'a> {
         }
         let sink = self.book.of(&dead);
         self.sessions += 1;
-        let habits = Habits {
-            protocol: self.plan.protocol,
-            durability: self.plan.durability,
-            long_values: self.plan.long_values,
-        };
-        let mut client = Client {
-            store: &store,
-            engine: &*engine,
-            rows: rows.clone(),
-            session: self.sessions,
-            life: self.plan.lives,
-            dice: self.dice.split(),
-            habits,
-            sink: &sink,
-            begun: 0,
-            beside: Some(beside),
-            skewed: 0,
-        };
+        let who = Who { session: self.sessions, life: self.plan.lives, habits: self.plan.habits() };
+        let keyspaces = (rows.clone(), Some(beside));
+        let mut client = Client::new((&store, &*engine), keyspaces, &sink, who, self.dice.split());
         let judged = client.observe(self.plan.workload);
         let progress = client.touch_every_row();
         drop(client);
@@ -309,7 +280,7 @@ impl<'a> Embedded<'a> {
         store.resolve_orphans().map_err(|why| why.to_string())?;
         store.close().map_err(|why| format!("it does not close: {why}"))?;
         let broken = structure(engine.engine().storage(), History::None).map_err(|why| why.to_string())?;
-        lock(&self.broken).extend(broken);
+        self.broken.lock().extend(broken);
         let before = digest(engine.engine().storage(), rows.id()).map_err(|why| why.to_string())?;
         Ok((before, rows.id()))
     }
@@ -331,14 +302,6 @@ impl<'a> Embedded<'a> {
     }
 
     fn breaks(&self, promise: &'static str, how: impl Into<String>) {
-        lock(&self.broken).push(Broken::new(promise, how));
-    }
-}
-
-/// Another client may have dropped it just now.
-fn ignore_missing(dropped: percolite::Result<()>) -> percolite::Result<()> {
-    match dropped {
-        Err(why) if matches!(why.kind(), percolite::ErrorKind::NoSuchKeyspace(_)) || why.is_retryable() => Ok(()),
-        dropped => dropped,
+        self.broken.lock().push(Broken::new(promise, how));
     }
 }

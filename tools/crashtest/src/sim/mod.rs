@@ -14,13 +14,14 @@ mod shared;
 mod sink;
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use percolite::crashtest::Point;
 use percolite::{CommitProtocol, Durability};
 
 use crate::checker::check;
+use crate::client::Habits;
 use crate::dice::Dice;
 use crate::history::Line;
 use crate::violation::Broken;
@@ -97,6 +98,10 @@ impl Plan {
             stream_at_bytes: [16 << 20, 16 << 20, 16 << 20, 1, 200, 1000][dice.below(6)],
         }
     }
+
+    fn habits(&self) -> Habits {
+        Habits { protocol: self.protocol, durability: self.durability, long_values: self.long_values }
+    }
 }
 
 /// What was seen while it ran.
@@ -166,10 +171,6 @@ pub fn run(mode: Mode, seed: u64, trace: bool) -> Run {
         trace: scheduler.take_trace(),
         lines: ledger.lines().collect(),
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn other(protocol: CommitProtocol) -> CommitProtocol {

@@ -11,9 +11,10 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher as _};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use percolite::crashtest::Point;
 
 use crate::dice::Dice;
@@ -90,28 +91,21 @@ struct Gate {
 
 impl Gate {
     fn open(&self) {
-        *lock(&self.open) = true;
+        *self.open.lock() = true;
         self.opened.notify_one();
     }
 
     /// Returns whether the turn came.
     fn wait(&self) -> bool {
-        let mut open = lock(&self.open);
+        let mut open = self.open.lock();
         while !*open {
-            let (guard, timeout) =
-                self.opened.wait_timeout(open, REAL_TIME_MAX).unwrap_or_else(PoisonError::into_inner);
-            open = guard;
-            if timeout.timed_out() && !*open {
+            if self.opened.wait_for(&mut open, REAL_TIME_MAX).timed_out() && !*open {
                 return false;
             }
         }
         *open = false;
         true
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Scheduler {
@@ -149,21 +143,21 @@ impl Scheduler {
 
     /// Does `act` once, when it is due.
     pub fn watch(&self, due: Due, act: Act) {
-        *lock(&self.watch) = Some((due, act));
+        *self.watch.lock() = Some((due, act));
     }
 
     /// Forgets what was due; the answer is whether it had not happened.
     pub fn unwatch(&self) -> bool {
-        lock(&self.watch).take().is_some()
+        self.watch.lock().take().is_some()
     }
 
     /// How often each point was visited.
     pub fn hits(&self) -> HashMap<Point, u64> {
-        lock(&self.hits).clone()
+        self.hits.lock().clone()
     }
 
     fn reach(&self, own: ThreadId, point: Point) {
-        *lock(&self.hits).entry(point).or_default() += 1;
+        *self.hits.lock().entry(point).or_default() += 1;
         self.count_down(own, |due| match due {
             Due::Point(wanted, left) if *wanted == point => {
                 *left -= 1;
@@ -176,7 +170,7 @@ impl Scheduler {
 
     fn count_down(&self, own: ThreadId, is_due: impl FnOnce(&mut Due) -> bool) {
         let act = {
-            let mut watch = lock(&self.watch);
+            let mut watch = self.watch.lock();
             let due = watch.as_mut().is_some_and(|(due, _)| is_due(due));
             watch.take_if(|_| due).map(|(_, act)| act)
         };
@@ -206,7 +200,7 @@ impl Scheduler {
             }
             Due::Point(..) => false,
         });
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.note(own, what);
         let creep = state.dice.below(40) as u64;
         state.now += Duration::from_micros(creep);
@@ -218,7 +212,7 @@ impl Scheduler {
 
     /// Waits until unparked, or for at most so long.
     pub fn park(&self, own: ThreadId, at_most: Option<Duration>) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.note(own, "park");
         let until = at_most.map(|at_most| state.now.saturating_add(at_most));
         if std::mem::take(&mut state.threads[own].permit) {
@@ -226,13 +220,13 @@ impl Scheduler {
         }
         state.threads[own].state = ThreadState::Waiting { until };
         self.switch(state, own);
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.threads[own].permit = false;
     }
 
     /// Ends a thread's wait, or its next one.
     pub fn unpark(&self, other: ThreadId) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let thread = &mut state.threads[other];
         thread.permit = true;
         if matches!(thread.state, ThreadState::Waiting { .. }) {
@@ -252,61 +246,61 @@ impl Scheduler {
 
     /// Virtual time since the simulation began.
     pub fn now(&self) -> Duration {
-        lock(&self.state).now
+        self.state.lock().now
     }
 
     /// The wall clock, which may be wrong.
     pub fn unix_millis(&self) -> u64 {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         let millis = BEGAN_UNIX_MS + u64::try_from(state.now.as_millis()).unwrap_or(u64::MAX / 2);
         millis.saturating_add_signed(state.clock_offset_ms)
     }
 
     /// Sets the wall clock forward or back.
     pub fn step_clock(&self, by_ms: i64) {
-        lock(&self.state).clock_offset_ms += by_ms;
+        self.state.lock().clock_offset_ms += by_ms;
     }
 
     /// Lets virtual time pass.
     pub fn advance(&self, by: Duration) {
-        lock(&self.state).now += by;
+        self.state.lock().now += by;
     }
 
     /// 64 bits from the seed.
     pub fn random(&self) -> u64 {
-        lock(&self.state).dice.bits()
+        self.state.lock().dice.bits()
     }
 
     /// How many pauses there were.
     pub fn steps(&self) -> u64 {
-        lock(&self.state).steps
+        self.state.lock().steps
     }
 
     /// A number for everything that has happened: equal in every run of the same seed.
     pub fn digest(&self) -> u64 {
-        lock(&self.state).digest.finish()
+        self.state.lock().digest.finish()
     }
 
     /// What has happened, if it was asked for.
     pub fn take_trace(&self) -> Vec<String> {
-        lock(&self.state).trace.take().unwrap_or_default()
+        self.state.lock().trace.take().unwrap_or_default()
     }
 
     /// Why nothing goes on any more, if so.
     pub fn stuck(&self) -> Option<String> {
-        lock(&self.state).stuck.clone()
+        self.state.lock().stuck.clone()
     }
 
     /// Adds something to the trace that is no turn.
     pub fn tell(&self, what: &str) {
-        lock(&self.state).note(Self::own(), what);
+        self.state.lock().note(Self::own(), what);
     }
 
     /// Begins a thread; it gets its first turn when the seed says so.
     pub fn spawn(self: &Arc<Self>, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<ThreadId> {
         let gate: Arc<Gate> = Arc::default();
         let own = {
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             let thread =
                 Thread { name: name.into(), gate: Arc::clone(&gate), state: ThreadState::Ready, permit: false };
             state.threads.push(thread);
@@ -326,13 +320,13 @@ impl Scheduler {
     /// Waits for a thread's end.
     pub fn join(&self, other: ThreadId) {
         let own = Self::own();
-        while lock(&self.state).threads[other].state != ThreadState::Ended && self.stuck().is_none() {
+        while self.state.lock().threads[other].state != ThreadState::Ended && self.stuck().is_none() {
             self.park(own, None);
         }
     }
 
     fn end(&self, own: ThreadId) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.note(own, "end");
         state.threads[own].state = ThreadState::Ended;
         // Whoever waits for an end looks again.
@@ -375,7 +369,7 @@ impl Scheduler {
         drop(state);
         theirs.open();
         if !ended && !mine.wait() {
-            let mut state = lock(&self.state);
+            let mut state = self.state.lock();
             if state.stuck.is_none() {
                 state.stuck = Some(format!("thread {} does not come back from what it does", state.threads[next].name));
             }

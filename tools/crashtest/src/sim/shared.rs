@@ -1,10 +1,11 @@
 //! One history of an engine that several processes share: each has a bad network to it, and may die at any point and leave
 //! its locks to the others. The engine itself does not die; requests come late, twice or never.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use percolite::engine::sim::{SimEngine, SimStorage};
 use percolite::engine::unreliable::{Faults, Unreliable};
 use percolite::engine::{Engine, EngineError};
@@ -15,13 +16,12 @@ use super::engine::{Dead, Scheduled, is_dead};
 use super::runtime::SimRuntime;
 use super::scheduler::{Due, Scheduler};
 use super::sink::Book;
-use super::{Plan, Seen, hours, lock};
-use crate::client::{Client, Ended, Habits};
+use super::{Plan, Seen, hours};
+use crate::client::{Client, Ended, ROWS, Who};
 use crate::dice::Dice;
 use crate::invariants::{History, structure};
 use crate::violation::Broken;
 
-const ROWS: &str = "rows";
 /// Longer than any clock is off: a transaction may be taken to be as old as that, and live as long.
 const A_DAY: Duration = Duration::from_secs(24 * 3600);
 const A_DAY_MS: i64 = 24 * 3_600_000;
@@ -96,7 +96,7 @@ impl<'a> Shared<'a> {
         if let Some(what) = self.scheduler.stuck() {
             self.breaks("I12 progress", what);
         }
-        let broken = std::mem::take(&mut *lock(&self.broken));
+        let broken = std::mem::take(&mut *self.broken.lock());
         (self.book, self.seen, broken)
     }
 
@@ -141,23 +141,8 @@ impl<'a> Shared<'a> {
         life: u32,
     ) -> Client<'c> {
         self.sessions += 1;
-        Client {
-            store,
-            engine,
-            rows,
-            session: self.sessions,
-            life,
-            dice: self.dice.split(),
-            habits: Habits {
-                protocol: self.plan.protocol,
-                durability: self.plan.durability,
-                long_values: self.plan.long_values,
-            },
-            sink,
-            begun: 0,
-            beside: None,
-            skewed: 0,
-        }
+        let who = Who { session: self.sessions, life, habits: self.plan.habits() };
+        Client::new((store, engine), (rows, None), sink, who, self.dice.split())
     }
 
     fn clients(&mut self, life: u32) {
@@ -175,25 +160,13 @@ impl<'a> Shared<'a> {
             self.sessions += 1;
             let (session, mut dice, plan) = (self.sessions, self.dice.split(), self.plan);
             let (workload, clock_steps) = (plan.workload, plan.clock_steps);
-            let habits = Habits { protocol: plan.protocol, durability: plan.durability, long_values: plan.long_values };
+            let who = Who { session, life, habits: plan.habits() };
             let (store, engine, dead) = (store.clone(), Arc::clone(engine), Arc::clone(dead));
             let (scheduler, sink) = (Arc::clone(self.scheduler), self.book.of(&dead));
             let (broken, skewed) = (Arc::clone(&self.broken), Arc::clone(&self.seen.skewed));
             let work = move || {
                 let Ok(rows) = store.keyspace(ROWS) else { return };
-                let mut client = Client {
-                    store: &store,
-                    engine: &*engine,
-                    rows,
-                    session,
-                    life,
-                    dice: dice.split(),
-                    habits,
-                    sink: &sink,
-                    begun: 0,
-                    beside: None,
-                    skewed: 0,
-                };
+                let mut client = Client::new((&store, &*engine), (rows, None), &sink, who, dice.split());
                 for _ in 0..share {
                     match dice.below(30) {
                         0 => scheduler.sleep(Duration::from_millis(dice.below(1000) as u64)),
@@ -206,14 +179,14 @@ impl<'a> Shared<'a> {
                     }
                     match ran {
                         Err(why) if matches!(why.kind(), percolite::ErrorKind::Corruption(_)) => {
-                            lock(&broken).push(Broken::new("I8 workload", why.to_string()));
+                            broken.lock().push(Broken::new("I8 workload", why.to_string()));
                             return;
                         }
                         // A network that stays bad for long enough; what is open will be looked up.
                         Ok(_) | Err(_) => {}
                     }
                 }
-                skewed.fetch_add(client.skewed, Ordering::SeqCst);
+                skewed.fetch_add(client.skewed(), Ordering::SeqCst);
             };
             match self.scheduler.spawn(&format!("client {session}"), Box::new(work)) {
                 Ok(thread) => threads.push(thread),
@@ -292,15 +265,15 @@ impl<'a> Shared<'a> {
         client.touch_every_row().map_err(|why| why.to_string())?;
         let settled = self.book.ledger().settle(&*engine, &rows).map_err(|why| why.to_string())?;
         self.seen.settled += settled.committed;
-        lock(&self.broken).extend(settled.lost);
+        self.broken.lock().extend(settled.lost);
         let reader = self.memory.shared();
         let broken = structure(reader.storage(), History::Kept).map_err(|why| why.to_string())?;
-        lock(&self.broken).extend(broken);
+        self.broken.lock().extend(broken);
         Ok(())
     }
 
     fn breaks(&self, promise: &'static str, how: impl Into<String>) {
-        lock(&self.broken).push(Broken::new(promise, how));
+        self.broken.lock().push(Broken::new(promise, how));
     }
 }
 

@@ -1,7 +1,9 @@
 //! The ledger of a simulation: what a dead process says is not entered.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::engine::Dead;
 use crate::client::Sink;
@@ -17,7 +19,7 @@ pub struct Book {
 impl Book {
     /// The ledger.
     pub fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ledger.lock()
     }
 
     /// The book as one process writes into it.

@@ -3,17 +3,18 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use percolite::engine::Engine;
 use percolite::runtime::{Joined, Parker, Runtime, System};
 use percolite::{CommitProtocol, Durability, Store};
 
-use crate::client::{Client, Habits, Sink};
+use crate::client::{BESIDE, Client, Habits, ROWS, Sink, Who};
 use crate::dice::Dice;
-use crate::examine::{BESIDE, MEMORY, ROWS, engine};
+use crate::examine::{MEMORY, engine};
 use crate::history::Outcome;
 use crate::ledger::{Answer, Entry, Ledger};
 use crate::order::scratch;
@@ -102,19 +103,9 @@ pub fn make(seed: u64) -> anyhow::Result<Made> {
     let log = logs(place.path())?.pop().ok_or_else(|| anyhow::anyhow!("no log"))?;
     let notes = Notes::new(&place.path().join(log));
     let opened_at = notes.length();
-    let mut client = Client {
-        store: &store,
-        engine: &*engine,
-        rows,
-        session: 0,
-        life: 0,
-        dice: dice.split(),
-        habits: Habits { protocol, durability: Durability::Sync, long_values: 6 },
-        sink: &notes,
-        begun: 0,
-        beside: Some(beside),
-        skewed: 0,
-    };
+    let habits = Habits { protocol, durability: Durability::Sync, long_values: 6 };
+    let who = Who { session: 0, life: 0, habits };
+    let mut client = Client::new((&store, &*engine), (rows, Some(beside)), &notes, who, dice.split());
     client.attempt(|txn| workload.load(txn))?;
     for _ in 0..60 + dice.below(40) {
         client.run(workload)?;
@@ -166,8 +157,8 @@ impl Notes {
     ) -> anyhow::Result<Made> {
         let at = files.iter().position(|(name, _)| is_log(name)).ok_or_else(|| anyhow::anyhow!("no log"))?;
         let (log_name, log) = files.swap_remove(at);
-        let asked = self.asked.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let answered = self.answered.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let asked = self.asked.into_inner();
+        let answered = self.answered.into_inner();
         Ok(Made { workload, protocol, files, log_name, log, opened_at: 0, asked, answered })
     }
 }
@@ -182,12 +173,12 @@ impl Sink for Notes {
     }
 
     fn asked(&self, number: u64, entry: Entry) {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner).push((number, entry));
+        self.asked.lock().push((number, entry));
     }
 
     fn answered(&self, number: u64, answer: Answer) {
         let length = self.length();
-        self.answered.lock().unwrap_or_else(PoisonError::into_inner).push((length, number, answer));
+        self.answered.lock().push((length, number, answer));
     }
 }
 

@@ -198,8 +198,7 @@ fn figures(outcome: &mut Outcome, case: Case, acknowledged: u64, examined: &Exam
         (Some(_), Some(_)) => &[("flipped and refused at", case.offset as u64)],
     };
     for (name, value) in values {
-        #[allow(clippy::cast_precision_loss)]
-        outcome.figures.entry((*name).into()).or_default().push(*value as f64);
+        outcome.count(name, *value);
     }
 }
 

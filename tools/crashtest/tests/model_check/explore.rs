@@ -6,9 +6,9 @@
 //! those. A broken rule is shown as the path of actions that leads to it, one of the shortest.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
+use parking_lot::Mutex;
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
 use crate::judge::Rule;
@@ -67,14 +67,16 @@ pub fn rules<M: Told>() -> Vec<Property<M>> {
     }
 }
 
-/// Explores all there is; fails with a path where a rule is broken.
-pub fn explore<M>(name: &str, model: M, states_min: usize)
+/// Explores all there is, in the name of the test; fails with a path where a rule is broken.
+pub fn explore<M>(model: M, states_min: usize)
 where
     M: Told + Send + Sync + 'static,
     M::State: Clone + PartialEq + std::hash::Hash + Send + Sync + 'static,
     M::Action: Clone + PartialEq,
 {
-    let _alone = EXPLORING.lock().unwrap_or_else(PoisonError::into_inner);
+    let test = std::thread::current();
+    let name = test.name().unwrap();
+    let _alone = EXPLORING.lock();
     let begun = Instant::now();
     let explored = model.checker().threads(THREADS).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
     println!(

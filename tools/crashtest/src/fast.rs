@@ -1,29 +1,9 @@
-//! Clocks: one that all processes of a case share, and one that runs fast.
+//! A clock that runs fast.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use percolite::runtime::{Joined, Parker, Runtime, System};
-use rustix::time::{ClockId, clock_gettime};
-
-/// The machine's monotonic clock in nanoseconds, which means the same in every process. No two readings are the same.
-#[derive(Debug, Default)]
-pub struct Clock(AtomicU64);
-
-impl Clock {
-    /// The time.
-    pub fn now(&self) -> u64 {
-        let time = clock_gettime(ClockId::Monotonic);
-        let nanos = Duration::new(
-            u64::try_from(time.tv_sec).unwrap_or_default(),
-            u32::try_from(time.tv_nsec).unwrap_or_default(),
-        );
-        let nanos = u64::try_from(nanos.as_nanos()).unwrap_or(u64::MAX);
-        let last = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |last| Some(nanos.max(last + 1)));
-        last.map_or(nanos, |last| nanos.max(last + 1))
-    }
-}
 
 /// The system, in a hurry: leases run out and the background wakes up `speed` times as often as in the world outside. The
 /// next life's clock may thus lie behind this one's, which the store has to put up with anyway.
@@ -81,21 +61,5 @@ impl Parker for FastParker {
 
     fn unpark(&self) {
         self.parker.unpark();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_two_readings_are_the_same_and_none_goes_back() {
-        let clock = Clock::default();
-        let mut last = 0;
-        for _ in 0..100_000 {
-            let now = clock.now();
-            assert!(now > last);
-            last = now;
-        }
     }
 }

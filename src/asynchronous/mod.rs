@@ -1,0 +1,242 @@
+//! The store for asynchronous code: the same store, with everything that may block on a thread that may.
+//!
+//! Nothing below knows of it; the synchronous store needs no runtime. Each call makes one *hop* to one of tokio's blocking
+//! threads, `transact` one for each attempt.
+
+mod hop;
+mod scan;
+mod transact;
+
+use std::ops::Bound;
+
+use self::hop::hop;
+use crate::error::{Error, Result};
+use crate::store::{KeyRange, Keyspace, Snapshot, Store};
+use crate::timestamp::Timestamp;
+
+pub use scan::AsyncScan;
+
+/// A [`Store`] for asynchronous code on tokio. Cheap to clone; clones, and the [`Store`] that it was made of, are the same
+/// store.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> percolite::Result<()> {
+/// use percolite::{AsyncStore, Store};
+///
+/// let store = AsyncStore::from(Store::in_memory()?);
+/// let accounts = store.keyspace("accounts").await?;
+///
+/// let rows = accounts.clone();
+/// store.transact(move |txn| txn.put(&rows, "alice", "100")).await?;
+/// assert_eq!(store.get(&accounts, "alice").await?.as_deref(), Some(&b"100"[..]));
+///
+/// let mut scan = store.range(&accounts, "a".."m").rev();
+/// while let Some(row) = scan.next().await {
+///     let (key, value) = row?;
+///     println!("{} has {}", key.escape_ascii(), value.escape_ascii());
+/// }
+/// store.close().await
+/// # }
+/// ```
+///
+/// # Threads
+/// Every call takes one of the runtime's *blocking* threads (512 unless its builder says otherwise, started as needed) while it
+/// reads or commits. At most [`Builder::admission`](crate::Builder::admission) attempts of `transact` (twice the cores) are at work;
+/// besides them, each commit keeps its thread until it is durable, and many of those share one sync. To bound memory and
+/// threads, bound the calls that you have under way. The worker threads are never blocked, so a `current_thread` runtime will
+/// do. Its time must be enabled.
+///
+/// A hop costs some microseconds, more than reading a row from memory. Read many rows in one go, by
+/// [`AsyncStore::multi_get`], in a transaction, or by anything in [`AsyncStore::with`].
+///
+/// # Cancellation
+/// A future that is dropped before its hop has begun does nothing. What has begun goes on to its end: **dropping a future does
+/// not undo a commit already begun**. [`AsyncStore::transact`] says more. The same when the runtime is shut down in the
+/// middle.
+///
+/// # No `begin`
+/// A transaction that awaits something between its reads and its commit keeps an old state of the store alive for as long as that
+/// takes, and the longer it takes the likelier is a conflict. So there is none: await first, then `transact`. Who must can have a
+/// [`Txn`](crate::Txn) from [`AsyncStore::with`], and move it from hop to hop.
+///
+/// # Closing
+/// Dropping the last handle closes the store, which blocks the thread for a sync; [`AsyncStore::close`] does not.
+#[derive(Clone)]
+pub struct AsyncStore {
+    store: Store,
+}
+
+impl From<Store> for AsyncStore {
+    fn from(store: Store) -> Self {
+        Self { store }
+    }
+}
+
+impl AsyncStore {
+    /// Opens the store in a folder. For other options open a [`Store`] and turn it into this.
+    ///
+    /// # Errors
+    /// Those of [`Builder::open`](crate::Builder::open).
+    #[cfg(feature = "rocks")]
+    pub async fn open(path: impl AsRef<std::path::Path>) -> Result<Self> {
+        let path = path.as_ref().to_path_buf();
+        Ok(hop(move || Store::open(path)).await??.into())
+    }
+
+    /// The store itself, whose calls block.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Calls anything that may block with the store.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> percolite::Result<()> {
+    /// # let store = percolite::AsyncStore::from(percolite::Store::in_memory()?);
+    /// let locked = store.with(|store| store.locks().map(Iterator::count)).await?;
+    /// # assert_eq!(locked, 0);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// The closure's; [`Closed`](crate::ErrorKind::Closed) when the runtime is shut down before the closure has begun,
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) outside of a runtime.
+    pub async fn with<T, E, F>(&self, work: F) -> Result<T, E>
+    where
+        F: FnOnce(&Store) -> Result<T, E> + Send + 'static,
+        T: Send + 'static,
+        E: From<Error> + Send + 'static,
+    {
+        let store = self.store.clone();
+        hop(move || work(&store)).await?
+    }
+
+    /// [`Store::keyspace`].
+    ///
+    /// # Errors
+    /// Those of [`Store::keyspace`], and of [`AsyncStore::with`].
+    pub async fn keyspace(&self, name: &str) -> Result<Keyspace> {
+        let name = name.to_owned();
+        self.with(move |store| store.keyspace(&name)).await
+    }
+
+    /// [`Store::snapshot`].
+    ///
+    /// # Errors
+    /// Those of [`Store::snapshot`], and of [`AsyncStore::with`].
+    pub async fn snapshot(&self) -> Result<AsyncSnapshot> {
+        self.with(Store::snapshot).await.map(Into::into)
+    }
+
+    /// A row's value in a snapshot taken now.
+    ///
+    /// # Errors
+    /// Those of [`Store::snapshot`], [`Snapshot::get`] and [`AsyncStore::with`].
+    pub async fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
+        let (keyspace, key) = (keyspace.clone(), key.as_ref().to_vec());
+        self.with(move |store| store.snapshot()?.get(&keyspace, key)).await
+    }
+
+    /// Several rows' values in one snapshot taken now, in the order of `keys`.
+    ///
+    /// # Errors
+    /// Those of [`AsyncStore::get`].
+    pub async fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        keyspace: &Keyspace,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Vec<Option<Vec<u8>>>> {
+        let (keyspace, keys) = (keyspace.clone(), owned(keys));
+        self.with(move |store| store.snapshot()?.multi_get(&keyspace, keys)).await
+    }
+
+    /// The rows whose keys lie in a range, in a snapshot taken when the first one is asked for.
+    pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> AsyncScan {
+        let (store, keyspace, range) = (self.store.clone(), keyspace.clone(), owned_range(&range));
+        AsyncScan::new(move || Ok(store.snapshot()?.range(&keyspace, range)))
+    }
+
+    /// The rows whose keys begin with `prefix`, in a snapshot taken when the first one is asked for.
+    pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> AsyncScan {
+        let (store, keyspace, prefix) = (self.store.clone(), keyspace.clone(), prefix.as_ref().to_vec());
+        AsyncScan::new(move || Ok(store.snapshot()?.prefix(&keyspace, prefix)))
+    }
+
+    /// [`Store::close`]. Other handles of the store, those under way included, are told
+    /// [`Closed`](crate::ErrorKind::Closed) afterwards.
+    ///
+    /// # Errors
+    /// Those of [`Store::close`], and of [`AsyncStore::with`].
+    pub async fn close(self) -> Result<()> {
+        let store = self.store;
+        hop(move || store.close()).await?
+    }
+}
+
+/// A [`Snapshot`] for asynchronous code. Owned: it may be kept, sent and shared freely; clones are the same snapshot.
+#[derive(Clone)]
+pub struct AsyncSnapshot {
+    snapshot: Snapshot,
+}
+
+impl From<Snapshot> for AsyncSnapshot {
+    fn from(snapshot: Snapshot) -> Self {
+        Self { snapshot }
+    }
+}
+
+impl AsyncSnapshot {
+    /// The snapshot itself, whose calls block.
+    pub fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
+    }
+
+    /// Everything committed at or below this is seen.
+    pub fn read_ts(&self) -> Timestamp {
+        self.snapshot.read_ts()
+    }
+
+    /// A row's value.
+    ///
+    /// # Errors
+    /// Those of [`Snapshot::get`] and [`AsyncStore::with`].
+    pub async fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
+        let (snapshot, keyspace, key) = (self.snapshot.clone(), keyspace.clone(), key.as_ref().to_vec());
+        hop(move || snapshot.get(&keyspace, key)).await?
+    }
+
+    /// Several rows' values, in the order of `keys`.
+    ///
+    /// # Errors
+    /// Those of [`AsyncSnapshot::get`].
+    pub async fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        keyspace: &Keyspace,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Vec<Option<Vec<u8>>>> {
+        let (snapshot, keyspace, keys) = (self.snapshot.clone(), keyspace.clone(), owned(keys));
+        hop(move || snapshot.multi_get(&keyspace, keys)).await?
+    }
+
+    /// The rows whose keys lie in a range, which is empty if it ends before it begins.
+    pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> AsyncScan {
+        let (snapshot, keyspace, range) = (self.snapshot.clone(), keyspace.clone(), owned_range(&range));
+        AsyncScan::new(move || Ok(snapshot.range(&keyspace, range)))
+    }
+
+    /// The rows whose keys begin with `prefix`.
+    pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> AsyncScan {
+        let (snapshot, keyspace, prefix) = (self.snapshot.clone(), keyspace.clone(), prefix.as_ref().to_vec());
+        AsyncScan::new(move || Ok(snapshot.prefix(&keyspace, prefix)))
+    }
+}
+
+fn owned<K: AsRef<[u8]>>(keys: impl IntoIterator<Item = K>) -> Vec<Vec<u8>> {
+    keys.into_iter().map(|key| key.as_ref().to_vec()).collect()
+}
+
+fn owned_range(range: &impl KeyRange) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+    (range.start().map(<[u8]>::to_vec), range.end().map(<[u8]>::to_vec))
+}

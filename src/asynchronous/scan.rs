@@ -1,0 +1,101 @@
+//! Scans as streams of rows.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::vec::IntoIter;
+
+use futures_core::Stream;
+use tokio::task::JoinHandle;
+
+use super::hop::{outcome, runtime};
+use crate::error::Result;
+use crate::store::Scan;
+
+type Row = (Vec<u8>, Vec<u8>);
+
+/// Rows as `(key, value)`, in the order of their keys: a [`Stream`], which reads a page at a time (32 rows at first, then up
+/// to 512 or about 1 MiB) on one of the runtime's blocking threads.
+///
+/// Nothing is read before the first row is asked for, nor ahead of the page that is handed out. After an error the stream ends. It
+/// owns what it needs; one that is dropped while it reads lets go of its snapshot when that page is read.
+#[must_use = "nothing is read until rows are asked for"]
+pub struct AsyncScan {
+    state: State,
+    page: IntoIter<Row>,
+    backwards: bool,
+}
+
+enum State {
+    /// Opened by the first page's reader, because that may block.
+    Unopened(Box<dyn FnOnce() -> Result<Scan> + Send>),
+    Open(Box<Scan>),
+    Reading(JoinHandle<PageRead>),
+    Ended,
+}
+
+/// A page and, unless it is the last one, what to read the next one from.
+type PageRead = Result<(Vec<Row>, Option<Box<Scan>>)>;
+
+impl AsyncScan {
+    pub(super) fn new(open: impl FnOnce() -> Result<Scan> + Send + 'static) -> Self {
+        Self { state: State::Unopened(Box::new(open)), page: Vec::new().into_iter(), backwards: false }
+    }
+
+    /// The same rows from the other end. To be called before the first row is asked for; rows of a page that has been read come
+    /// first otherwise.
+    pub fn rev(mut self) -> Self {
+        self.backwards = !self.backwards;
+        self
+    }
+
+    /// The next row; `None` at the end. A future that is dropped loses no row.
+    ///
+    /// # Errors
+    /// Those of [`Snapshot::get`](crate::Snapshot::get); [`Closed`](crate::ErrorKind::Closed) when the runtime is shut down,
+    /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) outside of a runtime.
+    pub async fn next(&mut self) -> Option<Result<Row>> {
+        std::future::poll_fn(|context| Pin::new(&mut *self).poll_next(context)).await
+    }
+
+    fn read(&self, open: impl FnOnce() -> Result<Box<Scan>> + Send + 'static) -> Result<State> {
+        let backwards = self.backwards;
+        let read = move || {
+            let mut scan = open()?;
+            let page = scan.page(backwards)?;
+            Ok(if page.is_empty() { (page, None) } else { (page, Some(scan)) })
+        };
+        Ok(State::Reading(runtime()?.spawn_blocking(read)))
+    }
+}
+
+impl Stream for AsyncScan {
+    type Item = Result<Row>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            if let Some(row) = self.page.next() {
+                return Poll::Ready(Some(Ok(row)));
+            }
+            // An error leaves the stream at its end.
+            let next = match std::mem::replace(&mut self.state, State::Ended) {
+                State::Ended => return Poll::Ready(None),
+                State::Unopened(open) => self.read(move || open().map(Box::new)),
+                State::Open(scan) => self.read(move || Ok(scan)),
+                State::Reading(mut reading) => {
+                    let Poll::Ready(read) = Pin::new(&mut reading).poll(context) else {
+                        self.state = State::Reading(reading);
+                        return Poll::Pending;
+                    };
+                    outcome(read).flatten().map(|(page, rest)| {
+                        self.page = page.into_iter();
+                        rest.map_or(State::Ended, State::Open)
+                    })
+                }
+            };
+            match next {
+                Ok(state) => self.state = state,
+                Err(why) => return Poll::Ready(Some(Err(why))),
+            }
+        }
+    }
+}

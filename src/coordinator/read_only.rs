@@ -1,0 +1,87 @@
+//! The coordinator of a store that is only looked at.
+//!
+//! There is one view, taken when the store was opened, of everything that was committed by then. Nobody writes meanwhile, so
+//! whoever left a lock is gone, and what its primary says in that view is final: a reader gets the right value without
+//! anything being resolved.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{CommitRequest, Coordinator};
+use crate::engine::{Engine, Page, RowRange};
+use crate::error::{Conflict, Error, Result};
+use crate::oracle::read_high_water;
+use crate::owner::OwnerIds;
+use crate::pipeline::Entrance;
+use crate::protocol::{CommitPoint, commit_point, trace};
+use crate::row::{Lock, RowKey, TxnId};
+use crate::runtime::Runtime;
+use crate::timestamp::Timestamp;
+use crate::view::PinnedView;
+
+/// See the [module](self).
+pub struct ReadOnly {
+    view: Arc<PinnedView>,
+    last_start: AtomicU64,
+    owners: OwnerIds,
+    runtime: Arc<dyn Runtime>,
+}
+
+impl ReadOnly {
+    /// Looks at what the engine holds now.
+    pub fn open(engine: &dyn Engine, runtime: Arc<dyn Runtime>) -> Result<Self> {
+        let view = engine.view()?;
+        // No timestamp above it was ever handed out.
+        let read_ts = read_high_water(engine)?;
+        let any_lock = Page { range: &RowRange::all(), backwards: false, limit: 1 };
+        let check_locks = !view.locks(&any_lock)?.is_empty();
+        let view = PinnedView::new(read_ts, view, check_locks);
+        Ok(Self { view, last_start: AtomicU64::new(read_ts.to_u64()), owners: OwnerIds::default(), runtime })
+    }
+}
+
+/// What a writer hears.
+pub fn refusal() -> Error {
+    Error::invalid("the store was opened read-only, so nothing can be written to it")
+}
+
+impl Coordinator for ReadOnly {
+    fn begin(&self) -> Result<(Arc<PinnedView>, TxnId)> {
+        let start_ts = Timestamp::from_u64(self.last_start.fetch_add(1, Ordering::Relaxed)).next();
+        let owner = self.owners.next(self.runtime.unix_millis(), self.runtime.random());
+        Ok((Arc::clone(&self.view), TxnId { start_ts, owner }))
+    }
+
+    fn snapshot(&self) -> Result<Arc<PinnedView>> {
+        Ok(Arc::clone(&self.view))
+    }
+
+    fn commit(&self, _request: CommitRequest<'_>) -> Result<Timestamp> {
+        Err(refusal())
+    }
+
+    fn acknowledge(&self, _ts: Timestamp) {}
+
+    fn confirm(&self, _read_ts: Timestamp) -> Result<()> {
+        Ok(())
+    }
+
+    fn committed_in(&self, view: &PinnedView, _row: &RowKey, lock: &Lock) -> Result<Option<Timestamp>> {
+        let primary = view.view.row(&lock.primary, lock.txn.start_ts)?;
+        Ok(match commit_point(&primary, lock.txn) {
+            CommitPoint::Committed(commit_ts) => Some(commit_ts),
+            CommitPoint::Pending | CommitPoint::RolledBack => None,
+        })
+    }
+
+    fn is_orphan(&self, _start_ts: Timestamp) -> bool {
+        true
+    }
+
+    fn trace(&self, primary: &RowKey, txn: TxnId) -> Result<Option<CommitPoint>> {
+        Ok(trace(&self.view.view.row(primary, txn.start_ts)?, txn))
+    }
+
+    /// Nobody commits, so nobody conflicts.
+    fn line_up(&self, _entrance: &mut Entrance, _rows: &[RowKey], _conflict: &Conflict, _attempt: u32) {}
+}

@@ -1,0 +1,391 @@
+//! Verifying: does everything that is stored make sense?
+//!
+//! Every cell of every column is read in one view and decoded, and asked for what must be true of it:
+//!
+//! | column | what must be true |
+//! |---|---|
+//! | versions | committed after its transaction began, below the oracle's mark; a long value has its entry, a deletion its place on the collector's work list |
+//! | locks | the primary can tell the transaction's fate, and is itself not locked any more once it has; a long value has its entry |
+//! | values | some version or lock of the row owns it |
+//! | history | filed under its own timestamp, older than the version that replaced it |
+//! | meta | whatever is known of it decodes |
+//!
+//! And every row belongs to a keyspace that the catalog knows. Nothing is changed, and damage in one place does not keep the
+//! rest from being looked at.
+
+use std::collections::{BTreeMap, HashSet};
+use std::ops::Bound;
+
+use super::scan::Scan;
+use super::txn::MetConflict;
+use super::{Keyspace, Store};
+use crate::codec::{History, Record};
+use crate::engine::local::{DELETIONS, SAFE_POINT, deletion_key, split_deletion};
+use crate::engine::storage::Column;
+use crate::engine::{EngineError, RowRange, View};
+use crate::error::Result;
+use crate::keys::{data_key, history_key, split_data_key, split_history_key};
+use crate::oracle::LEASE;
+use crate::protocol::{CommitPoint, trace};
+use crate::row::{Intent, KeyspaceId, Lock, RowKey, Value, WriteRecord};
+use crate::timestamp::Timestamp;
+use crate::view::PinnedView;
+
+/// So many problems are told; beyond that they are counted.
+const PROBLEMS_MAX: usize = 1000;
+const PAGE_CELLS: usize = 1024;
+const PAGE_BYTES: usize = 4 << 20;
+
+/// What was looked at and what was found, so far or in all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Verified {
+    /// Newest versions of rows, records of deletions included.
+    pub versions: u64,
+    /// Locks.
+    pub locks: u64,
+    /// Long values, which are stored apart from their versions.
+    pub values: u64,
+    /// Replaced versions and ends of transactions.
+    pub history: u64,
+    /// Entries of the store's own bookkeeping.
+    pub meta: u64,
+    /// Bytes of all these, keys included.
+    pub bytes: u64,
+    /// How many problems there are.
+    pub problems_found: u64,
+    /// The first thousand of them.
+    pub problems: Vec<Problem>,
+}
+
+/// Something that is not as it must be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Problem {
+    /// The column.
+    pub column: Column,
+    /// The row, where it is known.
+    pub row: Option<RowKey>,
+    /// What is wrong with it.
+    pub what: String,
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.row {
+            Some(row) => write!(f, "{:?} column, row {row:?}: {}", self.column, self.what),
+            None => write!(f, "{:?} column: {}", self.column, self.what),
+        }
+    }
+}
+
+impl Verified {
+    /// Whether there is nothing wrong.
+    pub fn is_sound(&self) -> bool {
+        self.problems_found == 0
+    }
+
+    /// How many cells were looked at.
+    pub fn cells(&self) -> u64 {
+        self.versions + self.locks + self.values + self.history + self.meta
+    }
+}
+
+impl Store {
+    /// Looks at everything that is stored and tells what is wrong with it; see [`Verified`]. Nothing is changed by it, and it may
+    /// run beside transactions. `progress` is called every thousand cells or so.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) where the engine does not show what it stores,
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed). Damage is no error but a [`Problem`].
+    pub fn verify(&self, mut progress: impl FnMut(&Verified)) -> Result<Verified> {
+        self.inner.check_open()?;
+        let view = PinnedView::new(Timestamp::MAX, self.inner.engine.view()?, true);
+        // An engine that cannot show its cells says so here.
+        view.view.cells(Column::Meta, &RowRange::all(), &mut |_, _| false).or_else(|why| match why {
+            EngineError::Unsupported(_) => Err(why),
+            _ => Ok(()),
+        })?;
+        let mut verifier = Verifier {
+            view: &*view.view,
+            high_water: None,
+            safe_point: Timestamp::ZERO,
+            keyspaces: None,
+            found: Verified::default(),
+            progress: &mut progress,
+        };
+        verifier.bookkeeping();
+        match self.keyspace_numbers(&view) {
+            Ok(numbers) => verifier.keyspaces = Some(numbers),
+            Err(why) => verifier.problem(Column::Write, None, format!("the catalog cannot be read: {why}")),
+        }
+        verifier.column(Column::Meta, |verifier, key, value| {
+            verifier.meta(key, value);
+            Ok(())
+        });
+        verifier.column(Column::Write, Verifier::version);
+        verifier.column(Column::Lock, Verifier::lock);
+        verifier.column(Column::Data, Verifier::value);
+        verifier.column(Column::History, Verifier::history);
+        Ok(verifier.found)
+    }
+
+    /// Of all keyspaces that may have rows, the catalog's own and those dropped included.
+    fn keyspace_numbers(&self, view: &std::sync::Arc<PinnedView>) -> Result<HashSet<KeyspaceId>> {
+        let catalog: Keyspace = self.catalog();
+        let all = super::range::prefix_range(&catalog, b"");
+        let rows = Scan::new(self, view, MetConflict::default(), Ok((BTreeMap::new(), None, all)));
+        let mut numbers = HashSet::from([catalog.id()]);
+        for row in rows {
+            let (key, value) = row?;
+            numbers.extend(super::catalog::number_of(&key, &value)?);
+        }
+        Ok(numbers)
+    }
+}
+
+struct Verifier<'a> {
+    view: &'a dyn View,
+    /// No timestamp above it was handed out; `None` where the store does not keep it.
+    high_water: Option<Timestamp>,
+    safe_point: Timestamp,
+    /// `None` where the catalog cannot be read.
+    keyspaces: Option<HashSet<KeyspaceId>>,
+    found: Verified,
+    progress: &'a mut dyn FnMut(&Verified),
+}
+
+impl Verifier<'_> {
+    fn problem(&mut self, column: Column, row: Option<&RowKey>, what: impl Into<String>) {
+        self.found.problems_found += 1;
+        if self.found.problems.len() < PROBLEMS_MAX {
+            self.found.problems.push(Problem { column, row: row.cloned(), what: what.into() });
+        }
+    }
+
+    /// Checks every cell of a column.
+    fn column(&mut self, column: Column, check: impl Fn(&mut Self, &[u8], &[u8]) -> Result<(), EngineError>) {
+        let mut range = RowRange::all();
+        loop {
+            let mut page = Vec::new();
+            let mut bytes = 0;
+            let read = self.view.cells(column, &range, &mut |key, value| {
+                bytes += key.len() + value.len();
+                // What a long value holds is its user's business.
+                let value = if column == Column::Data { Vec::new() } else { value.to_vec() };
+                page.push((key.to_vec(), value));
+                page.len() < PAGE_CELLS && bytes < PAGE_BYTES
+            });
+            self.found.bytes += bytes as u64;
+            *self.count(column) += page.len() as u64;
+            for (key, value) in &page {
+                if let Err(why) = check(self, key, value) {
+                    self.problem(column, RowKey::from_bytes(key).as_ref(), why.to_string());
+                }
+            }
+            (self.progress)(&self.found);
+            let last = page.pop().map(|(key, _)| key);
+            if let Err(why) = read {
+                let behind =
+                    last.map_or_else(|| "its beginning".into(), |key| format!("{:?}", key.escape_ascii().to_string()));
+                return self.problem(column, None, format!("cannot be read behind {behind}: {why}"));
+            }
+            match last {
+                Some(last) => range.start = Bound::Excluded(last),
+                None => return,
+            }
+        }
+    }
+
+    fn count(&mut self, column: Column) -> &mut u64 {
+        match column {
+            Column::Meta => &mut self.found.meta,
+            Column::Data => &mut self.found.values,
+            Column::Lock => &mut self.found.locks,
+            Column::Write => &mut self.found.versions,
+            Column::History => &mut self.found.history,
+        }
+    }
+
+    /// Reads what the other checks go by.
+    fn bookkeeping(&mut self) {
+        let timestamp = |name: &str| {
+            let mut found = None;
+            // What is wrong with it is told when the column is looked at.
+            let _ = self.view.cells(Column::Meta, &exactly(name.as_bytes()), &mut |_, value| {
+                found = value.try_into().ok().map(u64::from_be_bytes).map(Timestamp::from_u64);
+                false
+            });
+            found
+        };
+        (self.high_water, self.safe_point) = (timestamp(LEASE), timestamp(SAFE_POINT).unwrap_or_default());
+    }
+
+    fn meta(&mut self, key: &[u8], value: &[u8]) {
+        let is_timestamp = value.len() == size_of::<u64>();
+        if [LEASE, SAFE_POINT].iter().any(|name| name.as_bytes() == key) && !is_timestamp {
+            self.problem(Column::Meta, None, format!("{:?} is no timestamp", key.escape_ascii().to_string()));
+        }
+        if key.starts_with(DELETIONS.as_bytes()) && split_deletion(key).is_none() {
+            self.problem(Column::Meta, None, format!("{:?} names no deleted row", key.escape_ascii().to_string()));
+        }
+    }
+
+    fn version(&mut self, key: &[u8], bytes: &[u8]) -> Result<(), EngineError> {
+        let Some(row) = self.row(Column::Write, key) else { return Ok(()) };
+        let Some(version) = self.decode::<WriteRecord>(Column::Write, &row, bytes) else { return Ok(()) };
+        self.check_version(Column::Write, &row, &version)?;
+        if version.value.is_none() && !self.has(Column::Meta, &deletion_key(version.commit_ts, &row))? {
+            self.problem(Column::Write, Some(&row), "was deleted, but the collector does not know it");
+        }
+        Ok(())
+    }
+
+    fn check_version(&mut self, column: Column, row: &RowKey, version: &WriteRecord) -> Result<(), EngineError> {
+        let (start_ts, commit_ts) = (version.txn.start_ts, version.commit_ts);
+        if commit_ts <= start_ts {
+            let what = format!("was committed at {commit_ts}, before its transaction began at {start_ts}");
+            self.problem(column, Some(row), what);
+        }
+        if self.high_water.is_some_and(|mark| version.last_commit() > mark) {
+            self.problem(column, Some(row), format!("was committed at {commit_ts}, which the oracle has not reached"));
+        }
+        if version.value == Some(Value::InData) && !self.has(Column::Data, &data_key(row, start_ts))? {
+            self.problem(column, Some(row), format!("the value that the transaction {start_ts} wrote is missing"));
+        }
+        Ok(())
+    }
+
+    fn lock(&mut self, key: &[u8], bytes: &[u8]) -> Result<(), EngineError> {
+        let Some(row) = self.row(Column::Lock, key) else { return Ok(()) };
+        let Some(lock) = self.decode::<Lock>(Column::Lock, &row, bytes) else { return Ok(()) };
+        let (txn, start_ts) = (lock.txn, lock.txn.start_ts);
+        let mut wrong = Vec::new();
+        if self.high_water.is_some_and(|mark| start_ts > mark) {
+            wrong.push(format!("is locked by a transaction of {start_ts}, which the oracle has not reached"));
+        }
+        if lock.intent == Intent::Put(Value::InData) && !self.has(Column::Data, &data_key(&row, start_ts))? {
+            wrong.push(format!("is locked, but the value that the transaction {start_ts} is to leave is missing"));
+        }
+        if self.keyspaces.as_ref().is_some_and(|known| !known.contains(&lock.primary.keyspace())) {
+            wrong.push(format!("is locked, and the primary {:?} is in no known keyspace", lock.primary));
+        }
+        let primary = self.view.row(&lock.primary, start_ts)?;
+        match trace(&primary, txn) {
+            Some(CommitPoint::Pending) => {
+                if let Some(other) = primary.lock.filter(|found| found.primary != lock.primary) {
+                    wrong.push(format!("is locked, and its primary names another primary, {:?}", other.primary));
+                }
+            }
+            Some(CommitPoint::Committed(commit_ts)) if commit_ts <= start_ts => {
+                wrong.push(format!("is locked by a transaction that was committed at {commit_ts}, before it began"));
+            }
+            Some(CommitPoint::Committed(_) | CommitPoint::RolledBack) if row == lock.primary => {
+                wrong.push(format!("is locked by the transaction {start_ts}, which this row says has ended"));
+            }
+            Some(_) => {}
+            None if start_ts < self.safe_point => {
+                wrong.push(format!(
+                    "is locked by the transaction {start_ts}, of which nobody can tell any more how it ended"
+                ));
+            }
+            None => {}
+        }
+        wrong.into_iter().for_each(|what| self.problem(Column::Lock, Some(&row), what));
+        Ok(())
+    }
+
+    fn value(&mut self, key: &[u8], _bytes: &[u8]) -> Result<(), EngineError> {
+        let Some((row, start_ts)) = split_data_key(key) else {
+            self.problem(Column::Data, None, format!("{:?} is no key", key.escape_ascii().to_string()));
+            return Ok(());
+        };
+        self.check_keyspace_of(Column::Data, &row);
+        let owns = |txn_start, value: Option<&Value>| txn_start == start_ts && value == Some(&Value::InData);
+        // A version or lock that does not decode is told where it is.
+        let by_version =
+            self.view.write(&row).map(|found| found.is_some_and(|w| owns(w.txn.start_ts, w.value.as_ref())));
+        let by_lock = self.view.lock(&row).map(|found| {
+            found.is_some_and(|lock| matches!(&lock.intent, Intent::Put(value) if owns(lock.txn.start_ts, Some(value))))
+        });
+        if by_version.unwrap_or(true) || by_lock.unwrap_or(true) {
+            return Ok(());
+        }
+        let range = RowRange {
+            start: Bound::Included(history_key(&row, Timestamp::MAX)),
+            end: Bound::Included(history_key(&row, Timestamp::ZERO)),
+        };
+        let mut owned = false;
+        self.view.cells(Column::History, &range, &mut |_, bytes| {
+            owned = match History::decode(bytes) {
+                Ok(History::Version(version)) => owns(version.txn.start_ts, version.value.as_ref()),
+                Ok(History::Ended(_)) | Err(_) => false,
+            };
+            !owned
+        })?;
+        if !owned {
+            let what = format!("nothing refers to the value that the transaction {start_ts} wrote");
+            self.problem(Column::Data, Some(&row), what);
+        }
+        Ok(())
+    }
+
+    fn history(&mut self, key: &[u8], bytes: &[u8]) -> Result<(), EngineError> {
+        let Some((row, ts)) = split_history_key(key) else {
+            self.problem(Column::History, None, format!("{:?} is no key", key.escape_ascii().to_string()));
+            return Ok(());
+        };
+        self.check_keyspace_of(Column::History, &row);
+        match self.decode::<History>(Column::History, &row, bytes) {
+            Some(History::Version(version)) => {
+                self.check_version(Column::History, &row, &version)?;
+                if version.commit_ts != ts {
+                    let what = format!("the version of {} is filed under {ts}", version.commit_ts);
+                    self.problem(Column::History, Some(&row), what);
+                }
+                if self.view.write(&row)?.is_some_and(|newest| newest.commit_ts <= version.commit_ts) {
+                    let what = format!("the version of {ts} was replaced by an older one");
+                    self.problem(Column::History, Some(&row), what);
+                }
+            }
+            Some(History::Ended(crate::row::Status::Committed(commit_ts))) if commit_ts <= ts => {
+                let what = format!("the transaction {ts} was committed at {commit_ts}, before it began");
+                self.problem(Column::History, Some(&row), what);
+            }
+            Some(History::Ended(_)) | None => {}
+        }
+        Ok(())
+    }
+
+    fn row(&mut self, column: Column, key: &[u8]) -> Option<RowKey> {
+        let row = RowKey::from_bytes(key).filter(|row| !row.key().is_empty());
+        match &row {
+            Some(row) => self.check_keyspace_of(column, row),
+            None => self.problem(column, None, format!("{:?} is no row", key.escape_ascii().to_string())),
+        }
+        row
+    }
+
+    fn check_keyspace_of(&mut self, column: Column, row: &RowKey) {
+        if self.keyspaces.as_ref().is_some_and(|known| !known.contains(&row.keyspace())) {
+            self.problem(column, Some(row), "is in no keyspace that the catalog knows");
+        }
+    }
+
+    fn decode<T: Record>(&mut self, column: Column, row: &RowKey, bytes: &[u8]) -> Option<T> {
+        T::decode(bytes).map_err(|why| self.problem(column, Some(row), why.to_string())).ok()
+    }
+
+    fn has(&self, column: Column, key: &[u8]) -> Result<bool, EngineError> {
+        let mut found = false;
+        self.view.cells(column, &exactly(key), &mut |_, _| {
+            found = true;
+            false
+        })?;
+        Ok(found)
+    }
+}
+
+fn exactly(key: &[u8]) -> RowRange {
+    RowRange { start: Bound::Included(key.to_vec()), end: Bound::Included(key.to_vec()) }
+}

@@ -1,0 +1,325 @@
+//! Keys and values as types of their own.
+//!
+//! A thin layer over the public API: keys become bytes that sort as they do ([`order`]), values become records as all
+//! others ([`crate::codec`]).
+
+mod decode;
+mod encode;
+mod order;
+
+use std::any::type_name;
+use std::borrow::Borrow;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Bound, RangeBounds};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::codec;
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::{Keyspace, Scan, Snapshot, Txn};
+
+/// A [`Keyspace`] whose keys are of type `K` and values of type `V`. Cheap to clone; any thread may use it. What it does to
+/// rows, it does through the transaction or snapshot that it is given, with that one's isolation and durability.
+///
+/// ```
+/// # fn main() -> percolite::Result<()> {
+/// use percolite::{Store, TypedKeyspace};
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Serialize, Deserialize)]
+/// struct Reading {
+///     degrees: f64,
+/// }
+///
+/// let store = Store::in_memory()?;
+/// let readings: TypedKeyspace<(String, i64), Reading> = store.keyspace("readings")?.typed();
+/// store.transact(|txn| {
+///     readings.put(txn, &("york".into(), 2), &Reading { degrees: 11.5 })?;
+///     readings.put(txn, &("york".into(), -1), &Reading { degrees: 9.0 })
+/// })?;
+///
+/// let snapshot = store.snapshot()?;
+/// for row in readings.prefix(&snapshot, ("york",))? {
+///     let ((_, hour), reading) = row?;
+///     println!("at {hour}: {}", reading.degrees);
+/// }
+/// # Ok(()) }
+/// ```
+///
+/// # Keys
+/// Any type of serde's but maps, of at most [`KEY_MAX_BYTES`](crate::KEY_MAX_BYTES) encoded. Rows are sorted as the keys are:
+/// numbers by value, floats as by `total_cmp`, strings by their bytes, tuples and structs part by part, `None` before `Some`,
+/// enums by the order in which their variants are declared. A `Vec<u8>` takes two bytes for each; a type that serializes as
+/// bytes, as those of the crate `serde_bytes` do, takes one. Not meant for types that contain themselves.
+///
+/// # Changing types
+/// Neither keys nor values say of what type they are. A type must go on to serialize as it did: variants may be added to the end of
+/// an enum, and types or fields may be renamed; fields may not be added, removed, skipped or reordered. To change more, make the value an
+/// enum from the beginning, with a variant for each version.
+///
+/// # Errors
+/// Beside those of the untyped call, every call may answer [`ErrorKind::InvalidArgument`] for a key or value that cannot be
+/// written, and [`ErrorKind::Corruption`], naming keyspace and key, for one that is not of its type.
+pub struct TypedKeyspace<K, V> {
+    keyspace: Keyspace,
+    types: PhantomData<fn(K) -> V>,
+}
+
+impl<K, V> Clone for TypedKeyspace<K, V> {
+    fn clone(&self) -> Self {
+        Self { keyspace: self.keyspace.clone(), types: PhantomData }
+    }
+}
+
+impl<K, V> fmt::Debug for TypedKeyspace<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} of {} to {}", self.keyspace, type_name::<K>(), type_name::<V>())
+    }
+}
+
+impl Keyspace {
+    /// The same keyspace with keys and values of types of their own. Nothing remembers which: give it the same ones each time.
+    pub fn typed<K, V>(self) -> TypedKeyspace<K, V> {
+        TypedKeyspace { keyspace: self, types: PhantomData }
+    }
+}
+
+/// What rows can be read from: a [`Snapshot`] or a [`Txn`].
+pub trait Reader: sealed::Read {}
+
+impl Reader for Snapshot {}
+impl Reader for Txn {}
+
+mod sealed {
+    use crate::error::Result;
+    use crate::store::{KeyRange, Keyspace, Scan, Snapshot, Txn};
+
+    pub trait Read {
+        fn read(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Vec<u8>>>;
+        fn scan(&self, keyspace: &Keyspace, range: impl KeyRange) -> Scan;
+        fn scan_prefix(&self, keyspace: &Keyspace, prefix: &[u8]) -> Scan;
+    }
+
+    macro_rules! read {
+        ($($reader:ty),*) => {$(
+            impl Read for $reader {
+                fn read(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Vec<u8>>> {
+                    self.get(keyspace, key)
+                }
+
+                fn scan(&self, keyspace: &Keyspace, range: impl KeyRange) -> Scan {
+                    self.range(keyspace, range)
+                }
+
+                fn scan_prefix(&self, keyspace: &Keyspace, prefix: &[u8]) -> Scan {
+                    self.prefix(keyspace, prefix)
+                }
+            }
+        )*};
+    }
+
+    read!(Snapshot, Txn);
+}
+
+/// The first parts of a key that is a tuple, each borrowed: `("york",)` of `(String, i64)`. For a key of another kind implement it
+/// for whatever serializes as the key's first fields do.
+pub trait KeyPrefix<K>: Serialize {}
+
+macro_rules! key_prefix {
+    ($($part:ident $borrowed:ident),+; $($rest:ident),+) => {
+        impl<$($part: Borrow<$borrowed>, $borrowed: Serialize + ?Sized,)+ $($rest),+> KeyPrefix<($($part,)+ $($rest,)+)>
+            for ($(&$borrowed,)+)
+        {
+        }
+    };
+}
+
+key_prefix!(A P; B);
+key_prefix!(A P; B, C);
+key_prefix!(A P; B, C, D);
+key_prefix!(A P; B, C, D, E);
+key_prefix!(A P, B Q; C);
+key_prefix!(A P, B Q; C, D);
+key_prefix!(A P, B Q; C, D, E);
+key_prefix!(A P, B Q, C R; D);
+key_prefix!(A P, B Q, C R; D, E);
+key_prefix!(A P, B Q, C R, D S; E);
+
+impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> TypedKeyspace<K, V> {
+    /// The keyspace itself, whose keys and values are bytes.
+    pub fn keyspace(&self) -> &Keyspace {
+        &self.keyspace
+    }
+
+    /// A row's value. The key may be given in any borrowed form, `&str` for `String`.
+    ///
+    /// # Errors
+    /// Those of [`Snapshot::get`] and [`Txn::get`], and of [every typed call](TypedKeyspace#errors).
+    pub fn get<Q>(&self, reader: &impl Reader, key: &Q) -> Result<Option<V>>
+    where
+        K: Borrow<Q>,
+        Q: Serialize + ?Sized,
+    {
+        let key = self.key(key)?;
+        reader.read(&self.keyspace, &key)?.map(|value| self.value(&key, &value)).transpose()
+    }
+
+    /// Several rows' values, in the order of `keys`.
+    ///
+    /// # Errors
+    /// Those of [`TypedKeyspace::get`].
+    pub fn multi_get<'q, Q>(
+        &self,
+        reader: &impl Reader,
+        keys: impl IntoIterator<Item = &'q Q>,
+    ) -> Result<Vec<Option<V>>>
+    where
+        K: Borrow<Q>,
+        Q: Serialize + ?Sized + 'q,
+    {
+        keys.into_iter().map(|key| self.get(reader, key)).collect()
+    }
+
+    /// Whether a row is there.
+    ///
+    /// # Errors
+    /// Those of [`TypedKeyspace::get`].
+    pub fn contains<Q>(&self, reader: &impl Reader, key: &Q) -> Result<bool>
+    where
+        K: Borrow<Q>,
+        Q: Serialize + ?Sized,
+    {
+        Ok(reader.read(&self.keyspace, &self.key(key)?)?.is_some())
+    }
+
+    /// [`Txn::get_for_update`].
+    ///
+    /// # Errors
+    /// Those of [`Txn::get_for_update`], and of [every typed call](TypedKeyspace#errors).
+    pub fn get_for_update<Q>(&self, txn: &mut Txn, key: &Q) -> Result<Option<V>>
+    where
+        K: Borrow<Q>,
+        Q: Serialize + ?Sized,
+    {
+        let key = self.key(key)?;
+        txn.get_for_update(&self.keyspace, &key)?.map(|value| self.value(&key, &value)).transpose()
+    }
+
+    /// Sets a row's value.
+    ///
+    /// # Errors
+    /// Those of [`Txn::put`], and of [every typed call](TypedKeyspace#errors).
+    pub fn put<Q>(&self, txn: &mut Txn, key: &Q, value: &V) -> Result<()>
+    where
+        K: Borrow<Q>,
+        Q: Serialize + ?Sized,
+    {
+        txn.put(&self.keyspace, self.key(key)?, self.bytes(value)?)
+    }
+
+    /// Sets the value of a row that must not be there yet.
+    ///
+    /// # Errors
+    /// Those of [`Txn::insert`], and of [every typed call](TypedKeyspace#errors).
+    pub fn insert<Q>(&self, txn: &mut Txn, key: &Q, value: &V) -> Result<()>
+    where
+        K: Borrow<Q>,
+        Q: Serialize + ?Sized,
+    {
+        txn.insert(&self.keyspace, self.key(key)?, self.bytes(value)?)
+    }
+
+    /// Removes a row, which may be absent.
+    ///
+    /// # Errors
+    /// Those of [`Txn::delete`], and of [every typed call](TypedKeyspace#errors).
+    pub fn delete<Q>(&self, txn: &mut Txn, key: &Q) -> Result<()>
+    where
+        K: Borrow<Q>,
+        Q: Serialize + ?Sized,
+    {
+        txn.delete(&self.keyspace, self.key(key)?)
+    }
+
+    /// The rows whose keys lie in a range, as [`Snapshot::range`] and [`Txn::range`] have them.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] when an end of the range cannot be written; the scan has those of reading.
+    pub fn range(&self, reader: &impl Reader, range: impl RangeBounds<K>) -> Result<TypedScan<K, V>> {
+        let bound = |bound: Bound<&K>| {
+            Ok::<_, Error>(match bound {
+                Bound::Included(key) => Bound::Included(self.key(key)?),
+                Bound::Excluded(key) => Bound::Excluded(self.key(key)?),
+                Bound::Unbounded => Bound::Unbounded,
+            })
+        };
+        let range = (bound(range.start_bound())?, bound(range.end_bound())?);
+        Ok(self.scan(reader.scan(&self.keyspace, range)))
+    }
+
+    /// The rows whose keys begin with these parts.
+    ///
+    /// # Errors
+    /// Those of [`TypedKeyspace::range`].
+    pub fn prefix(&self, reader: &impl Reader, prefix: impl KeyPrefix<K>) -> Result<TypedScan<K, V>> {
+        Ok(self.scan(reader.scan_prefix(&self.keyspace, &self.key(&prefix)?)))
+    }
+
+    fn scan(&self, rows: Scan) -> TypedScan<K, V> {
+        TypedScan { rows, keyspace: self.clone() }
+    }
+
+    fn key<Q: Serialize + ?Sized>(&self, key: &Q) -> Result<Vec<u8>> {
+        order::encode(key).map_err(|why| self.unwritable("a key", &why))
+    }
+
+    fn bytes(&self, value: &V) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        codec::try_write(value, &mut bytes).map_err(|why| self.unwritable("a value", &why))?;
+        Ok(bytes)
+    }
+
+    fn row(&self, key: &[u8], value: &[u8]) -> Result<(K, V)> {
+        let decoded = order::decode(key).map_err(|why| self.corrupt(key, "the key", type_name::<K>(), &why))?;
+        Ok((decoded, self.value(key, value)?))
+    }
+
+    fn value(&self, key: &[u8], value: &[u8]) -> Result<V> {
+        codec::read(value).map_err(|why| self.corrupt(key, "the value", type_name::<V>(), &why))
+    }
+
+    fn unwritable(&self, what: &str, why: &dyn fmt::Display) -> Error {
+        Error::invalid(format!("{what} of keyspace {:?} cannot be written: {why}", self.keyspace.name()))
+    }
+
+    fn corrupt(&self, key: &[u8], what: &str, of: &str, why: &dyn fmt::Display) -> Error {
+        let (name, key) = (self.keyspace.name(), key.escape_ascii());
+        ErrorKind::Corruption(format!("keyspace {name:?}, key \"{key}\": {what} is no {of}: {why}")).into()
+    }
+}
+
+/// A [`Scan`] with keys and values of types of their own. It ends after an error of reading; a row that is not of its type is an error,
+/// and the scan goes on behind it.
+#[must_use]
+pub struct TypedScan<K, V> {
+    rows: Scan,
+    keyspace: TypedKeyspace<K, V>,
+}
+
+impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> Iterator for TypedScan<K, V> {
+    type Item = Result<(K, V)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let row = self.rows.next()?;
+        Some(row.and_then(|(key, value)| self.keyspace.row(&key, &value)))
+    }
+}
+
+impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> DoubleEndedIterator for TypedScan<K, V> {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        let row = self.rows.next_back()?;
+        Some(row.and_then(|(key, value)| self.keyspace.row(&key, &value)))
+    }
+}

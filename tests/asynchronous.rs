@@ -1,0 +1,19 @@
+//! The store for asynchronous code: what a dropped future leaves behind, panics, runtimes of both flavours and their end, scans.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::pedantic, missing_docs)]
+
+#[path = "asynchronous/cancelling.rs"]
+mod cancelling;
+#[path = "asynchronous/common.rs"]
+mod common;
+#[path = "asynchronous/dropping.rs"]
+mod dropping;
+#[path = "asynchronous/runtimes.rs"]
+mod runtimes;
+#[path = "asynchronous/scans.rs"]
+mod scans;
+#[path = "support/mod.rs"]
+mod support;
+#[path = "cases/tap.rs"]
+#[allow(dead_code)]
+mod tap;

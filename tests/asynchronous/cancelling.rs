@@ -1,0 +1,127 @@
+//! A bank whose transfers are dropped at random moments, thousands of times. Afterwards the sum is right, who was told of a
+//! commit finds it, and no lock and no permit is left.
+
+use std::time::Duration;
+
+use percolite::{AsyncStore, CommitProtocol, Keyspace, Result, Store, TxnOptions};
+
+use crate::common::{both_runtimes, drop_after_polls, insist_that_all_permits_are_there};
+use crate::support::{Dice, Home};
+
+const ACCOUNTS: u64 = 4;
+const OPENING_BALANCE: u64 = 1000;
+const ADMISSION: usize = 3;
+const TASKS: u64 = 8;
+
+#[derive(Clone)]
+struct Bank {
+    store: AsyncStore,
+    accounts: Keyspace,
+    transfers: Keyspace,
+}
+
+impl Bank {
+    fn open(store: Store) -> Self {
+        let (accounts, transfers) = (store.keyspace("accounts").unwrap(), store.keyspace("transfers").unwrap());
+        let fill = |txn: &mut percolite::Txn| -> Result<()> {
+            (0..ACCOUNTS)
+                .try_for_each(|account| txn.put(&accounts, account.to_be_bytes(), OPENING_BALANCE.to_be_bytes()))
+        };
+        store.transact(fill).unwrap();
+        Self { store: store.into(), accounts, transfers }
+    }
+
+    /// Moves one coin and notes that it did.
+    async fn transfer(&self, from: u64, to: u64, name: [u64; 2], protocol: CommitProtocol) -> Result<()> {
+        let Self { accounts, transfers, .. } = self.clone();
+        let options = TxnOptions { protocol: Some(protocol), ..TxnOptions::default() };
+        let work = move |txn: &mut percolite::Txn| {
+            for (account, add) in [(from, -1), (to, 1)] {
+                let key = account.to_be_bytes();
+                let balance = number(&txn.get(&accounts, key)?.unwrap());
+                txn.put(&accounts, key, balance.wrapping_add_signed(add).to_be_bytes())?;
+            }
+            txn.put(&transfers, name.map(u64::to_be_bytes).concat(), "")
+        };
+        self.store.transact_with(options, work).await
+    }
+
+    /// Transfers, most of which are dropped. Answers with those that it was told are committed.
+    async fn cancel_many(self, task: u64, seed: u64, transfers: u64) -> Vec<[u64; 2]> {
+        let mut dice = Dice(seed);
+        let mut told = Vec::new();
+        for number in 0..transfers {
+            let from = dice.next() % ACCOUNTS;
+            let to = (from + 1 + dice.next() % (ACCOUNTS - 1)) % ACCOUNTS;
+            let protocol = if dice.one_in(2) { CommitProtocol::TwoPhase } else { CommitProtocol::Auto };
+            let transfer = self.transfer(from, to, [task, number], protocol);
+            let answer = match dice.below(8) {
+                0 => Some(transfer.await),
+                1..4 => {
+                    let patience = Duration::from_micros(dice.next() % 500);
+                    tokio::time::timeout(patience, transfer).await.ok()
+                }
+                _ => drop_after_polls(dice.below(5), transfer).await,
+            };
+            match answer {
+                Some(answer) => {
+                    answer.unwrap();
+                    told.push([task, number]);
+                }
+                // On one thread nothing else would run.
+                None => tokio::task::yield_now().await,
+            }
+        }
+        told
+    }
+
+    /// When everything that has begun has ended.
+    fn judge(&self, told: &[[u64; 2]]) {
+        let store = self.store.store();
+        assert_eq!(store.locks().unwrap().count(), 0);
+        let snapshot = store.snapshot().unwrap();
+        let sum: u64 = snapshot.range(&self.accounts, ..).map(|row| number(&row.unwrap().1)).sum();
+        assert_eq!(sum, ACCOUNTS * OPENING_BALANCE);
+        for transfer in told {
+            let key = transfer.map(u64::to_be_bytes).concat();
+            assert!(snapshot.contains(&self.transfers, key).unwrap(), "{transfer:?} is gone");
+        }
+        insist_that_all_permits_are_there(store, &self.transfers, ADMISSION);
+    }
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    u64::from_be_bytes(bytes.try_into().unwrap())
+}
+
+fn storm(home: impl Fn() -> Home, transfers: u64) {
+    let seed: u64 = std::env::var("SEED").map_or_else(|_| rand::random(), |seed| seed.parse().unwrap());
+    println!("SEED={seed}");
+    for runtime in both_runtimes(6) {
+        let home = home();
+        let bank = Bank::open(home.open(Store::builder().admission(ADMISSION)));
+        let told = runtime.block_on(async {
+            let tasks = (0..TASKS).map(|task| tokio::spawn(bank.clone().cancel_many(task, seed ^ task, transfers)));
+            let mut told = Vec::new();
+            for task in tasks.collect::<Vec<_>>() {
+                told.extend(task.await.unwrap());
+            }
+            told
+        });
+        // Waits for attempts that nobody awaits any more.
+        drop(runtime);
+        println!("told of {} commits of {}", told.len(), TASKS * transfers);
+        bank.judge(&told);
+    }
+}
+
+#[test]
+fn a_bank_whose_transfers_are_dropped_at_random_moments_stays_right() {
+    storm(Home::embedded, 4000);
+}
+
+#[cfg(feature = "rocks")]
+#[test]
+fn a_bank_on_disk_whose_transfers_are_dropped_at_random_moments_stays_right() {
+    storm(Home::rocks, 200);
+}

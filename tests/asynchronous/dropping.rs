@@ -1,0 +1,137 @@
+//! Futures dropped before, during and after the parts of an attempt.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use percolite::engine::sim::SimStorage;
+use percolite::row::RowKey;
+use percolite::{AsyncStore, Keyspace, Store};
+use tokio::sync::oneshot;
+
+use crate::common::{Gate, both_runtimes, drop_after_polls, insist_that_all_permits_are_there, open};
+use crate::tap::{Act, Control, Tap};
+
+fn written(store: &AsyncStore, rows: &Keyspace) -> Option<Vec<u8>> {
+    store.store().snapshot().unwrap().get(rows, "k").unwrap()
+}
+
+#[test]
+fn a_future_dropped_before_its_attempt_begins_does_nothing_and_holds_nothing() {
+    for runtime in both_runtimes(1) {
+        let (store, rows) = open(1);
+        let (gate, began) = (Gate::default(), Arc::new(AtomicUsize::new(0)));
+        runtime.block_on(async {
+            let (tell, is_busy) = oneshot::channel();
+            let passing = gate.way();
+            let busy = tokio::task::spawn_blocking(move || {
+                tell.send(()).unwrap();
+                passing.pass();
+            });
+            is_busy.await.unwrap();
+            // The only blocking thread is taken, so this one has its permit and is queued.
+            let (counted, put) = (Arc::clone(&began), rows.clone());
+            let transact = store.transact(move |txn| {
+                counted.fetch_add(1, Ordering::SeqCst);
+                txn.put(&put, "k", "v")
+            });
+            assert!(drop_after_polls(1, transact).await.is_none());
+            assert_eq!(Arc::strong_count(&began), 1, "what the closure owned is kept");
+            insist_that_all_permits_are_there(store.store(), &rows, 1);
+            gate.open();
+            busy.await.unwrap();
+        });
+        drop(runtime);
+        assert_eq!((began.load(Ordering::SeqCst), written(&store, &rows)), (0, None));
+    }
+}
+
+#[test]
+fn a_future_dropped_while_it_waits_for_a_permit_leaves_the_queue() {
+    for runtime in both_runtimes(2) {
+        let (store, rows) = open(1);
+        let gate = Gate::default();
+        runtime.block_on(async {
+            let (tell, is_inside) = oneshot::channel();
+            let (mut tell, passing, inside) = (Some(tell), gate.way(), store.clone());
+            let holder = tokio::spawn(async move {
+                let work = move |_: &mut percolite::Txn| {
+                    tell.take().map(|tell| tell.send(()));
+                    passing.pass();
+                    Ok::<_, percolite::Error>(())
+                };
+                inside.transact(work).await
+            });
+            is_inside.await.unwrap();
+            for _ in 0..100 {
+                let put = rows.clone();
+                assert!(drop_after_polls(1, store.transact(move |txn| txn.put(&put, "k", "v"))).await.is_none());
+            }
+            gate.open();
+            holder.await.unwrap().unwrap();
+            insist_that_all_permits_are_there(store.store(), &rows, 1);
+        });
+        drop(runtime);
+        assert_eq!(written(&store, &rows), None);
+    }
+}
+
+#[test]
+fn a_future_dropped_while_its_closure_runs_commits_nothing() {
+    for runtime in both_runtimes(2) {
+        let (store, rows) = open(1);
+        let gate = Gate::default();
+        runtime.block_on(async {
+            let (tell, is_inside) = oneshot::channel();
+            let (mut tell, passing, put) = (Some(tell), gate.way(), rows.clone());
+            let transact = store.transact(move |txn| {
+                txn.put(&put, "k", "v")?;
+                tell.take().map(|tell| tell.send(()));
+                passing.pass();
+                Ok::<_, percolite::Error>(())
+            });
+            tokio::select! {
+                biased;
+                _ = transact => panic!("it has not passed the gate"),
+                inside = is_inside => inside.unwrap(),
+            }
+        });
+        gate.open();
+        drop(runtime);
+        assert_eq!(written(&store, &rows), None);
+        assert_eq!(store.store().locks().unwrap().count(), 0);
+        insist_that_all_permits_are_there(store.store(), &rows, 1);
+    }
+}
+
+#[test]
+fn dropping_a_future_does_not_undo_a_commit_already_begun() {
+    for runtime in both_runtimes(2) {
+        let control = Arc::new(Control::default());
+        let engine = Tap { engine: Arc::new(SimStorage::new().embedded()), control: Arc::clone(&control) };
+        let store = Store::builder().open_engine(Arc::new(engine)).unwrap();
+        let rows = store.keyspace("rows").unwrap();
+        let store = AsyncStore::from(store);
+        let gate = Gate::default();
+        let (tell, is_writing) = oneshot::channel();
+        let (tell, passing, watched) = (std::sync::Mutex::new(Some(tell)), gate.way(), RowKey::new(rows.id(), b"k"));
+        control.on_write(move |groups| {
+            if groups.iter().flat_map(|group| &group.changes).any(|change| change.row == watched) {
+                tell.lock().unwrap().take().map(|tell| tell.send(()));
+                passing.pass();
+            }
+            Act::Pass
+        });
+        runtime.block_on(async {
+            let put = rows.clone();
+            tokio::select! {
+                biased;
+                _ = store.transact(move |txn| txn.put(&put, "k", "v")) => panic!("it has not passed the gate"),
+                writing = is_writing => writing.unwrap(),
+            }
+        });
+        gate.open();
+        drop(runtime);
+        assert_eq!(written(&store, &rows).as_deref(), Some(&b"v"[..]));
+        assert_eq!(store.store().locks().unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,202 @@
+//! Panics, the end of a runtime, no runtime at all, and how many threads are taken.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use percolite::{AsyncStore, Error, ErrorKind, RetryLimits, Store, Txn, TxnOptions};
+
+use crate::common::{Gate, both_runtimes, insist_that_all_permits_are_there, open, poll_once};
+
+#[test]
+fn a_panic_of_the_closure_goes_on_in_the_task_and_leaves_nothing_behind() {
+    for runtime in both_runtimes(2) {
+        let (store, rows) = open(1);
+        let (panicking, put) = (store.clone(), rows.clone());
+        let outcome = runtime.block_on(runtime.spawn(async move {
+            let work = move |txn: &mut Txn| -> Result<(), Error> {
+                txn.put(&put, "k", "v")?;
+                panic!("on purpose")
+            };
+            panicking.transact(work).await
+        }));
+        let panic = outcome.unwrap_err().into_panic();
+        assert_eq!(*panic.downcast::<&str>().unwrap(), "on purpose");
+        assert_eq!(store.store().snapshot().unwrap().get(&rows, "k").unwrap(), None);
+        insist_that_all_permits_are_there(store.store(), &rows, 1);
+        let put = rows.clone();
+        runtime.block_on(store.transact(move |txn| txn.put(&put, "k", "v"))).unwrap();
+    }
+}
+
+#[test]
+fn a_runtime_that_is_shut_down_in_the_middle_leaves_whole_transactions_and_nothing_held() {
+    for round in 0..20_u64 {
+        for runtime in both_runtimes(2) {
+            let (store, rows) = open(2);
+            for task in 0..50_u64 {
+                let (store, rows) = (store.clone(), rows.clone());
+                runtime.spawn(async move {
+                    let work = move |txn: &mut Txn| {
+                        txn.put(&rows, [b"a", &task.to_be_bytes()[..]].concat(), "")?;
+                        txn.put(&rows, [b"b", &task.to_be_bytes()[..]].concat(), "")
+                    };
+                    store.transact(work).await
+                });
+            }
+            runtime.block_on(async { tokio::time::sleep(Duration::from_micros(round * 50)).await });
+            runtime.shutdown_timeout(Duration::from_secs(600));
+            let snapshot = store.store().snapshot().unwrap();
+            let (a, b) = (snapshot.prefix(&rows, "a").count(), snapshot.prefix(&rows, "b").count());
+            assert_eq!(a, b);
+            assert_eq!(store.store().locks().unwrap().count(), 0);
+            insist_that_all_permits_are_there(store.store(), &rows, 2);
+        }
+    }
+}
+
+#[test]
+fn a_runtime_that_has_ended_is_an_error_and_so_is_none_at_all() {
+    let (store, rows) = open(1);
+    let Poll::Ready(Err(why)) = poll_once(pin!(store.get(&rows, "k"))) else { panic!("nothing to wait for") };
+    assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
+    let Poll::Ready(Err(why)) = poll_once(pin!(store.transact(|_| Ok::<_, Error>(())))) else {
+        panic!("nothing to wait for")
+    };
+    assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
+    for runtime in both_runtimes(1) {
+        let handle = runtime.handle().clone();
+        drop(runtime);
+        let _inside = handle.enter();
+        let Poll::Ready(Err(why)) = poll_once(pin!(store.get(&rows, "k"))) else { panic!("nothing to wait for") };
+        assert!(matches!(why.kind(), ErrorKind::Closed(_)), "{why}");
+        let mut scan = store.range(&rows, ..);
+        let Poll::Ready(Some(Err(why))) = poll_once(pin!(scan.next())) else { panic!("nothing to wait for") };
+        assert!(matches!(why.kind(), ErrorKind::Closed(_)), "{why}");
+    }
+    insist_that_all_permits_are_there(store.store(), &rows, 1);
+}
+
+/// One blocking thread is enough for any number of tasks, because none of them waits on it for another one.
+#[test]
+fn tasks_on_one_row_all_commit_with_one_blocking_thread() {
+    const TASKS: u8 = 50;
+    for runtime in both_runtimes(1) {
+        let (store, rows) = open(4);
+        runtime.block_on(async {
+            let tasks = (0..TASKS).map(|_| {
+                let (store, rows) = (store.clone(), rows.clone());
+                let rival = (store.store().clone(), rows.clone(), Arc::new(AtomicUsize::new(0)));
+                tokio::spawn(async move {
+                    let work = move |txn: &mut Txn| {
+                        let before = txn.get(&rows, "k")?.map_or(0, |bytes| bytes[0]);
+                        txn.put(&rows, "k", [before + 1])?;
+                        // The first attempt always comes second.
+                        let (store, rows, attempts) = &rival;
+                        if attempts.fetch_add(1, Ordering::SeqCst) == 0 {
+                            let mut first = store.begin()?;
+                            first.put(rows, "k", [before])?;
+                            first.commit()?;
+                        }
+                        Ok::<_, Error>(())
+                    };
+                    store.transact(work).await
+                })
+            });
+            for task in tasks.collect::<Vec<_>>() {
+                task.await.unwrap().unwrap();
+            }
+        });
+        assert_eq!(runtime.block_on(store.get(&rows, "k")).unwrap(), Some(vec![TASKS]));
+        assert!(store.store().stats().retries >= u64::from(TASKS));
+    }
+}
+
+#[test]
+fn retries_are_bounded_as_in_the_synchronous_store() {
+    for runtime in both_runtimes(2) {
+        let (store, rows) = open(4);
+        let rival = store.store().clone();
+        let retry = Some(RetryLimits { attempts: 3, ..RetryLimits::default() });
+        let work = move |txn: &mut Txn| {
+            txn.put(&rows, "k", "second")?;
+            let mut first = rival.begin()?;
+            first.put(&rows, "k", "first")?;
+            first.commit()
+        };
+        let gave_up = runtime.block_on(store.transact_with(TxnOptions { retry, ..TxnOptions::default() }, work));
+        assert!(matches!(gave_up.unwrap_err().kind(), ErrorKind::Exhausted { attempts: 3, .. }));
+    }
+}
+
+/// Those who wait for a permit hold no thread: with one of two threads free, a read gets through before anybody has waited in
+/// vain. A machine may stand still for so long; not ten times.
+#[test]
+fn tasks_that_wait_for_a_permit_hold_no_thread() {
+    for runtime in both_runtimes(2) {
+        let gets_through = || {
+            let (store, rows) = open(1);
+            let gate = Gate::default();
+            runtime.block_on(async {
+                let tasks = (0..10).map(|_| {
+                    let (store, passing) = (store.clone(), gate.way());
+                    tokio::spawn(async move {
+                        let work = move |_: &mut Txn| {
+                            passing.pass();
+                            Ok::<_, Error>(())
+                        };
+                        store.transact(work).await
+                    })
+                });
+                let tasks: Vec<_> = tasks.collect();
+                while store.store().stats().begun == 0 {
+                    tokio::task::yield_now().await;
+                }
+                let got = tokio::time::timeout(Duration::from_millis(500), store.get(&rows, "k")).await.is_ok();
+                let in_time = got && store.store().stats().unadmitted == 0;
+                gate.open();
+                for task in tasks {
+                    task.await.unwrap().unwrap();
+                }
+                in_time
+            })
+        };
+        assert!((0..10).any(|_| gets_through()));
+    }
+}
+
+#[test]
+fn a_transact_of_the_store_inside_the_closure_does_not_wait_for_a_permit() {
+    for runtime in both_runtimes(1) {
+        let (store, rows) = open(1);
+        let (inner, put) = (store.store().clone(), rows.clone());
+        let work = move |_: &mut Txn| inner.transact(|txn| txn.put(&put, "k", "v"));
+        runtime.block_on(store.transact(work)).unwrap();
+        assert_eq!(store.store().stats().unadmitted, 0);
+    }
+}
+
+#[test]
+fn closing_tells_the_other_handles() {
+    for runtime in both_runtimes(1) {
+        let (store, rows) = open(1);
+        let other = AsyncStore::from(Store::clone(store.store()));
+        runtime.block_on(store.close()).unwrap();
+        let why = runtime.block_on(other.get(&rows, "k")).unwrap_err();
+        assert!(matches!(why.kind(), ErrorKind::Closed(_)), "{why}");
+    }
+}
+
+#[test]
+fn futures_can_be_sent_to_other_threads() {
+    fn is_send<T: Send>(_: &T) {}
+    let (store, rows) = open(1);
+    is_send(&store.transact(|_| Ok::<_, Error>(())));
+    is_send(&store.get(&rows, "k"));
+    is_send(&store.multi_get(&rows, ["k"]));
+    is_send(&store.range(&rows, ..).next());
+    is_send(&store.snapshot());
+    is_send(&store.close());
+}

@@ -1,0 +1,285 @@
+//! Taking a store elsewhere: dumps, restores and checkpoints.
+
+use std::collections::BTreeMap;
+
+use percolite::engine::RowRange;
+use percolite::engine::sim::SimStorage;
+use percolite::engine::storage::{Column, Reader};
+use percolite::{ErrorKind, Existing, KEY_MAX_BYTES, Store};
+
+type Rows = BTreeMap<String, Vec<(Vec<u8>, Vec<u8>)>>;
+
+fn content(store: &Store) -> Rows {
+    let snapshot = store.snapshot().unwrap();
+    let rows = |keyspace| snapshot.range(keyspace, ..).map(Result::unwrap).collect();
+    snapshot.keyspaces().unwrap().iter().map(|keyspace| (keyspace.name().to_owned(), rows(keyspace))).collect()
+}
+
+fn dump(store: &Store) -> Vec<u8> {
+    let mut dump = Vec::new();
+    store.snapshot().unwrap().dump(&mut dump, |_| ()).unwrap();
+    dump
+}
+
+/// Some keyspaces, one of them empty; keys and values of all lengths; enough for several blocks.
+fn filled() -> Store {
+    let store = Store::in_memory().unwrap();
+    let (odd, many) = (store.keyspace("odd keys").unwrap(), store.keyspace("many").unwrap());
+    store.keyspace("empty").unwrap();
+    store.keyspace("gone").unwrap();
+    store
+        .transact(|txn| {
+            for key in [&b"\0"[..], b"\0\xff", &[0xff; 9], &vec![7; KEY_MAX_BYTES]] {
+                txn.put(&odd, key, vec![0; key.len() * 40])?;
+            }
+            txn.put(&odd, "nothing in it", "")?;
+            txn.put(&odd, "deleted", "x")?;
+            (0..10_000_u32).try_for_each(|n| txn.put(&many, n.to_be_bytes(), n.to_string()))
+        })
+        .unwrap();
+    store.transact(|txn| txn.delete(&odd, "deleted")).unwrap();
+    store.drop_keyspace("gone").unwrap();
+    store
+}
+
+fn cells(memory: &SimStorage, column: Column) -> usize {
+    let mut count = 0;
+    let counted = |_: &[u8], _: &[u8]| {
+        count += 1;
+        true
+    };
+    memory.scan(column, &RowRange::all(), false, counted).unwrap();
+    count
+}
+
+/// What the background is to bring about, however busy the machine is.
+fn eventually(done: impl Fn() -> bool) {
+    for _ in 0..6000 {
+        if done() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    panic!("it has not come about in a minute");
+}
+
+#[test]
+fn a_restored_store_has_the_same_keyspaces_and_rows_and_goes_on_above_their_timestamps() {
+    let store = filled();
+    let dump = dump(&store);
+    let copy = Store::in_memory().unwrap();
+    let mut seen = Vec::new();
+    let restored = copy.restore(dump.as_slice(), Existing::Refuse, |so_far| seen.push(so_far.rows)).unwrap();
+    assert_eq!((restored.keyspaces, restored.rows), (3, 10_005));
+    assert!(seen.is_sorted() && seen.len() > 3, "{seen:?}");
+    assert_eq!(content(&copy), content(&store));
+    assert!(copy.verify(|_| ()).unwrap().is_sound());
+    assert_eq!(self::dump(&copy).len(), dump.len(), "a dump of the copy");
+}
+
+#[test]
+fn the_oracle_passes_a_dump_from_a_store_whose_clock_was_ahead() {
+    // A store whose timestamps lead the clock by ten leases.
+    let memory = SimStorage::new();
+    for _ in 0..10 {
+        let store = Store::builder().open_sim(&memory).unwrap();
+        store.keyspace("rows").unwrap();
+        memory.crash(0);
+    }
+    let store = Store::builder().open_sim(&memory).unwrap();
+    let ahead = store.begin().unwrap().start_ts();
+    let copy = Store::in_memory().unwrap();
+    assert!(copy.begin().unwrap().start_ts() < ahead);
+    copy.restore(dump(&store).as_slice(), Existing::Refuse, |_| ()).unwrap();
+    let txn = copy.begin().unwrap();
+    assert!(txn.start_ts() > store.snapshot().unwrap().read_ts());
+}
+
+#[test]
+fn a_dump_shows_one_moment_while_others_write() {
+    let store = Store::in_memory().unwrap();
+    let (left, right) = (store.keyspace("left").unwrap(), store.keyspace("right").unwrap());
+    let set = |n: u32| {
+        let both = |txn: &mut percolite::Txn| {
+            (0..50_u8).try_for_each(|row| {
+                txn.put(&left, [row], n.to_string()).and_then(|()| txn.put(&right, [row], n.to_string()))
+            })
+        };
+        store.transact(both).unwrap();
+    };
+    set(0);
+    let snapshot = store.snapshot().unwrap();
+    set(1);
+    store.drop_keyspace("right").unwrap();
+    let mut dump = Vec::new();
+    snapshot.dump(&mut dump, |_| ()).unwrap();
+    let copy = Store::in_memory().unwrap();
+    copy.restore(dump.as_slice(), Existing::Refuse, |_| ()).unwrap();
+    let values: Vec<_> = content(&copy).into_values().flatten().map(|(_, value)| value).collect();
+    assert_eq!(values, vec![b"0".to_vec(); 100]);
+}
+
+#[test]
+fn a_dump_that_was_cut_off_or_damaged_is_refused_and_leaves_nothing() {
+    let store = Store::in_memory().unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    store.transact(|txn| (0..9_u8).try_for_each(|key| txn.put(&rows, [key], "value"))).unwrap();
+    let whole = dump(&store);
+    let memory = SimStorage::new();
+    let copy = Store::builder().open_sim(&memory).unwrap();
+    let refused = |dump: &[u8], what: &str| {
+        let why = copy.restore(dump, Existing::Refuse, |_| ()).expect_err(what);
+        assert!(matches!(why.kind(), ErrorKind::Corruption(_) | ErrorKind::InvalidArgument(_)), "{what}: {why}");
+        assert_eq!(copy.keyspaces().unwrap(), Vec::<String>::new(), "{what}");
+    };
+    for length in 0..whole.len() {
+        refused(&whole[..length], &format!("cut off at {length}"));
+    }
+    for at in 0..whole.len() {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 0x10;
+        refused(&damaged, &format!("byte {at} changed"));
+    }
+    refused(&[whole.as_slice(), b"\0"].concat(), "something behind it");
+    refused(&[whole.as_slice(), whole.as_slice()].concat(), "twice");
+
+    // What the failed attempts have written goes, and the store is as good as new.
+    eventually(|| cells(&memory, Column::Write) <= 20);
+    copy.restore(whole.as_slice(), Existing::Refuse, |_| ()).unwrap();
+    assert_eq!(content(&copy), content(&store));
+}
+
+#[test]
+fn a_restore_that_dies_leaves_nothing_after_the_next_opening() {
+    let dump = dump(&filled());
+    let memory = SimStorage::new();
+    let store = Store::builder().open_sim(&memory).unwrap();
+    // The power goes after some blocks, all of which have reached the disk.
+    let power = std::cell::Cell::new(0);
+    let died = store.restore(dump.as_slice(), Existing::Refuse, |_| {
+        power.set(power.get() + 1);
+        if power.get() == 3 {
+            store.sync().unwrap();
+            memory.crash(0);
+        }
+    });
+    died.unwrap_err();
+    drop(store);
+    let store = Store::builder().open_sim(&memory).unwrap();
+    assert!(store.keyspaces().unwrap().is_empty());
+    eventually(|| cells(&memory, Column::Write) <= 20);
+    assert_eq!(store.restore(dump.as_slice(), Existing::Refuse, |_| ()).unwrap().rows, 10_005);
+}
+
+#[test]
+fn keyspaces_are_replaced_only_when_that_is_said_and_then_at_once() {
+    let store = Store::in_memory().unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    store.transact(|txn| txn.put(&rows, "k", "restored")).unwrap();
+    let dump = dump(&store);
+
+    let copy = Store::in_memory().unwrap();
+    let (old, other) = (copy.keyspace("rows").unwrap(), copy.keyspace("other").unwrap());
+    copy.transact(|txn| txn.put(&old, "k", "old").and_then(|()| txn.put(&other, "k", "stays"))).unwrap();
+    let why = copy.restore(dump.as_slice(), Existing::Refuse, |_| ()).unwrap_err();
+    assert!(why.to_string().contains("not empty"), "{why}");
+
+    let before = copy.snapshot().unwrap();
+    copy.restore(dump.as_slice(), Existing::Replace, |_| ()).unwrap();
+    assert_eq!(before.get(&old, "k").unwrap().as_deref(), Some(&b"old"[..]), "a snapshot does not change");
+    let why = copy.transact(|txn| txn.put(&old, "k", "late")).unwrap_err();
+    assert!(matches!(why.kind(), ErrorKind::NoSuchKeyspace(_)), "{why}");
+    let new = copy.existing_keyspace("rows").unwrap();
+    let snapshot = copy.snapshot().unwrap();
+    assert_eq!(snapshot.get(&new, "k").unwrap().as_deref(), Some(&b"restored"[..]));
+    assert_eq!(snapshot.get(&other, "k").unwrap().as_deref(), Some(&b"stays"[..]));
+}
+
+#[test]
+fn what_is_no_dump_is_told_from_a_dump_of_another_format() {
+    let store = Store::in_memory().unwrap();
+    let told = [
+        ("", "it is empty"),
+        ("{\"key\": 1}\n", "no percolite dump"),
+        ("percolite dump, format 2\nwhatever", "has format 2"),
+        ("percolite dump, format 1\n", "was cut off"),
+    ];
+    for (bytes, what) in told {
+        let why = store.restore(bytes.as_bytes(), Existing::Refuse, |_| ()).unwrap_err();
+        assert!(why.to_string().contains(what), "{bytes:?}: {why}");
+    }
+}
+
+#[cfg(feature = "rocks")]
+#[test]
+fn checkpoints_made_under_load_open_as_stores_in_which_no_money_is_lost() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    const ACCOUNTS: u8 = 20;
+    let folder = tempfile::tempdir().unwrap();
+    let open = |path: std::path::PathBuf| {
+        Store::builder().cache_bytes(1 << 20).write_buffer_bytes(4 << 20).open(path).unwrap()
+    };
+    let store = open(folder.path().join("bank"));
+    let (accounts, log) = (store.keyspace("accounts").unwrap(), store.keyspace("log").unwrap());
+    store.transact(|txn| (0..ACCOUNTS).try_for_each(|account| txn.put(&accounts, [account], [100]))).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for writer in 0..3_u8 {
+            let (store, accounts, log, stop) = (&store, &accounts, &log, &stop);
+            scope.spawn(move || {
+                for n in 0_u32.. {
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let pair = [(n as u8).wrapping_mul(7) % ACCOUNTS, (n as u8).wrapping_mul(13) % ACCOUNTS];
+                    store
+                        .transact(|txn| {
+                            let [from, to] = pair;
+                            let balance = txn.get(accounts, [from])?.unwrap()[0];
+                            if balance > 0 && from != to {
+                                let other = txn.get(accounts, [to])?.unwrap()[0];
+                                txn.put(accounts, [from], [balance - 1])?;
+                                txn.put(accounts, [to], [other.saturating_add(1)])?;
+                                assert!(other < 255);
+                            }
+                            // Enough to have tables flushed and logs switched, long values among it.
+                            txn.put(log, [&[writer][..], &n.to_be_bytes()].concat(), vec![writer; 3000])
+                        })
+                        .unwrap();
+                }
+            });
+        }
+        for round in 0..6 {
+            store.transact(|txn| txn.put(&log, "round", [round])).unwrap();
+            let path = folder.path().join(format!("copy {round}"));
+            store.checkpoint(&path).unwrap();
+            let copy = open(path);
+            let (accounts, log) = (copy.existing_keyspace("accounts").unwrap(), copy.existing_keyspace("log").unwrap());
+            let snapshot = copy.snapshot().unwrap();
+            let money: u32 = snapshot.range(&accounts, ..).map(|row| u32::from(row.unwrap().1[0])).sum();
+            assert_eq!(money, u32::from(ACCOUNTS) * 100, "round {round}");
+            assert_eq!(snapshot.get(&log, "round").unwrap(), Some(vec![round]), "acknowledged before");
+            let verified = copy.verify(|_| ()).unwrap();
+            assert!(verified.is_sound(), "{:?}", verified.problems);
+            copy.transact(|txn| txn.put(&log, "own", "life")).unwrap();
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    let why = store.checkpoint(folder.path().join("copy 0")).unwrap_err();
+    assert!(why.to_string().contains("there already"), "{why}");
+    let why = Store::in_memory().unwrap().checkpoint(folder.path().join("of memory")).unwrap_err();
+    assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
+}
+
+#[cfg(feature = "rocks")]
+#[test]
+fn a_checkpoint_without_its_marker_is_no_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path().join("store")).unwrap();
+    let copy = folder.path().join("copy");
+    store.checkpoint(&copy).unwrap();
+    std::fs::rename(copy.join("PERCOLITE"), copy.join("PERCOLITE.copy")).unwrap();
+    let Err(why) = Store::open(&copy) else { panic!("it was opened") };
+    assert!(matches!(why.kind(), ErrorKind::NotAStore(_)), "{why}");
+}

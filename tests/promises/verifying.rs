@@ -1,0 +1,168 @@
+//! Verifying finds each kind of damage, says where it is, and goes on behind it.
+
+use percolite::codec::Record;
+use percolite::engine::sim::SimStorage;
+use percolite::engine::storage::{Batch, Column, Storage};
+use percolite::keys::data_key;
+use percolite::row::{Intent, KeyspaceId, Lock, TxnId, Value, WriteRecord};
+use percolite::{CommitProtocol, OwnerId, RowKey, Store, Timestamp, Verified};
+
+/// A store with short and long values, and a deleted row.
+fn filled(memory: &SimStorage) -> KeyspaceId {
+    let store = Store::builder().protocol(CommitProtocol::TwoPhase).sweep(false).open_sim(memory).unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    let _keeps_the_deletion = store.snapshot().unwrap();
+    store
+        .transact(|txn| {
+            txn.put(&rows, "short", "value")?;
+            txn.put(&rows, "long", vec![7; 1000])?;
+            txn.put(&rows, "deleted", "value")
+        })
+        .unwrap();
+    let _keeps_it_too = store.snapshot().unwrap();
+    store.transact(|txn| txn.delete(&rows, "deleted")).unwrap();
+    store.close().unwrap();
+    rows.id()
+}
+
+fn verified(memory: &SimStorage) -> Verified {
+    let store = Store::builder().read_only(true).open_sim(memory).unwrap();
+    store.verify(|_| ()).unwrap()
+}
+
+fn bytes(record: &impl Record) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    record.encode(&mut bytes);
+    bytes
+}
+
+/// What is told about a store after these cells were put into it or taken away.
+fn told(change: impl FnOnce(KeyspaceId, &mut dyn FnMut(Column, &[u8], Option<Vec<u8>>))) -> Vec<String> {
+    let memory = SimStorage::new();
+    let id = filled(&memory);
+    let mut batch = memory.batch();
+    change(id, &mut |column, key, value| match value {
+        Some(value) => batch.put(column, key, &value),
+        None => batch.delete(column, key),
+    });
+    memory.write(batch).unwrap();
+    let verified = verified(&memory);
+    assert_eq!(verified.problems_found, verified.problems.len() as u64);
+    verified.problems.iter().map(ToString::to_string).collect()
+}
+
+fn txn(start: u64) -> TxnId {
+    TxnId { start_ts: Timestamp::from_millis(start), owner: OwnerId::new(start, 1) }
+}
+
+fn write(start: u64, commit: u64, value: Option<Value>) -> Vec<u8> {
+    bytes(&WriteRecord { commit_ts: Timestamp::from_millis(commit), txn: txn(start), value, held_at: None })
+}
+
+fn lock(primary: RowKey, intent: Intent) -> Vec<u8> {
+    let txn = txn(1_700_000_000_000);
+    bytes(&Lock { txn, primary, intent, sequence: 1, ttl_ms: 0, min_commit_ts: txn.start_ts.next() })
+}
+
+#[test]
+fn a_store_that_is_whole_is_sound() {
+    let memory = SimStorage::new();
+    filled(&memory);
+    let verified = verified(&memory);
+    assert!(verified.is_sound(), "{:?}", verified.problems);
+    assert_eq!(verified.values, 1);
+    assert!(verified.versions >= 5 && verified.meta >= 2 && verified.bytes > 1000, "{verified:?}");
+    assert!(told(|_, _| ()).is_empty());
+}
+
+#[test]
+fn each_kind_of_damage_is_found_and_named() {
+    let row = |id, key: &str| RowKey::new(id, key.as_bytes());
+    let one = |told: Vec<String>, what: &str| {
+        assert!(told.len() == 1 && told[0].contains(what), "wanted {what:?}: {told:?}");
+    };
+    one(told(|id, put| put(Column::Write, row(id, "x").as_bytes(), Some(b"\x01nonsense".to_vec()))), "does not decode");
+    one(told(|id, put| put(Column::Write, row(id, "x").as_bytes(), Some(b"\x09".to_vec()))), "format version 9");
+    one(told(|_, put| put(Column::Write, b"abc", Some(Vec::new()))), "is no row");
+    one(
+        told(|id, put| {
+            put(
+                Column::Write,
+                row(id, "x").as_bytes(),
+                Some(write(5, 5, Some(Value::Inline(percolite::row::Bytes(vec![]))))),
+            )
+        }),
+        "before its transaction began",
+    );
+    one(
+        told(|id, put| put(Column::Write, row(id, "x").as_bytes(), Some(write(5, 6, Some(Value::InData))))),
+        "is missing",
+    );
+    one(
+        told(|id, put| put(Column::Write, row(id, "x").as_bytes(), Some(write(5, 6, None)))),
+        "the collector does not know",
+    );
+    let future = 1 << 45;
+    one(
+        told(|id, put| {
+            put(
+                Column::Write,
+                row(id, "x").as_bytes(),
+                Some(write(5, future, Some(Value::Inline(percolite::row::Bytes(vec![]))))),
+            )
+        }),
+        "not reached",
+    );
+    let unknown = KeyspaceId(4711);
+    one(
+        told(|_, put| {
+            put(
+                Column::Write,
+                row(unknown, "x").as_bytes(),
+                Some(write(5, 6, Some(Value::Inline(percolite::row::Bytes(vec![]))))),
+            )
+        }),
+        "in no keyspace",
+    );
+    one(
+        told(|id, put| put(Column::Data, &data_key(&row(id, "long"), Timestamp::from_millis(9)), Some(vec![1]))),
+        "nothing refers to",
+    );
+    one(told(|_, put| put(Column::Data, b"short", Some(vec![1]))), "is no key");
+    one(told(|_, put| put(Column::History, b"short", Some(vec![1]))), "is no key");
+    one(told(|_, put| put(Column::Meta, b"safe point", Some(vec![1]))), "is no timestamp");
+    one(told(|_, put| put(Column::Meta, b"deleted/", Some(vec![]))), "names no deleted row");
+    one(
+        told(|id, put| {
+            put(Column::Lock, row(id, "x").as_bytes(), Some(lock(row(id, "x"), Intent::Put(Value::InData))))
+        }),
+        "is to leave is missing",
+    );
+    one(
+        told(|id, put| put(Column::Lock, row(id, "x").as_bytes(), Some(lock(row(unknown, "x"), Intent::Delete)))),
+        "no known keyspace",
+    );
+    let other_primary = told(|id, put| {
+        put(Column::Lock, row(id, "x").as_bytes(), Some(lock(row(id, "y"), Intent::Delete)));
+        put(Column::Lock, row(id, "y").as_bytes(), Some(lock(row(id, "z"), Intent::Delete)));
+    });
+    one(other_primary, "names another primary");
+    one(
+        told(|id, put| {
+            put(Column::Lock, row(id, "x").as_bytes(), Some(lock(row(id, "y"), Intent::Delete)));
+            put(Column::Meta, b"safe point", Some(Timestamp::from_millis(1 << 42).to_u64().to_be_bytes().to_vec()));
+        }),
+        "nobody can tell any more",
+    );
+}
+
+#[test]
+fn damage_in_one_place_does_not_hide_damage_in_another() {
+    let told = told(|id, put| {
+        put(Column::Write, RowKey::new(id, b"a").as_bytes(), Some(b"\x01nonsense".to_vec()));
+        put(Column::Write, RowKey::new(id, b"z").as_bytes(), Some(b"\x01nonsense".to_vec()));
+        put(Column::Write, &[0, 0, 0, 0, b'n', b'a', b'm', b'e', b'/', b'z'], Some(b"\x01nonsense".to_vec()));
+    });
+    assert_eq!(told.len(), 4, "{told:?}");
+    assert!(told[0].contains("the catalog cannot be read"), "{told:?}");
+}

@@ -1,0 +1,48 @@
+//! What a process leaves that dies in the middle of a commit.
+
+use std::path::Path;
+
+use percolite::engine::Group;
+use percolite::row::{Bytes, Edit, Intent, Lock, RowChange, Status, TxnId, Value, WriteRecord};
+use percolite::{Builder, RowKey, Store};
+
+fn small() -> Builder {
+    Store::builder().cache_bytes(1 << 20).write_buffer_bytes(4 << 20)
+}
+
+/// Leaves the rows `a` (primary) and `b` as a process leaves them that dies before or after its commit point.
+pub fn leave_locks(path: &Path, committed: bool) {
+    let store = small().open(path).unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    store.transact(|txn| txn.put(&rows, "a", "old").and_then(|()| txn.put(&rows, "b", "old"))).unwrap();
+    let (txn, later) = (store.begin().unwrap(), store.begin().unwrap());
+    let (id, commit_ts) = (TxnId { start_ts: txn.start_ts(), owner: txn.owner() }, later.start_ts());
+    let (a, b) = (rows.row_of("a"), rows.row_of("b"));
+    drop((txn, later));
+    store.close().unwrap();
+
+    let engine = small().rocks(path).unwrap();
+    let value = || Value::Inline(Bytes(b"new".to_vec()));
+    let lock = Lock {
+        txn: id,
+        primary: a.clone(),
+        intent: Intent::Put(value()),
+        sequence: 1,
+        ttl_ms: 3000,
+        min_commit_ts: id.start_ts.next(),
+    };
+    let locked = |row: &RowKey| {
+        let mut change = RowChange::new(row.clone(), id.start_ts);
+        change.lock = Edit::Put(lock.clone());
+        change
+    };
+    let apply = |changes| drop(engine.apply(&[Group { changes }]).unwrap());
+    apply(vec![locked(&a), locked(&b)]);
+    if committed {
+        let mut change = RowChange::new(a, id.start_ts);
+        change.lock = Edit::Delete;
+        change.write = Edit::Put(WriteRecord { commit_ts, txn: id, value: Some(value()), held_at: None });
+        change.status = Edit::Put(Status::Committed(commit_ts));
+        apply(vec![change]);
+    }
+}

@@ -1,0 +1,209 @@
+//! `percolite dump`, `restore` and `checkpoint`: taking a store elsewhere.
+
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use percolite::{Dumped, Existing};
+use serde_json::json;
+
+use crate::exit::Code;
+use crate::interrupt::{Ending, Interrupt};
+use crate::open::Folder;
+use crate::output::{Unread, count, say, unsaid};
+use crate::progress::Progress;
+
+/// The options of `dump`.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  percolite dump shop shop.dump               every keyspace, as of one moment
+  percolite dump shop - | zstd > shop.dump.zst
+  percolite dump shop - | ssh host percolite restore shop -
+
+The file appears under its name when it is whole. Each of its blocks has a checksum.")]
+pub struct DumpArgs {
+    #[command(flatten)]
+    store: Folder,
+    /// The file to write, which must not be there; - is standard output
+    file: PathBuf,
+    /// Write over a file that is there
+    #[arg(long)]
+    force: bool,
+    /// One JSON document on what was dumped
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn dump(args: &DumpArgs) -> Result<()> {
+    let interrupt = Interrupt::watch()?;
+    let store = args.store.look()?;
+    let snapshot = store.snapshot()?;
+    let progress = Progress::new(None);
+    let told = |so_far: &Dumped| progress.at(so_far.bytes, count(so_far.rows, "row"));
+    if args.file.as_os_str() == "-" {
+        if args.json {
+            return Err(Code::Usage.error("the dump itself goes to standard output: leave --json out, or name a file"));
+        }
+        let mut out = io::stdout().lock();
+        let mut broken = None;
+        let watched = Noting { stream: Ending { stream: &mut out, interrupt: interrupt.clone() }, failed: &mut broken };
+        let dumped = snapshot.dump(watched, told);
+        return match (dumped, broken) {
+            (Ok(_), _) => out.flush().map_err(unsaid),
+            (Err(_), Some(io::ErrorKind::BrokenPipe)) => Err(Unread.into()),
+            (Err(why), _) => Err(interrupted(&interrupt, "the dump is not whole").unwrap_or(why.into())),
+        };
+    }
+    if !args.force && args.file.exists() {
+        return Err(Code::Failed.error(format!("{} is there already; --force writes over it", args.file.display())));
+    }
+    let partial = Partial::new(&args.file)?;
+    let out = BufWriter::new(Ending { stream: &partial.file, interrupt: interrupt.clone() });
+    let dumped = snapshot
+        .dump(out, told)
+        .map_err(|why| interrupted(&interrupt, "nothing is left of the dump").unwrap_or_else(|| why.into()))?;
+    partial.finish(&args.file)?;
+    drop(progress);
+    report("dumped", &dumped, args.json)
+}
+
+/// The options of `restore`.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  percolite restore copy shop.dump          makes the store `copy`
+  zstd -d < shop.dump.zst | percolite restore copy -
+  percolite restore --replace shop shop.dump
+                                            puts back the keyspaces that are in the dump, and leaves others alone
+
+All of the dump is restored or nothing: one that was cut off or damaged is refused (exit code 6).")]
+pub struct RestoreArgs {
+    #[command(flatten)]
+    store: Folder,
+    /// The dump; - is standard input
+    file: PathBuf,
+    /// Replace keyspaces of the same names
+    #[arg(long)]
+    replace: bool,
+    /// One JSON document on what was restored
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn restore(args: &RestoreArgs) -> Result<()> {
+    let interrupt = Interrupt::watch()?;
+    let (stream, length): (Box<dyn io::Read>, _) = if args.file.as_os_str() == "-" {
+        (Box::new(io::stdin().lock()), None)
+    } else {
+        let file = File::open(&args.file).with_context(|| format!("cannot open {}", args.file.display()))?;
+        let length = file.metadata().ok().map(|found| found.len());
+        (Box::new(file), length)
+    };
+    let store = args.store.write(true)?;
+    if !args.replace && !store.keyspaces()?.is_empty() {
+        let what = "is not empty: restore into a new folder, or say --replace";
+        return Err(Code::Failed.error(format!("{} {what}", args.store.folder.display())));
+    }
+    let progress = Progress::new(length);
+    let from = BufReader::with_capacity(1 << 20, Ending { stream, interrupt: interrupt.clone() });
+    let existing = if args.replace { Existing::Replace } else { Existing::Refuse };
+    let restored = store.restore(from, existing, |so_far| progress.at(so_far.bytes, count(so_far.rows, "row")));
+    let restored =
+        restored.map_err(|why| interrupted(&interrupt, "nothing was restored").unwrap_or_else(|| why.into()))?;
+    store.close()?;
+    drop(progress);
+    report("restored", &restored, args.json)
+}
+
+/// The options of `checkpoint`.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  percolite checkpoint shop backup/monday  a store of its own, made of links where the file system allows
+  percolite verify backup/monday
+
+The store must not be open elsewhere. From inside a program that has it open, while it is written to: Store::checkpoint.")]
+pub struct CheckpointArgs {
+    #[command(flatten)]
+    store: Folder,
+    /// The new folder, which must not be there
+    to: PathBuf,
+    /// One JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn checkpoint(args: &CheckpointArgs) -> Result<()> {
+    let store = args.store.write(false)?;
+    store.checkpoint(&args.to)?;
+    store.close()?;
+    let to = args.to.display().to_string();
+    if args.json { say(json!({ "checkpoint": to })) } else { say(format_args!("{to} is a store of its own")) }
+}
+
+fn report(what: &str, dumped: &Dumped, json: bool) -> Result<()> {
+    if json {
+        return say(json!({
+            "keyspaces": dumped.keyspaces,
+            "rows": dumped.rows,
+            "bytes": dumped.bytes,
+            "read_ts": dumped.read_ts.to_string(),
+        }));
+    }
+    let (keyspaces, rows) = (count(dumped.keyspaces, "keyspace"), count(dumped.rows, "row"));
+    say(format_args!("{what} {keyspaces}, {rows}, {}", indicatif::HumanBytes(dumped.bytes)))
+}
+
+fn interrupted(interrupt: &Interrupt, what: &str) -> Option<anyhow::Error> {
+    interrupt.is_wanted().then(|| Code::Interrupted.error(format!("interrupted; {what}")))
+}
+
+/// A file that gets its name when it is whole, and is removed if that never comes.
+struct Partial {
+    file: File,
+    path: PathBuf,
+}
+
+impl Partial {
+    fn new(wanted: &Path) -> Result<Self> {
+        let mut name = wanted.file_name().unwrap_or_default().to_owned();
+        name.push(format!(".partial-{}", std::process::id()));
+        let path = wanted.with_file_name(name);
+        let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self { file, path })
+    }
+
+    fn finish(self, wanted: &Path) -> Result<()> {
+        let above = wanted.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        self.file
+            .sync_all()
+            .and_then(|()| std::fs::rename(&self.path, wanted))
+            .and_then(|()| File::open(above)?.sync_all())
+            .with_context(|| format!("cannot write {}", wanted.display()))
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        // Gone already when it was finished.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Remembers why a stream failed, which the library tells in words only.
+struct Noting<'a, S> {
+    stream: S,
+    failed: &'a mut Option<io::ErrorKind>,
+}
+
+impl<S: io::Write> io::Write for Noting<'_, S> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.write(bytes).inspect_err(|why| *self.failed = Some(why.kind()))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush().inspect_err(|why| *self.failed = Some(why.kind()))
+    }
+}

@@ -1,0 +1,62 @@
+//! Ctrl-C: long work ends where that makes sense and says what is done. A second one ends the program at once.
+
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context as _, Result};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use crate::exit::Code;
+
+/// Whether somebody wants the program to end.
+#[derive(Clone)]
+pub struct Interrupt(pub Arc<AtomicBool>);
+
+impl Interrupt {
+    pub fn watch() -> Result<Self> {
+        let wanted = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM] {
+            // In this order: the first signal only sets what the second one looks at.
+            flag::register_conditional_shutdown(signal, Code::Interrupted as i32, Arc::clone(&wanted))
+                .and_then(|_| flag::register(signal, Arc::clone(&wanted)))
+                .context("cannot watch for signals")?;
+        }
+        Ok(Self(wanted))
+    }
+
+    pub fn is_wanted(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A stream that ends in an error when the program is to end.
+pub struct Ending<S> {
+    pub stream: S,
+    pub interrupt: Interrupt,
+}
+
+impl<S> Ending<S> {
+    fn check(&self) -> io::Result<()> {
+        if self.interrupt.is_wanted() { Err(io::Error::other("interrupted")) } else { Ok(()) }
+    }
+}
+
+impl<S: Read> Read for Ending<S> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.check()?;
+        self.stream.read(buffer)
+    }
+}
+
+impl<S: Write> Write for Ending<S> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.check()?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}

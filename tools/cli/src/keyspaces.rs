@@ -1,0 +1,83 @@
+//! `percolite keyspaces`: lists, makes and drops them.
+
+use anyhow::Result;
+use serde_json::json;
+
+use crate::open::{self, Folder};
+use crate::output::say;
+use crate::table;
+
+/// The command's options.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  percolite keyspaces shop                 their names and numbers
+  percolite keyspaces shop --count         with the number of their rows, which takes reading them
+  percolite keyspaces shop --create fruit  makes one, and the store if there is none
+  percolite keyspaces shop --drop fruit    drops one and all its rows")]
+pub struct Args {
+    #[command(flatten)]
+    store: Folder,
+    /// Make one of this name
+    #[arg(long, value_name = "NAME", conflicts_with = "drop")]
+    create: Option<String>,
+    /// Drop the one of this name, with all its rows
+    #[arg(long, value_name = "NAME")]
+    drop: Option<String>,
+    /// Count the rows
+    #[arg(long, conflicts_with_all = ["create", "drop"])]
+    count: bool,
+    /// JSON lines: {"name": …, "id": …, "rows": …}
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    if let Some(name) = &args.create {
+        let store = args.store.write(true)?;
+        let id = store.keyspace(name)?.id().0;
+        store.close()?;
+        return if args.json {
+            say(json!({ "name": name, "id": id }))
+        } else {
+            say(format_args!("there is a keyspace {name:?}"))
+        };
+    }
+    if let Some(name) = &args.drop {
+        let store = args.store.write(false)?;
+        open::keyspace(&store, name, false)?;
+        store.drop_keyspace(name)?;
+        store.close()?;
+        return if args.json {
+            say(json!({ "dropped": name }))
+        } else {
+            say(format_args!("the keyspace {name:?} is gone"))
+        };
+    }
+    let store = args.store.look()?;
+    let snapshot = store.snapshot()?;
+    let mut rows = Vec::new();
+    for keyspace in snapshot.keyspaces()? {
+        let mut count = None;
+        if args.count {
+            let mut counted = 0_u64;
+            for row in snapshot.range(&keyspace, ..) {
+                row?;
+                counted += 1;
+            }
+            count = Some(counted);
+        }
+        if args.json {
+            say(json!({ "name": keyspace.name(), "id": keyspace.id().0, "rows": count }))?;
+        }
+        let counted = count.map_or_else(String::new, |count| indicatif::HumanCount(count).to_string());
+        rows.push((keyspace.name().to_owned(), keyspace.id().0.to_string(), counted));
+    }
+    match (args.json, args.count) {
+        (true, _) => Ok(()),
+        (false, true) => {
+            say(table::texts(["keyspace", "number", "rows"], rows.into_iter().map(|(a, b, c)| [a, b, c]).collect()))
+        }
+        (false, false) => say(table::texts(["keyspace", "number"], rows.into_iter().map(|(a, b, _)| [a, b]).collect())),
+    }
+}

@@ -1,0 +1,203 @@
+//! `percolite load`: many rows from a file, in bounded transactions.
+//!
+//! One thread reads and parses ([`pairs`]), this one commits, so an input that says nothing for a while does not keep Ctrl-C
+//! from being heard. Each transaction is durable before the next begins; so at any end it is known what is in: everything before
+//! some record, and nothing behind it.
+
+mod pairs;
+
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use percolite::{Keyspace, Store};
+use serde_json::json;
+
+use self::pairs::{Layout, Portion, Source};
+use crate::bytes::Forms;
+use crate::exit::Code;
+use crate::interrupt::Interrupt;
+use crate::open::{self, Folder};
+use crate::output::{count, say};
+use crate::progress::Progress;
+
+/// How often to look for Ctrl-C while there is nothing to read.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// The command's options.
+#[expect(clippy::struct_excessive_bools, reason = "each is an option")]
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  percolite load --create shop fruit fruit.jsonl         {\"key\": \"apple\", \"value\": \"red\"}, one a line
+  percolite load --create shop people --key id p.jsonl   other objects: the field `id` is the key, the object the value
+  percolite load --create shop fruit fruit.csv           two columns, key and value; --header if the first line names them
+  percolite scan shop fruit --json | percolite load --create copy fruit -
+  percolite load shop fruit big.csv --skip 120000        goes on where an earlier load was interrupted
+
+In JSON, a key or value that is no text is {\"hex\": \"00ff\"} or {\"base64\": \"AP8=\"}; any other JSON is kept as it is.
+Rows that are there already are replaced. Ctrl-C ends it behind the transaction that runs, and says what is in.")]
+pub struct Args {
+    #[command(flatten)]
+    store: Folder,
+    /// The keyspace
+    keyspace: String,
+    /// The file; - is standard input
+    #[arg(default_value = "-")]
+    file: PathBuf,
+    /// How the file is laid out; default: by its name, else by its beginning
+    #[arg(long)]
+    layout: Option<Layout>,
+    /// JSON lines: the field that is the key; the value is the whole object
+    #[arg(long, value_name = "FIELD")]
+    key: Option<String>,
+    /// CSV and TSV: the first line names the columns
+    #[arg(long)]
+    header: bool,
+    /// Leave out so many records at the beginning
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    skip: u64,
+    /// Leave out records that cannot be read, instead of ending
+    #[arg(long)]
+    skip_bad: bool,
+    /// The most rows of one transaction
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    batch: u64,
+    /// Make the store and the keyspace if they are not there
+    #[arg(long)]
+    create: bool,
+    #[command(flatten)]
+    forms: Forms,
+    /// One JSON document on what was loaded
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is in.
+#[derive(Default)]
+struct Loaded {
+    /// Records of the input that are done with: everything before this one.
+    records: u64,
+    rows: u64,
+    bytes: u64,
+    left_out: u64,
+    transactions: u64,
+}
+
+/// Why it ended.
+enum End {
+    Whole,
+    Interrupted,
+    Failed(anyhow::Error),
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    let interrupt = Interrupt::watch()?;
+    let wish = pairs::Wish {
+        layout: args.layout,
+        key: args.key.clone(),
+        header: args.header,
+        skip: args.skip,
+        batch: usize::try_from(args.batch).unwrap_or(usize::MAX),
+        forms: args.forms,
+    };
+    let source = Source::open(&args.file, wish)?;
+    let store = args.store.write(args.create)?;
+    let keyspace = open::keyspace(&store, &args.keyspace, args.create)?;
+    let progress = Progress::new(source.length);
+    let (read, began) = (source.read.clone(), Instant::now());
+
+    let (give, portions) = sync_channel(2);
+    std::thread::spawn(move || source.send(&give));
+    let mut loaded = Loaded { records: args.skip, ..Loaded::default() };
+    let end = loop {
+        if interrupt.is_wanted() {
+            break End::Interrupted;
+        }
+        match next(&portions) {
+            None => {}
+            Some(Portion::End) => break End::Whole,
+            Some(Portion::Failed(why)) => break End::Failed(why),
+            Some(Portion::Bad { .. }) if args.skip_bad => {
+                loaded.left_out += 1;
+                loaded.records += 1;
+            }
+            Some(Portion::Bad { line, why }) => {
+                let told = format!("line {line} {why}; --skip-bad leaves such records out");
+                break End::Failed(Code::Failed.error(told));
+            }
+            Some(Portion::Rows(rows)) => match put(&store, &keyspace, &rows) {
+                Ok(()) => {
+                    loaded.records += rows.len() as u64;
+                    loaded.rows += rows.len() as u64;
+                    loaded.bytes += rows.iter().map(|(key, value)| (key.len() + value.len()) as u64).sum::<u64>();
+                    loaded.transactions += 1;
+                }
+                Err(why) => break End::Failed(why),
+            },
+        }
+        progress.at(read.load(Ordering::Relaxed), count(loaded.rows, "row"));
+    };
+    drop(progress);
+    let closed = store.close().map_err(anyhow::Error::from);
+    report(args, &loaded, began.elapsed(), closed.map_or_else(End::Failed, |()| end))
+}
+
+fn next(portions: &Receiver<Portion>) -> Option<Portion> {
+    match portions.recv_timeout(LOOK_EVERY) {
+        Ok(portion) => Some(portion),
+        Err(RecvTimeoutError::Timeout) => None,
+        Err(RecvTimeoutError::Disconnected) => Some(Portion::Failed(anyhow::anyhow!("the reading thread has ended"))),
+    }
+}
+
+fn put(store: &Store, keyspace: &Keyspace, rows: &[(Vec<u8>, Vec<u8>)]) -> Result<()> {
+    let put = store.transact(|txn| rows.iter().try_for_each(|(key, value)| txn.put(keyspace, key, value)));
+    put.context("a transaction was refused")
+}
+
+fn report(args: &Args, loaded: &Loaded, took: Duration, end: End) -> Result<()> {
+    let whole = matches!(end, End::Whole);
+    if args.json {
+        say(json!({
+            "complete": whole,
+            "rows": loaded.rows,
+            "bytes": loaded.bytes,
+            "left_out": loaded.left_out,
+            "transactions": loaded.transactions,
+            "next_record": loaded.records,
+            "seconds": took.as_secs_f64(),
+        }))?;
+    }
+    let (rows, left_out) = (count(loaded.rows, "row"), count(loaded.left_out, "record"));
+    let is_in = format!(
+        "in the keyspace {:?} now: {rows} of the input, and nothing behind; to go on: --skip {}",
+        args.keyspace, loaded.records
+    );
+    match end {
+        End::Whole if args.json => Ok(()),
+        End::Whole => {
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                clippy::cast_precision_loss,
+                reason = "a rate"
+            )]
+            let rate = (loaded.rows as f64 / took.as_secs_f64().max(0.001)) as u64;
+            let bad = if loaded.left_out == 0 { String::new() } else { format!(", {left_out} left out") };
+            let transactions = count(loaded.transactions, "transaction");
+            say(format_args!(
+                "{rows} in {transactions}{bad}, {:.1} s, {} a second",
+                took.as_secs_f64(),
+                count(rate, "row")
+            ))
+        }
+        End::Interrupted => Err(Code::Interrupted.error(format!("interrupted: {is_in}"))),
+        End::Failed(why) => {
+            let code = Code::of(&why);
+            Err(code.error(format!("{}; {is_in}", crate::one_line(&why))))
+        }
+    }
+}

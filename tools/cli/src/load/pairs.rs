@@ -1,0 +1,244 @@
+//! Reading keys and values from JSON lines, CSV or TSV.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::SyncSender;
+
+use anyhow::{Context as _, Result};
+use serde_json::Value;
+
+use crate::bytes::{Form, Forms};
+
+/// The longest value in hex, and its key.
+const LINE_MAX_BYTES: u64 = 80 << 20;
+/// A portion ends when it has so many bytes.
+const PORTION_BYTES: usize = 4 << 20;
+
+/// How a file is laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Layout {
+    /// One JSON object a line
+    Jsonl,
+    /// Columns separated by commas, quoted where needed
+    Csv,
+    /// Columns separated by tabs, never quoted
+    Tsv,
+}
+
+/// What to read.
+pub struct Wish {
+    pub layout: Option<Layout>,
+    pub key: Option<String>,
+    pub header: bool,
+    pub skip: u64,
+    pub batch: usize,
+    pub forms: Forms,
+}
+
+pub type Pair = (Vec<u8>, Vec<u8>);
+
+/// What comes next in the input.
+pub enum Portion {
+    Rows(Vec<Pair>),
+    /// A record that cannot be used.
+    Bad {
+        line: u64,
+        why: String,
+    },
+    /// The input cannot be read on.
+    Failed(anyhow::Error),
+    End,
+}
+
+/// An input.
+pub struct Source {
+    stream: Box<dyn BufRead + Send>,
+    layout: Layout,
+    wish: Wish,
+    /// Its length in bytes, where it is known.
+    pub length: Option<u64>,
+    /// Bytes read so far.
+    pub read: Arc<AtomicU64>,
+}
+
+struct Counted<R>(R, Arc<AtomicU64>);
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.0.read(buffer)?;
+        self.1.fetch_add(read as u64, Ordering::Relaxed);
+        Ok(read)
+    }
+}
+
+impl Source {
+    pub fn open(file: &Path, wish: Wish) -> Result<Self> {
+        let read = Arc::<AtomicU64>::default();
+        let cannot = || format!("cannot read {}", file.display());
+        let (input, length): (Box<dyn Read + Send>, _) = if file.as_os_str() == "-" {
+            (Box::new(io::stdin()), None)
+        } else {
+            let input = File::open(file).with_context(cannot)?;
+            let found = input.metadata().with_context(cannot)?;
+            (Box::new(input), found.is_file().then_some(found.len()))
+        };
+        let mut stream = Box::new(BufReader::with_capacity(1 << 18, Counted(input, Arc::clone(&read))));
+        let layout = match wish.layout.or_else(|| by_name(file)) {
+            Some(layout) => layout,
+            None if wish.key.is_some() => Layout::Jsonl,
+            None => by_beginning(stream.fill_buf().with_context(cannot)?),
+        };
+        Ok(Self { stream, layout, wish, length, read })
+    }
+
+    /// Reads to the end, or as long as anybody listens.
+    pub fn send(self, to: &SyncSender<Portion>) {
+        let Self { stream, layout, wish, .. } = self;
+        let mut sending = Sending { to, rows: Vec::new(), bytes: 0, skip: wish.skip, batch: wish.batch };
+        let read = match layout {
+            Layout::Jsonl => json_lines(stream, &wish, &mut sending),
+            Layout::Csv => columns(stream, b',', true, &wish, &mut sending),
+            Layout::Tsv => columns(stream, b'\t', false, &wish, &mut sending),
+        };
+        let end = match read {
+            // Nobody listens any more.
+            Ok(false) => return,
+            Ok(true) => Portion::End,
+            Err(why) => Portion::Failed(why),
+        };
+        if sending.flush() {
+            // As above.
+            let _ = to.send(end);
+        }
+    }
+}
+
+/// Gathers records; each method answers whether anybody still listens.
+struct Sending<'a> {
+    to: &'a SyncSender<Portion>,
+    rows: Vec<Pair>,
+    bytes: usize,
+    skip: u64,
+    batch: usize,
+}
+
+impl Sending<'_> {
+    fn record(&mut self, line: u64, pair: Result<Pair, String>) -> bool {
+        if self.skip > 0 {
+            self.skip -= 1;
+            return true;
+        }
+        match pair {
+            Ok((key, value)) => {
+                self.bytes += key.len() + value.len();
+                self.rows.push((key, value));
+                self.rows.len() < self.batch && self.bytes < PORTION_BYTES || self.flush()
+            }
+            Err(why) => self.flush() && self.to.send(Portion::Bad { line, why }).is_ok(),
+        }
+    }
+
+    fn flush(&mut self) -> bool {
+        self.bytes = 0;
+        let rows = std::mem::take(&mut self.rows);
+        rows.is_empty() || self.to.send(Portion::Rows(rows)).is_ok()
+    }
+}
+
+fn by_name(file: &Path) -> Option<Layout> {
+    match file.extension()?.to_str()? {
+        "jsonl" | "ndjson" | "json" => Some(Layout::Jsonl),
+        "csv" => Some(Layout::Csv),
+        "tsv" | "tab" => Some(Layout::Tsv),
+        _ => None,
+    }
+}
+
+fn by_beginning(bytes: &[u8]) -> Layout {
+    let first = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    match first.iter().find(|byte| !byte.is_ascii_whitespace()) {
+        Some(b'{') => Layout::Jsonl,
+        _ if first.contains(&b'\t') => Layout::Tsv,
+        _ => Layout::Csv,
+    }
+}
+
+fn json_lines(mut stream: Box<dyn BufRead + Send>, wish: &Wish, sending: &mut Sending<'_>) -> Result<bool> {
+    let mut text = Vec::new();
+    for line in 1.. {
+        text.clear();
+        let length = stream.by_ref().take(LINE_MAX_BYTES).read_until(b'\n', &mut text).context("cannot read on")?;
+        if length == 0 {
+            break;
+        }
+        if length as u64 == LINE_MAX_BYTES {
+            anyhow::bail!("line {line} has more than {}", indicatif::HumanBytes(LINE_MAX_BYTES));
+        }
+        if !text.trim_ascii().is_empty() && !sending.record(line, from_json(&text, wish)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn from_json(text: &[u8], wish: &Wish) -> Result<Pair, String> {
+    let value: Value = serde_json::from_slice(text).map_err(|why| {
+        let told = why.to_string();
+        // serde_json counts lines too, and here there is always one.
+        format!("is not JSON: {} (column {})", told.split(" at line ").next().unwrap_or_default(), why.column())
+    })?;
+    let Value::Object(mut fields) = value else { return Err("is JSON, but not an object".into()) };
+    let read = |form: Form, value: &Value| form.read_json(value).map_err(|why| format!("cannot be used: {why}"));
+    let names: Vec<&str> = fields.keys().map(String::as_str).collect();
+    match &wish.key {
+        Some(name) => {
+            let key = fields.get(name).filter(|key| !key.is_null());
+            let key = key.ok_or_else(|| format!("has no field {name:?}, only {}", names.join(", ")))?;
+            Ok((read(wish.forms.keys, key)?, text.trim_ascii().to_vec()))
+        }
+        None => match (fields.remove("key"), fields.remove("value")) {
+            (Some(key), Some(value)) if fields.is_empty() => {
+                Ok((read(wish.forms.keys, &key)?, read(wish.forms.values, &value)?))
+            }
+            _ => Err("is not {\"key\": …, \"value\": …}; --key says which field is the key of other objects".into()),
+        },
+    }
+}
+
+fn columns(
+    stream: Box<dyn BufRead + Send>,
+    comma: u8,
+    quoted: bool,
+    wish: &Wish,
+    sending: &mut Sending<'_>,
+) -> Result<bool> {
+    let mut reader = csv::ReaderBuilder::new()
+        .has_headers(wish.header)
+        .delimiter(comma)
+        .quoting(quoted)
+        .flexible(true)
+        .from_reader(stream);
+    let mut record = csv::ByteRecord::new();
+    while reader.read_byte_record(&mut record).context("cannot read on")? {
+        let line = record.position().map_or(0, csv::Position::line);
+        let pair = match (record.get(0), record.get(1), record.len()) {
+            (Some(key), Some(value), 2) => from_columns(key, value, wish.forms),
+            (_, _, columns) => Err(format!("has {columns} columns, not a key and a value")),
+        };
+        if !sending.record(line, pair) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn from_columns(key: &[u8], value: &[u8], forms: Forms) -> Result<Pair, String> {
+    use std::os::unix::ffi::OsStrExt as _;
+    let read = |form: Form, bytes: &[u8]| {
+        form.read(std::ffi::OsStr::from_bytes(bytes)).map_err(|why| format!("cannot be used: {why}"))
+    };
+    Ok((read(forms.keys, key)?, read(forms.values, value)?))
+}

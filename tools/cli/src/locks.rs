@@ -1,0 +1,156 @@
+//! `percolite locks` and `percolite txn`: what a killed process has left behind, and what will become of it.
+
+use anyhow::Result;
+use percolite::{CommitPoint, LockInfo, OwnerId, Store, Timestamp, TxnStatus};
+use serde_json::{Value, json};
+
+use crate::bytes::Forms;
+use crate::exit::Code;
+use crate::open::{self, Folder};
+use crate::output::say;
+use crate::table::{self, Names};
+
+/// The options of `locks`.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  percolite locks shop         who holds which rows, and what their primaries say
+  percolite locks shop --json  one JSON line for each locked row
+
+A lock that is left in a closed store is an orphan: its process died in the middle of a commit. Whoever reads the row rolls
+it forward or back, and so does opening the store for writing, in the background. Looking, as here, changes nothing.")]
+pub struct Args {
+    #[command(flatten)]
+    store: Folder,
+    #[command(flatten)]
+    forms: Forms,
+    /// JSON lines
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    let store = args.store.look()?;
+    let locks: Vec<LockInfo> = store.locks()?.collect::<percolite::Result<_>>()?;
+    if args.json {
+        return locks.iter().try_for_each(|lock| say(as_json(lock, args.forms)));
+    }
+    if locks.is_empty() {
+        return say("there are no locks");
+    }
+    say(table::locks(&locks, &names(&store)?))
+}
+
+pub fn names(store: &Store) -> Result<Names> {
+    Ok(Names::of(&store.snapshot()?.keyspaces()?))
+}
+
+fn as_json(lock: &LockInfo, forms: Forms) -> Value {
+    let (fate, commit_ts) = match lock.commit_point {
+        CommitPoint::Pending => ("pending", None),
+        CommitPoint::Committed(ts) => ("committed", Some(ts.to_string())),
+        CommitPoint::RolledBack => ("rolled back", None),
+    };
+    json!({
+        "keyspace": lock.keyspace,
+        "key": forms.keys.json(lock.row.key()),
+        "start_ts": lock.start_ts.to_string(),
+        "owner": lock.owner.to_string(),
+        "owner_began_ms": lock.owner.began_millis(),
+        "primary": { "keyspace": lock.primary_keyspace, "key": forms.keys.json(lock.primary.key()) },
+        "commit_point": fate,
+        "commit_ts": commit_ts,
+        "orphan": lock.orphan,
+    })
+}
+
+/// The options of `txn`.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  percolite locks shop --json                         shows start_ts and owner of those that hold locks
+  percolite txn shop 1763726400123.7                  the rows that it holds and what will become of them
+  percolite txn shop 1763726400123.7 --owner 0b0d4f421fc00007 --keyspace fruit --key apple
+                                                      asks a row that it wrote, when it holds none any more
+
+The answer to the last is: pending, committed, rolled back, or that the row knows nothing of it (exit code 3).")]
+pub struct TxnArgs {
+    #[command(flatten)]
+    store: Folder,
+    /// The timestamp that names the transaction
+    #[arg(value_name = "START_TS", value_parser = timestamp)]
+    start_ts: Timestamp,
+    /// Its owner, 16 digits
+    #[arg(long, value_name = "OWNER", value_parser = owner, requires = "key")]
+    owner: Option<OwnerId>,
+    /// The keyspace of the row to ask
+    #[arg(long, requires = "key")]
+    keyspace: Option<String>,
+    /// The row to ask: its primary, or any that it wrote
+    #[arg(long, requires = "keyspace", requires = "owner")]
+    key: Option<std::ffi::OsString>,
+    #[command(flatten)]
+    forms: Forms,
+    /// One JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+fn timestamp(text: &str) -> Result<Timestamp, String> {
+    let wrong = || "not a timestamp: milliseconds, a dot and a number, as `locks` shows it".to_owned();
+    let (millis, count) = text.split_once('.').ok_or_else(wrong)?;
+    let first = millis.parse().map(Timestamp::from_millis).map_err(|_| wrong())?;
+    let count: u64 = count.parse().map_err(|_| wrong())?;
+    let found = Timestamp::from_u64(first.to_u64().saturating_add(count));
+    if found.to_string() == text { Ok(found) } else { Err(wrong()) }
+}
+
+fn owner(text: &str) -> Result<OwnerId, String> {
+    u64::from_str_radix(text, 16).map(OwnerId::from_u64).map_err(|_| "not an owner: 16 hexadecimal digits".to_owned())
+}
+
+pub fn run_txn(args: &TxnArgs) -> Result<()> {
+    let store = args.store.look()?;
+    if let (Some(owner), Some(name), Some(key)) = (args.owner, &args.keyspace, &args.key) {
+        let key = args.forms.keys.read(key)?;
+        let row = open::keyspace(&store, name, false)?.row_of(&key);
+        let status = store.txn_status(&row, args.start_ts, owner)?;
+        let (word, commit_ts) = match status {
+            TxnStatus::Pending => ("pending", None),
+            TxnStatus::Committed(ts) => ("committed", Some(ts)),
+            TxnStatus::RolledBack => ("rolled back", None),
+            TxnStatus::NoTrace => {
+                let what = format!(
+                    "this row knows nothing of the transaction {}: ask at one that only it has written",
+                    args.start_ts
+                );
+                return Err(Code::Missing.error(what));
+            }
+        };
+        if args.json {
+            return say(json!({ "status": word, "commit_ts": commit_ts.map(|ts| ts.to_string()) }));
+        }
+        return match commit_ts {
+            Some(ts) => say(format_args!(
+                "committed at {}, timestamp {ts}",
+                table::time(ts.millis(), "%Y-%m-%d %H:%M:%S%.3f UTC")
+            )),
+            None => say(word),
+        };
+    }
+    let held: Vec<LockInfo> = store
+        .locks()?
+        .filter(|lock| lock.as_ref().map_or(true, |lock| lock.start_ts == args.start_ts))
+        .collect::<percolite::Result<_>>()?;
+    if held.is_empty() {
+        let what = format!(
+            "no row is locked by a transaction {}; to ask a row that it wrote, say --owner, --keyspace and --key",
+            args.start_ts
+        );
+        return Err(Code::Missing.error(what));
+    }
+    if args.json {
+        return say(json!({ "locks": held.iter().map(|lock| as_json(lock, args.forms)).collect::<Vec<_>>() }));
+    }
+    say(table::locks(&held, &names(&store)?))
+}

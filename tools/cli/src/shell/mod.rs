@@ -1,0 +1,248 @@
+//! `percolite shell`: statements one by one, alone or in transactions.
+//!
+//! [`statement`] is the language, [`complete`] what helps to type it; this file runs it.
+
+mod complete;
+mod statement;
+
+use std::io::{BufRead as _, IsTerminal as _};
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, bail};
+use percolite::{Keyspace, Store, Txn};
+use reedline::{
+    ColumnarMenu, DefaultPrompt, DefaultPromptSegment, Emacs, FileBackedHistory, KeyCode, KeyModifiers,
+    MenuBuilder as _, Reedline, ReedlineEvent, ReedlineMenu, Signal, default_emacs_keybindings,
+};
+
+use self::complete::Words;
+use self::statement::{HELP, Statement};
+use crate::bytes::Forms;
+use crate::exit::Code;
+use crate::open::{self, Folder};
+use crate::output::{count, say};
+use crate::{locks, one_line, table};
+
+const HISTORY_LINES: usize = 1000;
+/// So many rows a scan shows unless it is told otherwise.
+const SCAN_ROWS: usize = 100;
+
+/// The command's options.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  percolite shell shop
+  percolite shell --create shop      makes the store if there is none
+  percolite shell --read-only shop   changes nothing
+  printf 'begin\\nput fruit apple red\\ncommit\\n' | percolite shell shop
+
+`help` shows the statements. Tab completes them and the names of keyspaces. What is typed is kept in
+~/.local/state/percolite/history, unless --no-history is said.
+
+When the statements come from a file or a pipe the first error ends it; a transaction that is open then is rolled back.")]
+pub struct Args {
+    #[command(flatten)]
+    store: Folder,
+    /// Make the store if it is not there
+    #[arg(long, conflicts_with = "read_only")]
+    create: bool,
+    /// Only look
+    #[arg(long)]
+    read_only: bool,
+    /// Keep nothing of what is typed
+    #[arg(long)]
+    no_history: bool,
+    #[command(flatten)]
+    forms: Forms,
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    let store = if args.read_only { args.store.look()? } else { args.store.write(args.create)? };
+    let mut session = Session { store: store.clone(), txn: None, forms: args.forms };
+    let ran = if std::io::stdin().is_terminal() { session.typed(args) } else { session.piped() };
+    let left_open = session.txn.take().is_some();
+    drop(session);
+    if left_open {
+        eprintln!("the open transaction was rolled back");
+    }
+    ran.and(store.close().map_err(Into::into))
+}
+
+struct Session {
+    store: Store,
+    txn: Option<Txn>,
+    forms: Forms,
+}
+
+/// Whether there is more to come.
+#[derive(PartialEq, Eq)]
+enum Next {
+    Statement,
+    End,
+}
+
+impl Session {
+    fn piped(&mut self) -> Result<()> {
+        for (number, line) in std::io::stdin().lock().lines().enumerate() {
+            let line = line.context("cannot read standard input")?;
+            match self.line(&line) {
+                Ok(Next::Statement) => {}
+                Ok(Next::End) => break,
+                Err(why) => {
+                    let code = Code::of(&why);
+                    // Nobody reads: no error to tell.
+                    return Err(if crate::is_broken_pipe(&why) {
+                        why
+                    } else {
+                        code.error(format!("line {}: {}", number + 1, one_line(&why)))
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn typed(&mut self, args: &Args) -> Result<()> {
+        let mut editor = editor(&self.store, args.no_history)?;
+        say(format_args!("{}; `help` shows the statements, `quit` ends", args.store.folder.display()))?;
+        loop {
+            let left = if self.txn.is_some() { "percolite (transaction)" } else { "percolite" };
+            let prompt = DefaultPrompt::new(DefaultPromptSegment::Basic(left.into()), DefaultPromptSegment::Empty);
+            match editor.read_line(&prompt).context("cannot read what is typed")? {
+                Signal::Success(line) => match self.line(&line) {
+                    Ok(Next::Statement) => {}
+                    Ok(Next::End) => return Ok(()),
+                    Err(why) if crate::is_broken_pipe(&why) => return Err(why),
+                    Err(why) => eprintln!("error: {}", one_line(&why)),
+                },
+                Signal::CtrlD => return Ok(()),
+                _ => {}
+            }
+        }
+    }
+
+    fn line(&mut self, line: &str) -> Result<Next> {
+        let Some(statement) = Statement::parse(line, self.forms)? else { return Ok(Next::Statement) };
+        self.statement(statement)
+    }
+
+    fn statement(&mut self, statement: Statement) -> Result<Next> {
+        match statement {
+            Statement::Help => say(HELP)?,
+            Statement::Quit => return Ok(Next::End),
+            Statement::Begin => {
+                if self.txn.is_some() {
+                    bail!("a transaction is open already: commit or rollback");
+                }
+                let txn = self.store.begin()?;
+                say(format_args!("begun; it reads the state of {}", txn.read_ts()))?;
+                self.txn = Some(txn);
+            }
+            Statement::Commit => {
+                let commit = self.open_txn()?.commit()?;
+                say(format_args!("committed at {}", commit.ts))?;
+            }
+            Statement::Rollback => {
+                self.open_txn()?.roll_back()?;
+                say("rolled back")?;
+            }
+            Statement::Create(name) => {
+                self.store.keyspace(&name)?;
+                say(format_args!("there is a keyspace {name:?}"))?;
+            }
+            Statement::Keyspaces => {
+                let names = self.store.keyspaces()?;
+                say(table::texts(["keyspace"], names.into_iter().map(|name| [name]).collect()))?;
+            }
+            Statement::Locks => {
+                let found: Vec<_> = self.store.locks()?.collect::<percolite::Result<_>>()?;
+                if found.is_empty() {
+                    say("there are no locks")?;
+                } else {
+                    say(table::locks(&found, &locks::names(&self.store)?))?;
+                }
+            }
+            Statement::Get { keyspace, key } => {
+                let keyspace = self.keyspace(&keyspace)?;
+                let value = self.read(|txn| txn.get(&keyspace, &key))?;
+                match value {
+                    Some(value) => say(self.forms.values.show(&value))?,
+                    None => say("not there")?,
+                }
+            }
+            Statement::Scan { keyspace, prefix, limit } => self.scan(&keyspace, &prefix, limit.unwrap_or(SCAN_ROWS))?,
+            Statement::Put { keyspace, key, value } => {
+                let keyspace = self.keyspace(&keyspace)?;
+                self.change(|txn| txn.put(&keyspace, &key, &value))?;
+            }
+            Statement::Delete { keyspace, key } => {
+                let keyspace = self.keyspace(&keyspace)?;
+                self.change(|txn| txn.delete(&keyspace, &key))?;
+            }
+        }
+        Ok(Next::Statement)
+    }
+
+    fn scan(&self, keyspace: &str, prefix: &[u8], limit: usize) -> Result<()> {
+        let keyspace = self.keyspace(keyspace)?;
+        let rows = self.read(|txn| {
+            txn.prefix(&keyspace, prefix).take(limit.saturating_add(1)).collect::<percolite::Result<Vec<_>>>()
+        })?;
+        let cells = |(key, value): &(Vec<u8>, Vec<u8>)| [self.forms.keys.show(key), self.forms.values.show(value)];
+        say(table::texts(["key", "value"], rows.iter().take(limit).map(cells).collect()))?;
+        if rows.len() > limit {
+            say(format_args!("… and more; `limit N` shows more than {}", count(limit as u64, "row")))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn open_txn(&mut self) -> Result<Txn> {
+        self.txn.take().context("no transaction is open: begin opens one")
+    }
+
+    fn keyspace(&self, name: &str) -> Result<Keyspace> {
+        open::keyspace(&self.store, name, false)
+    }
+
+    /// In the open transaction, or one of its own.
+    fn read<T>(&self, work: impl Fn(&Txn) -> percolite::Result<T>) -> Result<T> {
+        Ok(match &self.txn {
+            Some(txn) => work(txn)?,
+            None => self.store.transact(|txn| work(txn))?,
+        })
+    }
+
+    fn change(&mut self, work: impl Fn(&mut Txn) -> percolite::Result<()>) -> Result<()> {
+        match &mut self.txn {
+            Some(txn) => work(txn)?,
+            None => self.store.transact(|txn| work(txn))?,
+        }
+        say(if self.txn.is_some() { "noted, to be committed" } else { "committed" })
+    }
+}
+
+fn editor(store: &Store, no_history: bool) -> Result<Reedline> {
+    const MENU: &str = "words";
+    let mut keys = default_emacs_keybindings();
+    let complete = ReedlineEvent::UntilFound(vec![ReedlineEvent::Menu(MENU.into()), ReedlineEvent::MenuNext]);
+    keys.add_binding(KeyModifiers::NONE, KeyCode::Tab, complete);
+    let menu = ColumnarMenu::default().with_name(MENU);
+    let editor = Reedline::create()
+        .with_completer(Box::new(Words::new(store.clone())))
+        .with_menu(ReedlineMenu::EngineCompleter(Box::new(menu)))
+        .with_quick_completions(true)
+        .with_partial_completions(true)
+        .with_edit_mode(Box::new(Emacs::new(keys)))
+        .with_ansi_colors(std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty()));
+    let Some(path) = history_file().filter(|_| !no_history) else { return Ok(editor) };
+    let history = FileBackedHistory::with_file(HISTORY_LINES, path.clone());
+    Ok(editor
+        .with_history(Box::new(history.with_context(|| format!("cannot keep the history in {}", path.display()))?)))
+}
+
+fn history_file() -> Option<PathBuf> {
+    let named = |name| std::env::var_os(name).filter(|set| !set.is_empty()).map(PathBuf::from);
+    let state = named("XDG_STATE_HOME").or_else(|| Some(named("HOME")?.join(".local/state")))?;
+    Some(state.join("percolite/history"))
+}

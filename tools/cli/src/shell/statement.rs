@@ -1,0 +1,127 @@
+//! The statements of the shell: words, quoted as in other shells.
+
+use std::ffi::OsStr;
+
+use anyhow::Result;
+
+use crate::bytes::{Form, Forms};
+use crate::exit::Code;
+
+pub const HELP: &str = "\
+get KEYSPACE KEY                       a value
+put KEYSPACE KEY VALUE                 sets it
+delete KEYSPACE KEY                    removes the row
+scan KEYSPACE [PREFIX] [limit N]       rows in order
+keyspaces                              their names
+create KEYSPACE                        makes one
+begin, commit, rollback                a transaction: what is between takes effect at once, or not at all
+locks                                  what dead processes have left locked
+help, quit
+
+Words with blanks go into quotes: put fruit 'red apple' \"it's sweet\"";
+
+/// Each begins a statement.
+pub const WORDS: [&str; 12] =
+    ["begin", "commit", "create", "delete", "get", "help", "keyspaces", "locks", "put", "quit", "rollback", "scan"];
+/// Those behind which a keyspace comes.
+pub const WITH_KEYSPACE: [&str; 4] = ["get", "put", "delete", "scan"];
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Statement {
+    Get { keyspace: String, key: Vec<u8> },
+    Put { keyspace: String, key: Vec<u8>, value: Vec<u8> },
+    Delete { keyspace: String, key: Vec<u8> },
+    Scan { keyspace: String, prefix: Vec<u8>, limit: Option<usize> },
+    Create(String),
+    Keyspaces,
+    Locks,
+    Begin,
+    Commit,
+    Rollback,
+    Help,
+    Quit,
+}
+
+impl Statement {
+    /// A line; `None` when it is empty or a comment.
+    pub fn parse(line: &str, forms: Forms) -> Result<Option<Self>> {
+        let words = shlex::split(line).ok_or_else(|| Code::Usage.error("a quote is not closed"))?;
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let Some((first, rest)) = words.split_first() else { return Ok(None) };
+        let bytes = |form: Form, text: &str| form.read(OsStr::new(text));
+        let first = first.to_ascii_lowercase();
+        let statement = match (first.trim_end_matches(';'), rest) {
+            ("get", [keyspace, key]) => Self::Get { keyspace: (*keyspace).into(), key: bytes(forms.keys, key)? },
+            ("put", [keyspace, key, value]) => Self::Put {
+                keyspace: (*keyspace).into(),
+                key: bytes(forms.keys, key)?,
+                value: bytes(forms.values, value)?,
+            },
+            ("delete", [keyspace, key]) => Self::Delete { keyspace: (*keyspace).into(), key: bytes(forms.keys, key)? },
+            ("scan", [keyspace, rest @ ..]) => {
+                let (prefix, limit) = match rest {
+                    [] => ("", None),
+                    [prefix] => (*prefix, None),
+                    ["limit", limit] => ("", Some(number(limit)?)),
+                    [prefix, "limit", limit] => (*prefix, Some(number(limit)?)),
+                    _ => return Err(unknown(line)),
+                };
+                Self::Scan { keyspace: (*keyspace).into(), prefix: bytes(forms.keys, prefix)?, limit }
+            }
+            ("create", [keyspace]) => Self::Create((*keyspace).into()),
+            ("keyspaces", []) => Self::Keyspaces,
+            ("locks", []) => Self::Locks,
+            ("begin", []) => Self::Begin,
+            ("commit", []) => Self::Commit,
+            ("rollback", []) => Self::Rollback,
+            ("help", []) => Self::Help,
+            ("quit" | "exit", []) => Self::Quit,
+            _ => return Err(unknown(line)),
+        };
+        Ok(Some(statement))
+    }
+}
+
+fn number(text: &str) -> Result<usize> {
+    text.parse().map_err(|_| Code::Usage.error(format!("{text:?} is no number of rows")))
+}
+
+fn unknown(line: &str) -> anyhow::Error {
+    let first = line.split_whitespace().next().unwrap_or_default().to_ascii_lowercase();
+    let shape =
+        HELP.lines().find(|shape| shape.split([' ', ',']).next() == Some(&first) && WORDS.contains(&first.as_str()));
+    Code::Usage.error(match shape {
+        Some(shape) => format!("it is: {}", shape.split("  ").next().unwrap_or_default()),
+        None => format!("there is no statement {first:?}; `help` shows them"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn parse(line: &str) -> Result<Option<Statement>> {
+        Statement::parse(line, Forms::default())
+    }
+
+    #[test]
+    fn quoted_words_are_one() {
+        let put = Statement::Put { keyspace: "fruit".into(), key: b"red apple".into(), value: b"it's".into() };
+        assert_eq!(parse("put fruit 'red apple' \"it's\"").unwrap(), Some(put));
+        assert_eq!(parse("  # a comment").unwrap(), None);
+        assert!(parse("get fruit 'apple").unwrap_err().to_string().contains("quote"));
+    }
+
+    #[test]
+    fn a_statement_of_the_wrong_shape_is_shown_its_shape() {
+        assert_eq!(parse("put fruit").unwrap_err().to_string(), "it is: put KEYSPACE KEY VALUE");
+        assert_eq!(parse("fetch it").unwrap_err().to_string(), "there is no statement \"fetch\"; `help` shows them");
+    }
+
+    #[test]
+    fn every_word_is_helped_with() {
+        assert!(WORDS.iter().all(|word| HELP.contains(word)));
+    }
+}

@@ -1,0 +1,64 @@
+//! `percolite stats`: how a store stands.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use serde_json::json;
+
+use crate::open::Folder;
+use crate::output::say;
+use crate::table;
+
+/// The command's options.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  percolite stats shop                  size, keyspaces, locks, newest commit
+  percolite stats shop --json | jq .bytes_on_disk
+
+What a running store counts (commits, conflicts, syncs) only its own process can tell: Store::stats(), or `percolite top`.")]
+pub struct Args {
+    #[command(flatten)]
+    store: Folder,
+    /// One JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    let store = args.store.look()?;
+    let snapshot = store.snapshot()?;
+    let keyspaces = snapshot.keyspaces()?.len();
+    let mut locks = 0_u64;
+    for lock in store.locks()? {
+        lock?;
+        locks += 1;
+    }
+    let bytes = bytes_in(&args.store.folder)?;
+    let newest = snapshot.read_ts();
+    if args.json {
+        return say(json!({
+            "keyspaces": keyspaces,
+            "locks": locks,
+            "bytes_on_disk": bytes,
+            "newest_ts": newest.to_string(),
+            "newest_ms": newest.millis(),
+        }));
+    }
+    let rows = vec![
+        ["on disk".to_owned(), indicatif::HumanBytes(bytes).to_string()],
+        ["keyspaces".to_owned(), keyspaces.to_string()],
+        ["locks of dead processes".to_owned(), indicatif::HumanCount(locks).to_string()],
+        ["nothing is newer than".to_owned(), table::time(newest.millis(), "%Y-%m-%d %H:%M:%S UTC")],
+    ];
+    say(table::texts(["store", ""], rows))
+}
+
+fn bytes_in(folder: &Path) -> Result<u64> {
+    let mut bytes = 0;
+    let entries = std::fs::read_dir(folder).with_context(|| format!("cannot look into {}", folder.display()))?;
+    for entry in entries {
+        bytes += entry?.metadata().map_or(0, |found| found.len());
+    }
+    Ok(bytes)
+}

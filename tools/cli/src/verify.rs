@@ -1,0 +1,88 @@
+//! `percolite verify`: does everything that is stored make sense?
+
+use anyhow::Result;
+use serde_json::json;
+
+use crate::exit::Code;
+use crate::open::Folder;
+use crate::output::{count, say};
+use crate::progress::Progress;
+use crate::table;
+
+/// So many problems are shown to people.
+const SHOWN: usize = 50;
+
+/// The command's options.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  percolite verify shop                              reads every cell of every column
+  percolite verify shop --json | jq '.problems[]'    what is wrong, one by one
+  percolite checkpoint shop copy && percolite verify copy
+
+Nothing is changed. The exit code is 0 if all is sound and 6 if not. Locks of dead processes are sound as long as their
+primary can tell what is to become of them.")]
+pub struct Args {
+    #[command(flatten)]
+    store: Folder,
+    /// One JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    let store = args.store.look()?;
+    let progress = Progress::new(None);
+    let verified = store.verify(|so_far| {
+        let problems =
+            if so_far.is_sound() { String::new() } else { format!(", {}", count(so_far.problems_found, "problem")) };
+        progress.at(so_far.bytes, format!("{}{problems}", count(so_far.cells(), "cell")));
+    })?;
+    drop(progress);
+    if args.json {
+        let problem = |problem: &percolite::Problem| {
+            let key = problem.row.as_ref().map(|row| json!({ "hex": data_encoding::HEXLOWER.encode(row.key()) }));
+            let keyspace = problem.row.as_ref().map(|row| row.keyspace().0);
+            json!({ "column": format!("{:?}", problem.column), "keyspace_id": keyspace, "key": key, "what": problem.what })
+        };
+        say(json!({
+            "sound": verified.is_sound(),
+            "versions": verified.versions,
+            "locks": verified.locks,
+            "values": verified.values,
+            "history": verified.history,
+            "meta": verified.meta,
+            "bytes": verified.bytes,
+            "problems_found": verified.problems_found,
+            "problems": verified.problems.iter().map(problem).collect::<Vec<_>>(),
+        }))?;
+    } else {
+        let figures = [
+            ("newest versions", verified.versions),
+            ("locks", verified.locks),
+            ("long values", verified.values),
+            ("ended transactions", verified.history),
+            ("bookkeeping", verified.meta),
+        ];
+        let figures = figures.map(|(what, cells)| [what.to_owned(), indicatif::HumanCount(cells).to_string()]);
+        say(table::texts(["column", "cells"], figures.to_vec()))?;
+        for problem in verified.problems.iter().take(SHOWN) {
+            say(problem)?;
+        }
+        if verified.problems.len() > SHOWN {
+            say(format_args!("… and more: --json shows the first thousand"))?;
+        }
+    }
+    if verified.is_sound() {
+        return if args.json {
+            Ok(())
+        } else {
+            say(format_args!("sound: {} read", indicatif::HumanBytes(verified.bytes)))
+        };
+    }
+    let what = format!(
+        "{} found; dump what can still be read, and restore a checkpoint or a dump",
+        count(verified.problems_found, "problem")
+    );
+    Err(Code::Damaged.error(what))
+}

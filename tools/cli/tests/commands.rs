@@ -1,0 +1,22 @@
+//! The commands as their users meet them: the built program, real stores, its output and its exit codes.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::pedantic, missing_docs)]
+
+#[path = "commands/backup.rs"]
+mod backup;
+#[path = "commands/common.rs"]
+mod common;
+#[path = "commands/help.rs"]
+mod help;
+#[path = "commands/inspecting.rs"]
+mod inspecting;
+#[path = "commands/loading.rs"]
+mod loading;
+#[path = "../../../tests/support/orphans.rs"]
+mod orphans;
+#[path = "commands/rows.rs"]
+mod rows;
+#[path = "commands/shell.rs"]
+mod shell;
+#[path = "commands/wrong.rs"]
+mod wrong;

@@ -1,0 +1,76 @@
+//! dump, restore, checkpoint.
+
+use std::fs;
+
+use crate::common::Place;
+
+#[test]
+fn a_dump_is_restored_elsewhere_through_files_and_through_pipes() {
+    let place = Place::with_shop();
+    place.ok("keyspaces shop --create empty");
+    assert!(place.ok("dump shop shop.dump").starts_with("dumped 2 keyspaces, 2 rows"));
+    let restored = &place.json("restore copy shop.dump --json")[0];
+    assert_eq!((&restored["keyspaces"], &restored["rows"]), (&2.into(), &2.into()));
+    let piped = place.command("dump shop -").output().unwrap();
+    assert_eq!(piped.stdout, fs::read(place.path().join("shop.dump")).unwrap());
+    place.fed("restore piped -", piped.stdout).succeeds();
+    for copy in ["copy", "piped"] {
+        assert_eq!(place.ok(&format!("scan {copy} fruit --json")), place.ok("scan shop fruit --json"));
+        assert_eq!(place.json(&format!("keyspaces {copy} --json")).len(), 2);
+    }
+}
+
+#[test]
+fn nothing_that_is_there_is_written_over_unless_that_is_said() {
+    let place = Place::with_shop();
+    place.ok("dump shop shop.dump");
+    place.run("dump shop shop.dump").fails(1, "--force writes over it");
+    place.ok("dump --force shop shop.dump");
+    place.ok("put shop fruit apple green");
+    place.run("restore shop shop.dump").fails(1, "say --replace");
+    assert_eq!(place.ok("get shop fruit apple"), "green\n");
+    place.ok("restore --replace shop shop.dump");
+    assert_eq!(place.ok("get shop fruit apple"), "red\n");
+    place.ok("checkpoint shop copy");
+    place.run("checkpoint shop copy").fails(1, "there already");
+}
+
+#[test]
+fn a_cut_or_damaged_dump_is_refused_and_nothing_of_it_is_restored() {
+    let place = Place::with_shop();
+    place.ok("dump shop shop.dump");
+    let whole = fs::read(place.path().join("shop.dump")).unwrap();
+    place.file("cut.dump", &whole[..whole.len() - 1]);
+    let mut damaged = whole.clone();
+    damaged[whole.len() / 2] ^= 1;
+    place.file("damaged.dump", damaged);
+    place.file("other.txt", "not a dump\n");
+    place.file("newer.dump", "percolite dump, format 9\n");
+    place.run("restore copy cut.dump").fails(6, "was cut off");
+    place.run("restore copy damaged.dump").fails(6, "damaged");
+    place.run("restore copy other.txt").fails(1, "no percolite dump");
+    place.run("restore copy newer.dump").fails(1, "has format 9");
+    place.run("restore copy missing.dump").fails(1, "cannot open missing.dump");
+    assert_eq!(place.ok("keyspaces copy --json"), "");
+    place.ok("restore copy shop.dump");
+}
+
+#[test]
+fn a_dump_that_cannot_be_written_leaves_nothing() {
+    let place = Place::with_shop();
+    place.run("dump shop missing/shop.dump").fails(1, "cannot write");
+    place.ok("dump shop shop.dump");
+    let names: Vec<_> = fs::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names.len(), 2, "{names:?}");
+}
+
+#[test]
+fn a_checkpoint_is_a_store_of_its_own() {
+    let place = Place::with_shop();
+    place.ok("checkpoint shop backup/monday");
+    place.ok("put shop fruit apple green");
+    assert_eq!(place.ok("get backup/monday fruit apple"), "red\n");
+    assert_eq!(place.json("verify backup/monday --json")[0]["sound"], true);
+    place.ok("put backup/monday fruit apple blue");
+    assert_eq!(place.ok("get shop fruit apple"), "green\n");
+}

@@ -1,0 +1,86 @@
+//! A folder, and the program run in it.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+pub struct Place(pub TempDir);
+
+impl Place {
+    pub fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    /// With a store `shop` in which there are two rows.
+    pub fn with_shop() -> Self {
+        let place = Self::new();
+        place.ok("put --create shop fruit apple red pear yellow");
+        place
+    }
+
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    pub fn file(&self, name: &str, content: impl AsRef<[u8]>) {
+        fs::write(self.path().join(name), content).unwrap();
+    }
+
+    pub fn command(&self, line: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_percolite"));
+        command.args(line.split_whitespace()).current_dir(self.path()).env("HOME", self.path());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    pub fn run(&self, line: &str) -> Ran {
+        Ran::of(line, self.command(line).output().unwrap())
+    }
+
+    pub fn fed(&self, line: &str, input: impl AsRef<[u8]>) -> Ran {
+        let mut child = self.command(line).stdin(Stdio::piped()).spawn().unwrap();
+        // One that ends before it has read everything is a case of its own.
+        let _ = child.stdin.take().unwrap().write_all(input.as_ref());
+        Ran::of(line, child.wait_with_output().unwrap())
+    }
+
+    /// Runs what must succeed, without a word of error; the answer is what it says.
+    pub fn ok(&self, line: &str) -> String {
+        self.run(line).succeeds()
+    }
+
+    pub fn json(&self, line: &str) -> Vec<serde_json::Value> {
+        self.ok(line).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+}
+
+pub struct Ran {
+    line: String,
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+impl Ran {
+    pub fn of(line: &str, output: Output) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Self { line: line.into(), code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
+    }
+
+    pub fn succeeds(self) -> String {
+        assert_eq!((self.code, self.err.as_str()), (Some(0), ""), "{}: {}", self.line, self.out);
+        self.out
+    }
+
+    /// It ends with this code and says why in one line.
+    pub fn fails(self, code: i32, what: &str) -> Self {
+        assert_eq!(self.code, Some(code), "{}: {}{}", self.line, self.out, self.err);
+        assert!(self.err.contains(what), "{}: wanted {what:?} in {}", self.line, self.err);
+        // Those of a command line that makes no sense are clap's, and have a hint.
+        assert!(self.err.starts_with("error: ") && (code == 2 || self.err.lines().count() == 1), "{}", self.err);
+        self
+    }
+}

@@ -1,0 +1,58 @@
+//! --help, completions, manual pages.
+
+use crate::common::Place;
+
+const COMMANDS: [&str; 18] = [
+    "get",
+    "put",
+    "delete",
+    "scan",
+    "load",
+    "keyspaces",
+    "shell",
+    "dump",
+    "restore",
+    "checkpoint",
+    "verify",
+    "stats",
+    "locks",
+    "txn",
+    "top",
+    "completions",
+    "man",
+    "demo",
+];
+
+#[test]
+fn every_command_teaches_by_example() {
+    let place = Place::new();
+    let all = place.ok("--help");
+    assert!(all.contains("Exit codes:") && all.contains("Examples:"));
+    for command in COMMANDS {
+        assert!(all.contains(&format!("\n  {command} ")), "{command}");
+        let help = place.ok(&format!("{command} --help"));
+        assert!(help.contains("Examples:") && help.contains(&format!("percolite {command}")), "{command}: {help}");
+    }
+}
+
+#[test]
+fn completions_and_pages_name_every_command() {
+    let place = Place::new();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = place.ok(&format!("completions {shell}"));
+        assert!(COMMANDS.iter().all(|command| script.contains(command)), "{shell}");
+    }
+    place.ok("man pages");
+    for command in COMMANDS {
+        let page = std::fs::read_to_string(place.path().join(format!("pages/percolite-{command}.1"))).unwrap();
+        assert!(page.contains(".SH SYNOPSIS"), "{command}");
+    }
+}
+
+#[test]
+fn there_are_no_colours_where_there_is_no_terminal() {
+    let place = Place::with_shop();
+    for line in ["scan shop fruit", "locks shop", "stats shop", "--help", "verify shop"] {
+        assert!(!place.ok(line).contains('\x1b'), "{line}");
+    }
+}

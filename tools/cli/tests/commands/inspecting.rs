@@ -1,0 +1,97 @@
+//! locks, txn, stats, verify: what dead processes and damage have left.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use percolite::engine::Group;
+use percolite::row::{Edit, KeyspaceId, RowChange, TxnId, Value, WriteRecord};
+use percolite::{OwnerId, RowKey, Store, Timestamp};
+
+use crate::common::Place;
+use crate::orphans::leave_locks;
+
+#[test]
+fn locks_of_the_dead_are_shown_and_read_and_stay() {
+    for (committed, fate, value) in [(true, "committed", "new\n"), (false, "pending", "old\n")] {
+        let place = Place::new();
+        leave_locks(&place.path().join("s"), committed);
+        let before = content(&place);
+        let locks = place.json("locks s --json");
+        assert_eq!(locks.len(), if committed { 1 } else { 2 });
+        let lock = locks.last().unwrap();
+        assert_eq!((&lock["key"], &lock["primary"]["key"]), (&"b".into(), &"a".into()));
+        assert_eq!((&lock["commit_point"], &lock["orphan"]), (&fate.into(), &true.into()));
+        assert_eq!(place.ok("get s rows b"), value);
+        let shown = place.ok("locks s");
+        assert!(shown.contains("rows/b") && shown.contains(fate), "{shown}");
+        let (start, owner) = (lock["start_ts"].as_str().unwrap(), lock["owner"].as_str().unwrap());
+        assert_eq!(place.json(&format!("txn s {start} --json"))[0]["locks"].as_array().unwrap().len(), locks.len());
+        let asked = place.ok(&format!("txn s {start} --owner {owner} --keyspace rows --key a"));
+        assert!(asked.starts_with(fate), "{asked}");
+        assert_eq!(place.json("stats s --json")[0]["locks"], locks.len());
+        assert_eq!(place.json("verify s --json")[0]["sound"], true);
+        assert_eq!(content(&place), before, "looking changed something");
+        // Opening for writing resolves them.
+        place.ok("put s rows b x");
+        assert_eq!(place.ok("locks s"), "there are no locks\n");
+    }
+}
+
+fn content(place: &Place) -> BTreeMap<std::ffi::OsString, Vec<u8>> {
+    let entries = fs::read_dir(place.path().join("s")).unwrap().map(Result::unwrap);
+    entries.map(|entry| (entry.file_name(), fs::read(entry.path()).unwrap())).collect()
+}
+
+#[test]
+fn a_transaction_that_nobody_knows_is_told_so() {
+    let place = Place::with_shop();
+    place.run("txn shop 1763726400123.7").fails(3, "no row is locked by");
+    let asked = "txn shop 1763726400123.7 --owner 0b0d4f421fc00007 --keyspace fruit --key apple";
+    place.run(asked).fails(3, "knows nothing of");
+    place.run("txn shop yesterday").fails(2, "not a timestamp");
+}
+
+#[test]
+fn verify_finds_a_value_that_is_missing() {
+    let place = Place::with_shop();
+    let engine = Store::builder().rocks(place.path().join("shop")).unwrap();
+    let ts = Timestamp::from_millis;
+    let txn = TxnId { start_ts: ts(5), owner: OwnerId::new(5, 5) };
+    let mut change = RowChange::new(RowKey::new(KeyspaceId(1), b"kiwi"), txn.start_ts);
+    change.write = Edit::Put(WriteRecord { commit_ts: ts(6), txn, value: Some(Value::InData), held_at: None });
+    engine.apply(&[Group { changes: vec![change] }]).unwrap();
+    drop(engine);
+    let ran = place.run("verify shop").fails(6, "1 problem found");
+    assert!(ran.out.contains("kiwi: the value that the transaction 5.0 wrote is missing"), "{}", ran.out);
+    let ran = place.run("verify shop --json").fails(6, "1 problem found");
+    let told: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(told["problems"][0]["column"], "Write");
+    place.run("get shop fruit kiwi").fails(6, "corruption");
+}
+
+#[test]
+fn verify_finds_a_table_with_flipped_bits() {
+    let place = Place::with_shop();
+    // A checkpoint has its rows in tables, and an empty log.
+    place.ok("checkpoint shop copy");
+    let tables = fs::read_dir(place.path().join("copy")).unwrap().map(|entry| entry.unwrap().path());
+    for table in tables.filter(|path| path.extension().is_some_and(|end| end == "sst")) {
+        let mut bytes = fs::read(&table).unwrap();
+        (10..30).for_each(|at| bytes[at] ^= 0xff);
+        fs::remove_file(&table).unwrap();
+        fs::write(&table, bytes).unwrap();
+    }
+    place.run("verify copy").fails(6, "");
+    assert_eq!(place.json("verify shop --json")[0]["sound"], true);
+}
+
+#[test]
+fn top_shows_rates_as_json_once_a_second() {
+    let place = Place::new();
+    let shown =
+        place.command("top --seconds 2 --json --accounts 10 --two-phase").env("TMPDIR", place.path()).output().unwrap();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    let first: serde_json::Value = serde_json::from_str(shown.lines().next().unwrap()).unwrap();
+    assert!(first["commits_per_second"].as_f64().unwrap() > 0.0, "{shown}");
+    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0, "something is left");
+}

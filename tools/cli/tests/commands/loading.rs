@@ -1,0 +1,82 @@
+//! load: every layout, bad records, and being interrupted.
+
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::common::{Place, Ran};
+
+#[test]
+fn what_scan_shows_as_json_load_reads_back_to_the_byte() {
+    let place = Place::with_shop();
+    place.ok("put --keys hex --values hex shop fruit 00ff ff00 0a 7b7d");
+    let shown = place.ok("scan shop fruit --json");
+    place.fed("load --create copy fruit -", &shown).succeeds();
+    assert_eq!(place.ok("scan copy fruit --json"), shown);
+    let hex = place.ok("scan shop fruit --json --keys hex --values base64");
+    place.fed("load --create third fruit --keys hex --values base64", &hex).succeeds();
+    assert_eq!(place.ok("scan third fruit --json"), shown);
+}
+
+#[test]
+fn every_layout_is_recognised() {
+    let place = Place::new();
+    let inputs = [
+        ("a.jsonl", "{\"key\": \"k\", \"value\": \"a, b\"}\n\n", ""),
+        ("b.csv", "k,\"a, b\"\n", ""),
+        ("c.tsv", "k\ta, b\n", ""),
+        ("d.txt", "{\"value\": \"a, b\", \"key\": \"k\"}", ""),
+        ("e.txt", "k\ta, b", ""),
+        ("f.txt", "name,value\r\nk,\"a, b\"\r\n", "--header"),
+    ];
+    for (name, content, options) in inputs {
+        place.file(name, content);
+        assert!(place.ok(&format!("load --create s {name} {name} {options}")).starts_with("1 row in 1 transaction"));
+        assert_eq!(place.ok(&format!("get s {name} k")), "a, b\n", "{name}");
+    }
+    place.fed("load --create s people --key id", "{\"id\": 7, \"name\": \"Ada\"}\n").succeeds();
+    assert_eq!(place.ok("get s people 7"), "{\"id\": 7, \"name\": \"Ada\"}\n");
+}
+
+#[test]
+fn a_record_that_cannot_be_read_ends_it_or_is_left_out_and_it_is_said_what_is_in() {
+    let place = Place::with_shop();
+    let input = "a,1\nb,2\nc\nd,4\n";
+    let ran = place.fed("load shop fruit --layout csv", input).fails(1, "line 3 has 1 columns");
+    assert!(ran.err.contains("2 rows of the input, and nothing behind; to go on: --skip 2"), "{}", ran.err);
+    assert_eq!(place.ok("scan shop fruit --count"), "4\n");
+    let ran = place.fed("load shop fruit --layout csv --skip-bad --skip 2 --json", input).succeeds();
+    let told: serde_json::Value = serde_json::from_str(&ran).unwrap();
+    assert_eq!((&told["rows"], &told["left_out"], &told["complete"]), (&1.into(), &1.into(), &true.into()));
+    for (input, what) in [
+        ("{\"key\": 1", "is not JSON"),
+        ("{\"key\": \"k\"}", "--key says which field"),
+        ("{\"id\": 1}", "--key says which field"),
+    ] {
+        place.fed("load shop fruit --layout jsonl", input).fails(1, what);
+    }
+    place.fed("load shop fruit --key id", "{\"name\": 1}").fails(1, "has no field \"id\", only name");
+    place.fed("load shop fruit --layout csv --keys hex", "xyz,1").fails(1, "is no hex");
+    place.fed("load shop fruit --layout csv", ",1").fails(1, "a key must not be empty");
+}
+
+#[test]
+fn an_interrupted_load_says_what_is_in_and_can_be_gone_on_with() {
+    let place = Place::with_shop();
+    let line = "load --create s k --layout csv --batch 10";
+    let mut child = place.command(line).stdin(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let rows = |from: u32, to: u32| (from..to).map(|n| format!("{n:04},x\n")).collect::<String>();
+    // The rest of the last transaction never comes: the program waits for it when it is interrupted.
+    input.write_all(rows(0, 25).as_bytes()).unwrap();
+    input.flush().unwrap();
+    std::thread::sleep(Duration::from_millis(1500));
+    let signalled = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(signalled.success());
+    let ran = Ran::of(line, child.wait_with_output().unwrap()).fails(130, "interrupted: in the keyspace \"k\" now: ");
+    drop(input);
+    let next: u32 = ran.err.trim_end().rsplit(' ').next().unwrap().parse().unwrap();
+    assert_eq!(place.ok("scan s k --count"), format!("{next}\n"));
+    place.fed(&format!("load s k --layout csv --skip {next}"), rows(0, 100)).succeeds();
+    assert_eq!(place.ok("scan s k --count"), "100\n");
+}

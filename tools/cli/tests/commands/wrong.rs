@@ -1,0 +1,161 @@
+//! Wrong input to every command: a clear line, the right exit code, and nothing changed.
+
+use std::fs;
+use std::process::Command;
+
+use percolite::Store;
+
+use crate::common::{Place, Ran};
+
+const LOOKING: [&str; 8] = [
+    "get STORE fruit apple",
+    "scan STORE fruit",
+    "keyspaces STORE",
+    "locks STORE",
+    "stats STORE",
+    "verify STORE",
+    "dump STORE new.dump",
+    "txn STORE 1763726400123.7",
+];
+const WRITING: [&str; 5] = [
+    "put STORE fruit a b",
+    "delete STORE fruit apple",
+    "checkpoint STORE new",
+    "load STORE fruit rows.csv",
+    "shell STORE",
+];
+
+fn every(lines: &[&str], store: &str) -> Vec<String> {
+    lines.iter().map(|line| line.replace("STORE", store)).collect()
+}
+
+#[test]
+fn a_folder_that_is_no_store_is_refused_by_every_command_and_stays_as_it_is() {
+    let place = Place::new();
+    place.file("rows.csv", "a,b\n");
+    fs::create_dir(place.path().join("other")).unwrap();
+    place.file("other/precious.txt", "mine");
+    fs::create_dir(place.path().join("newer")).unwrap();
+    place.file("newer/PERCOLITE", "percolite store, format 9\n");
+    place.file("newer/CURRENT", "");
+    fs::create_dir(place.path().join("empty")).unwrap();
+    let all = [&LOOKING[..], &WRITING].concat();
+    for (store, what) in [
+        ("other", "not a percolite store"),
+        ("newer", "format 9"),
+        ("missing", "no folder"),
+        ("empty", "empty folder"),
+        ("rows.csv", "not a folder"),
+    ] {
+        for line in every(&all, store) {
+            place.run(&line).fails(5, what);
+        }
+    }
+    for line in [
+        "put --create other fruit a b",
+        "load --create other fruit rows.csv",
+        "restore other rows.csv",
+        "keyspaces other --create fruit",
+    ] {
+        place.run(line).fails(5, "not a percolite store");
+    }
+    assert_eq!(fs::read_dir(place.path().join("other")).unwrap().count(), 1);
+    assert_eq!(fs::read_dir(place.path().join("empty")).unwrap().count(), 0);
+    assert!(!place.path().join("missing").exists());
+}
+
+#[test]
+fn beside_a_process_that_has_the_store_open_every_command_says_so() {
+    let place = Place::with_shop();
+    place.file("rows.csv", "a,b\n");
+    let _open = Store::open(place.path().join("shop")).unwrap();
+    for line in every(&LOOKING, "shop") {
+        place.run(&line).fails(4, "is open for writing in this or another process");
+    }
+    for line in every(&WRITING, "shop") {
+        place.run(&line).fails(4, "is already open");
+    }
+}
+
+#[test]
+fn readers_do_not_disturb_each_other() {
+    let place = Place::with_shop();
+    let _open = Store::builder().read_only(true).open(place.path().join("shop")).unwrap();
+    assert_eq!(place.ok("get shop fruit apple"), "red\n");
+    place.run("put shop fruit a b").fails(4, "is already open");
+}
+
+#[test]
+fn an_unknown_keyspace_is_told_with_those_that_there_are() {
+    let place = Place::with_shop();
+    place.file("rows.csv", "a,b\n");
+    for line in [
+        "get shop frut a",
+        "scan shop frut",
+        "delete shop frut a",
+        "put shop frut a b",
+        "load shop frut rows.csv",
+        "keyspaces shop --drop frut",
+    ] {
+        place.run(line).fails(3, "there is no keyspace \"frut\"; there are \"fruit\"");
+    }
+}
+
+#[test]
+fn a_command_line_that_makes_no_sense_is_exit_code_2() {
+    let place = Place::with_shop();
+    for (line, what) in [
+        ("get --keys hex shop fruit 0g", "is no hex"),
+        ("put --values base64 shop fruit k ???", "is no base64"),
+        ("scan --keys hex shop fruit --from 1", "is no hex"),
+        ("scan shop fruit --from b --to a", "--from lies behind --to"),
+        ("scan shop fruit --prefix a --from b", "cannot be used with"),
+        ("put shop fruit key", "has no value behind it"),
+        ("put shop fruit a b --value-from x", "is for one key"),
+        ("load shop fruit --batch 0", "--batch"),
+        ("dump shop - --json", "goes to standard output"),
+        ("fetch shop", "unrecognized subcommand"),
+        ("get shop", "required arguments"),
+    ] {
+        place.run(line).fails(2, what);
+    }
+}
+
+#[test]
+fn limits_are_told() {
+    let place = Place::with_shop();
+    place.run(&format!("put shop fruit {} v", "k".repeat(17 << 10))).fails(1, "exceeds the limit of 16384 bytes");
+    let mut empty = place.command("put shop fruit");
+    let ran = Ran::of("put an empty key", empty.args(["", "v"]).output().unwrap());
+    ran.fails(1, "a key must not be empty");
+    place.run(&format!("keyspaces shop --create {}", "n".repeat(256))).fails(1, "1 to 255 bytes");
+    place.run("put shop fruit k --value-from missing").fails(1, "cannot read missing");
+}
+
+/// In a mount namespace of its own, so nothing is left of it. Mode bits would not stop root.
+#[test]
+fn a_store_on_a_read_only_file_system_can_be_looked_at_and_says_that_it_cannot_be_written_to() {
+    let place = Place::with_shop();
+    let inside = |line: &str| {
+        let script = format!(
+            "mount --bind -o ro shop shop && touch shop/x 2>/dev/null; exec {} {line}",
+            env!("CARGO_BIN_EXE_percolite")
+        );
+        let output = Command::new("unshare").args(["--mount", "sh", "-c", &script]).current_dir(place.path()).output();
+        Ran::of(line, output.unwrap())
+    };
+    let can = Command::new("unshare")
+        .args(["--mount", "sh", "-c", "mount --bind -o ro shop shop && ! touch shop/x"])
+        .current_dir(place.path())
+        .output();
+    if !can.is_ok_and(|can| can.status.success()) {
+        eprintln!("SKIPPED: this machine does not let us mount");
+        return;
+    }
+    assert_eq!(inside("get shop fruit apple").succeeds(), "red\n");
+    inside("verify shop").succeeds();
+    inside("dump shop shop.dump").succeeds();
+    assert_eq!(inside("locks shop").succeeds(), "there are no locks\n");
+    inside("put shop fruit a b").fails(1, "cannot be written to");
+    inside("delete shop fruit apple").fails(1, "cannot be written to");
+}
