@@ -84,6 +84,7 @@ named! {
         ResolveBeforeForward "resolve.before-forward" "the row stays locked, and the next resolver rolls it forward"
         ResolveDone "resolve.done" "the row is resolved; resolving it again changes nothing"
         StreamBetween "stream.between" "a transaction that is still being written has locked some rows: it is rolled back"
+        StreamAll "stream.all" "all rows of a large transaction are locked and nothing decided: it is rolled back"
         StreamCommitted "stream.committed" "committed at the primary, and nobody has been told: it stands"
         EndingForward "ending.forward" "a large transaction is partly rolled forward: the rest follows"
         EndingBack "ending.back" "a large transaction is partly rolled back: the rest follows"

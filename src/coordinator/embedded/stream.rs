@@ -137,7 +137,7 @@ impl Embedded {
         let this = stream.two_phase(lives);
         let primary = self.pipeline.engine().row(this.primary, this.txn.start_ts)?;
         let Some(lock) = primary.lock.filter(|lock| lock.txn == this.txn) else { return Err(unstamped()) };
-        crash_point!(PrewriteAll);
+        crash_point!(StreamAll);
         let change = self.commit_change(&this, this.primary, &lock, lock.min_commit_ts, true)?;
         let (purpose, lives) = (Purpose::CommitPoint, lives.to_vec());
         let submission = Submission { changes: vec![change], purpose, durable: false, lives, held };

@@ -292,7 +292,10 @@ impl<'a> Plan<'a> {
 /// Whether only a transaction that streams comes to the point.
 fn streams(point: Point) -> bool {
     use Point as P;
-    matches!(point, P::StreamBetween | P::StreamCommitted | P::EndingForward | P::EndingBack | P::EndingDone)
+    matches!(
+        point,
+        P::StreamBetween | P::StreamAll | P::StreamCommitted | P::EndingForward | P::EndingBack | P::EndingDone
+    )
 }
 
 fn fatal(point: Point, visit: u64) -> Fatal {
