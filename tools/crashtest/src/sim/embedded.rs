@@ -165,6 +165,9 @@ impl<'a> Embedded<'a> {
     }
 
     fn clients(&mut self, store: &Store, engine: &Process, dead: &Dead, life: u32, may_fail: bool) {
+        if self.plan.clears && store.drop_keyspace(BESIDE).is_ok() {
+            self.scheduler.sleep(Duration::from_millis(1500));
+        }
         let Some((beside, rows)) = self.keyspaces(store, dead, may_fail) else { return };
         let workload = self.plan.workload;
         let mut threads = Vec::new();

@@ -62,6 +62,8 @@ pub struct Plan {
     ttl_ms: u64,
     cut_off: bool,
     drops: bool,
+    /// Whether each life begins by dropping a keyspace and waiting until its space is given back.
+    clears: bool,
     failing_disk: bool,
     /// From where on a transaction streams.
     stream_at_bytes: usize,
@@ -74,7 +76,7 @@ impl Plan {
     fn new(mode: Mode, dice: &mut Dice) -> Self {
         let protocol = if dice.one_in(2) { CommitProtocol::TwoPhase } else { CommitProtocol::Auto };
         let workloads = workload::ALL;
-        Self {
+        let mut plan = Self {
             mode,
             workload: *dice.pick(workloads).unwrap_or(&workloads[0]),
             clients: 3 + dice.below(3),
@@ -93,10 +95,20 @@ impl Plan {
             cut_off: dice.one_in(2),
             drops: dice.one_in(3),
             failing_disk: dice.one_in(6),
+            clears: false,
             points: Point::ALL.to_vec(),
             visits: [1, 3, 40][dice.below(3)],
-            stream_at_bytes: [16 << 20, 16 << 20, 16 << 20, 1, 200, 1000][dice.below(6)],
+            stream_at_bytes: if dice.one_in(4) { [1, 200, 1000][dice.below(3)] } else { 16 << 20 },
+        };
+        if plan.drops && dice.one_in(3) {
+            // Committed, with rows locked whose primary may lie in the keyspace that the next life drops first of all. Its
+            // space must not be given back before those are resolved.
+            plan.clears = true;
+            plan.points = vec![Point::CommitPrimary, Point::CommitBetween, Point::StreamCommitted];
+            plan.protocol = CommitProtocol::TwoPhase;
+            (plan.lives, plan.sweep) = (3, dice.one_in(2));
         }
+        plan
     }
 
     fn habits(&self) -> Habits {
