@@ -49,9 +49,11 @@ impl Evidence {
         Self { version: env!("CARGO_PKG_VERSION").into(), began, command: command.into(), ..Self::default() }
     }
 
-    /// Whether everything held and every mutant was found.
+    /// Whether everything held and every mutant was found. Where nothing was run nothing held.
     pub fn is_good(&self) -> bool {
-        self.layers.iter().all(Outcome::is_good)
+        let something_ran = !self.mutants.is_empty() || self.layers.iter().any(|layer| layer.cases > 0);
+        something_ran
+            && self.layers.iter().all(Outcome::is_good)
             && self.gaps.is_empty()
             && self.mutants.iter().all(|mutant| mutant.layer.is_some())
     }

@@ -176,9 +176,9 @@ fn layer(order: &Order, outcome: Outcome) -> anyhow::Result<ExitCode> {
     if let Some(path) = &order.json {
         std::fs::write(path, serde_json::to_vec_pretty(&outcome)?).with_context(|| path.display().to_string())?;
     }
-    let good = outcome.is_good();
-    report::print(&Evidence { layers: vec![outcome], ..Evidence::begin("one layer") });
-    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let evidence = Evidence { layers: vec![outcome], ..Evidence::begin("one layer") };
+    report::print(&evidence);
+    Ok(if evidence.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn told(evidence: &Evidence, json: Option<&Path>) -> anyhow::Result<ExitCode> {

@@ -22,7 +22,7 @@ const FAILURES_KEPT: usize = 20;
 const SKEW: &str = "write skew";
 
 /// How many histories a quick run has, and how many another.
-const QUICK_HISTORIES: u64 = 5000;
+const QUICK_HISTORIES: u64 = 10_000;
 const HISTORIES: u64 = 20_000;
 /// How many are run between two looks at the clock.
 const ROUND: u64 = 500;
