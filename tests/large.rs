@@ -220,3 +220,39 @@ fn a_crash_after_the_commit_point_leaves_it_whole_and_one_before_leaves_nothing(
         assert_eq!((count(&store, &rows), store.locks().unwrap().count()), (expected, 0));
     }
 }
+
+#[test]
+fn rows_that_wait_for_their_end_are_taken_over_together() {
+    for committed in [true, false] {
+        for home in homes() {
+            let store = home.open(streaming());
+            let rows = store.keyspace("rows").unwrap();
+            let before = store.keyspace("before").unwrap();
+            // Its end comes first and keeps the background busy.
+            let mut first = store.begin().unwrap();
+            for number in 0..5 * ROWS {
+                first.put(&before, key(number), [7; 100]).unwrap();
+            }
+            let mut second = store.begin().unwrap();
+            for number in 0..ROWS / 4 {
+                second.put(&rows, key(number), [8; 100]).unwrap();
+            }
+            first.commit().unwrap();
+            if committed {
+                second.commit().unwrap();
+            } else {
+                drop(second);
+            }
+            let mut third = store.begin().unwrap();
+            for number in 0..ROWS / 4 {
+                third.put(&rows, key(number), [9; 100]).unwrap();
+            }
+            third.commit().unwrap();
+            let stats = store.stats();
+            assert!(stats.rolled_forward < 200, "one by one: {stats:?}");
+            assert_eq!(count(&store, &rows), ROWS / 4);
+            assert!(store.snapshot().unwrap().range(&rows, ..).all(|row| row.unwrap().1 == [9; 100]));
+            finished(&store);
+        }
+    }
+}

@@ -260,6 +260,11 @@ impl Pipeline {
         self.unapplied.lock().get(&start_ts).copied()
     }
 
+    /// Whether rows of any committed transaction are still locked.
+    pub fn any_unapplied(&self) -> bool {
+        !self.unapplied.lock().is_empty()
+    }
+
     /// Says that no lock of an earlier life is left; the writes that removed them have returned.
     pub fn no_orphans_left(&self) -> Result<()> {
         self.orphans.store(false, Ordering::Release);

@@ -123,7 +123,8 @@ impl Store {
     pub(super) fn erase_dropped(&self) -> Result<()> {
         let Some(embedded) = &self.inner.embedded else { return Ok(()) };
         let pipeline = embedded.pipeline();
-        if (pipeline.may_have_orphans() || embedded.endings() > 0) && !mutated!(DropLeavesOrphans) {
+        let may_be_asked = || pipeline.may_have_orphans() || pipeline.any_unapplied() || embedded.endings() > 0;
+        if may_be_asked() && !mutated!(DropLeavesOrphans) {
             return Ok(());
         }
         let catalog = self.catalog();
@@ -134,6 +135,10 @@ impl Store {
             let dropped_at = self.inner.catalog.dropped.lock().get(&id).copied().unwrap_or(Timestamp::ZERO);
             if pipeline.oldest_read() < dropped_at {
                 continue;
+            }
+            // Once more, now that the drop is known: what was committed before it is unapplied until its last lock is gone.
+            if may_be_asked() && !mutated!(DropLeavesOrphans) {
+                return Ok(());
             }
             crash_point!(KeyspaceDropped);
             self.inner.engine.erase(KeyspaceId(id)).map_err(|why| pipeline.poison(why.into()))?;

@@ -139,10 +139,14 @@ impl OwnWrites {
     pub(super) fn commit_streamed(
         &mut self,
         embedded: &Embedded,
+        check_view: impl FnOnce() -> Result<()>,
         durable: bool,
         held: Option<Held>,
     ) -> Result<Timestamp> {
         self.stream_out(embedded)?;
+        // That may take long, and what is older than an expired view is collected: later deletions, that is, of the
+        // rows that were locked last. From here on all rows are locked, and nothing of them is collected.
+        check_view()?;
         let lives = self.lives_written();
         let Some(stream) = &self.stream else { return Err(Error::invalid("nothing was streamed")) };
         match embedded.commit_stream(stream, &lives, durable, held) {

@@ -106,8 +106,11 @@ impl Scan {
             None => (BTreeMap::new(), range.clone(), None),
         };
         let page = self.store.read_page(&self.view, &range, backwards, self.page_rows)?;
-        let bytes: usize = page.rows.iter().map(|(row, value)| row.as_bytes().len() + value.len()).sum();
-        let row_bytes = (bytes / page.rows.len().max(1)).max(1);
+        let size = |row: &RowKey, value_bytes: usize| row.as_bytes().len() + value_bytes;
+        let read = page.rows.iter().map(|(row, value)| size(row, value.len()));
+        let read_back = streamed.iter().map(|(row, mutation)| size(row, mutation.value_bytes()));
+        let bytes: usize = read.chain(read_back).sum();
+        let row_bytes = (bytes / page.rows.len().max(streamed.len()).max(1)).max(1);
         self.page_rows = (self.page_rows * 4).min(PAGE_BYTES / row_bytes).clamp(1, PAGE_ROWS_MAX);
         let covered = page.rest.as_ref().map_or_else(|| range.clone(), |rest| without(&range, rest, backwards));
         let (mut own, mut streamed) = (take_range(&mut self.own, &covered), streamed);

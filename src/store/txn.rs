@@ -256,7 +256,10 @@ impl Txn {
             return Ok(Commit { ts: self.view.read_ts });
         }
         let committed = match &inner.embedded {
-            Some(embedded) if self.own.stream.is_some() => self.own.commit_streamed(embedded, durable, held),
+            Some(embedded) if self.own.stream.is_some() => {
+                let check_view = || self.store.check_view(&self.view);
+                self.own.commit_streamed(embedded, check_view, durable, held)
+            }
             _ => inner.coordinator.commit(CommitRequest {
                 txn: self.id,
                 read_ts: self.own.read_ts,

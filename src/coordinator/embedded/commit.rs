@@ -52,7 +52,7 @@ impl Embedded {
                     return Ok(commit_ts);
                 }
                 Settled::Applied(None) => return Err(unstamped()),
-                Settled::Refused(obstacle) => self.clear(obstacle, txn, read_ts)?,
+                Settled::Refused(obstacle) => self.clear_among(writes.keys(), obstacle, txn, read_ts)?,
             }
         }
     }
@@ -145,7 +145,9 @@ impl Embedded {
                     locks.extend(put);
                     return Ok(());
                 }
-                Settled::Refused(obstacle) => self.clear(obstacle, txn, read_ts)?,
+                Settled::Refused(obstacle) => {
+                    self.clear_among(rows.iter().map(|(row, _)| *row), obstacle, txn, read_ts)?;
+                }
             }
         }
     }
@@ -259,14 +261,38 @@ impl Embedded {
         }
     }
 
-    /// Clears what is in the way, or says why it stays there.
-    pub(super) fn clear(&self, obstacle: Refused, txn: TxnId, read_ts: Timestamp) -> Result<()> {
+    /// Clears what is in the way, or says why it stays there; if that is a lock with a verdict, those of the same transaction
+    /// on the next of `rows` go with it. A large transaction leaves many, and each would cost another attempt.
+    pub(super) fn clear_among<'a>(
+        &self,
+        rows: impl Iterator<Item = &'a RowKey>,
+        obstacle: Refused,
+        txn: TxnId,
+        read_ts: Timestamp,
+    ) -> Result<()> {
+        let in_the_way = match &obstacle {
+            Refused::Found(row, found) => found.lock.clone().map(|lock| (row.clone(), lock)),
+            _ => None,
+        };
+        let (verdict, Some((row, lock))) = (self.clear(obstacle, txn, read_ts)?, in_the_way) else { return Ok(()) };
+        let Some(verdict) = verdict else { return Ok(()) };
+        let view = self.pipeline.engine().view()?;
+        let mut same = Vec::new();
+        for next in rows.skip_while(|next| **next != row).skip(1).take(self.group_rows()) {
+            let found = view.lock(next)?.filter(|found| (found.txn, &found.primary) == (lock.txn, &lock.primary));
+            same.extend(found.map(|found| (next.clone(), found)));
+        }
+        self.carry_out_together(lock.txn, &lock.primary, &same, verdict)
+    }
+
+    /// Clears what is in the way, or says why it stays there. The answer is the verdict on a lock that was resolved.
+    fn clear(&self, obstacle: Refused, txn: TxnId, read_ts: Timestamp) -> Result<Option<CommitPoint>> {
         let (row, lock) = match &obstacle {
             Refused::Lock(row, Some(stamp)) => {
                 let found = self.pipeline.engine().row(row, txn.start_ts)?.lock;
                 match found {
                     Some(lock) if lock.txn == stamp.txn => (row, lock),
-                    _ => return Ok(()),
+                    _ => return Ok(None),
                 }
             }
             Refused::Found(row, found) => match &found.lock {
@@ -274,13 +300,14 @@ impl Embedded {
                 _ if found.write.as_ref().is_some_and(|write| write.last_commit() > read_ts) => {
                     return Err(self.explain(obstacle, txn, read_ts));
                 }
-                _ => return Ok(()),
+                _ => return Ok(None),
             },
             _ => return Err(self.explain(obstacle, txn, read_ts)),
         };
         match self.resolve_lock(row, &lock)? {
             Resolved::Alive => Err(self.explain(obstacle, txn, read_ts)),
-            Resolved::Verdict(_) | Resolved::Gone => Ok(()),
+            Resolved::Verdict(verdict) => Ok(Some(verdict)),
+            Resolved::Gone => Ok(None),
         }
     }
 

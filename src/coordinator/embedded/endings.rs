@@ -123,10 +123,16 @@ impl Embedded {
                 CommitPoint::RolledBack => self.let_go_of(txn, &left)?,
                 CommitPoint::Pending => return Ok(()),
             };
-            match done {
-                Some(done) => left.retain(|(row, _)| *row != done),
-                None => return Ok(()),
+            let Some(done) = done else { return Ok(()) };
+            // Whoever has done this one is at work on the others, too.
+            let view = self.pipeline.engine().view()?;
+            let mut still = Vec::with_capacity(left.len());
+            for locked in left {
+                if locked.0 != done && view.lock(&locked.0)?.is_some_and(|lock| lock.txn == txn) {
+                    still.push(locked);
+                }
             }
+            left = still;
         }
         Ok(())
     }

@@ -117,7 +117,9 @@ impl Embedded {
                         }
                     }
                 }
-                Settled::Refused(obstacle) => self.clear(obstacle, txn, read_ts)?,
+                Settled::Refused(obstacle) => {
+                    self.clear_among(rows.iter().map(|(row, _)| *row), obstacle, txn, read_ts)?;
+                }
             }
         }
         crash_point!(StreamBetween);
