@@ -1,17 +1,17 @@
 //! One transaction of many rows: how long it takes, how much memory, and how much is written for it.
 //!
 //! ```text
-//! cargo run --release --example large_transaction -- <folder> [rows]
+//! cargo run --release --example large_transaction -- [ROWS [FOLDER]]
 //! ```
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Instant;
 
 fn main() -> anyhow::Result<()> {
-    let mut args = std::env::args().skip(1);
-    let folder = args.next().unwrap_or_else(|| "large.store".into());
-    let rows: u64 = args.next().unwrap_or_else(|| "100000".into()).parse()?;
-    let store = percolite::Store::open(Path::new(&folder))?;
+    let rows: u64 = std::env::args().nth(1).unwrap_or_else(|| "100000".into()).parse()?;
+    let folder = std::env::args().nth(2).map(PathBuf::from);
+    let scratch = tempfile::tempdir()?;
+    let store = percolite::Store::open(folder.as_deref().unwrap_or(scratch.path()))?;
     let table = store.keyspace("table")?;
     let began = Instant::now();
     let mut txn = store.begin()?;
@@ -39,7 +39,8 @@ fn main() -> anyhow::Result<()> {
     println!("{:7.1} s  rolled forward: {}", began.elapsed().as_secs_f64(), usage()?);
     store.close()?;
     let written = field("/proc/self/io", "write_bytes:")?;
-    println!("{:7.1} bytes written for each byte of key and value", written as f64 / (rows * 108) as f64);
+    let tenths = written * 10 / (rows * 108).max(1);
+    println!("{:5}.{} bytes written for each byte of key and value", tenths / 10, tenths % 10);
     Ok(())
 }
 

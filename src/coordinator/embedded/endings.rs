@@ -78,19 +78,15 @@ impl Embedded {
         let own: Vec<_> = found.into_iter().filter(|(_, lock)| lock.txn == ending.txn).collect();
         self.carry_out_together(ending.txn, &ending.primary, &own, ending.verdict)?;
         self.counters.rows_ended.add(own.len() as u64);
-        match (last, more && !mutated!(StreamEndsEarly)) {
-            (Some(last), true) => {
-                ending.rest.start = last;
-                crash_point!(EndingForward if ending.verdict != CommitPoint::RolledBack);
-                crash_point!(EndingBack if ending.verdict == CommitPoint::RolledBack);
-                Ok(Some(ending))
-            }
-            _ => {
-                crash_point!(EndingDone);
-                self.finish(&ending)?;
-                Ok(None)
-            }
+        if let Some(last) = last.filter(|_| more && !mutated!(StreamEndsEarly)) {
+            ending.rest.start = last;
+            crash_point!(EndingForward if ending.verdict != CommitPoint::RolledBack);
+            crash_point!(EndingBack if ending.verdict == CommitPoint::RolledBack);
+            return Ok(Some(ending));
         }
+        crash_point!(EndingDone);
+        self.finish(&ending)?;
+        Ok(None)
     }
 
     /// Takes the record of the end away: there is nobody left to tell.
