@@ -225,8 +225,8 @@ impl Embedded {
 
     /// Lets go of locks that were taken in vain.
     fn release(&self, locks: &[(RowKey, Lock)], txn: TxnId) -> Result<()> {
-        let Some((primary, _)) = locks.first() else { return Ok(()) };
         crash_point!(RollBackBefore);
+        let Some((primary, _)) = locks.first() else { return Ok(()) };
         for some in locks.chunks(self.group_rows()) {
             self.carry_out_together(txn, primary, some, CommitPoint::RolledBack)?;
             crash_point!(RollBackBetween);
