@@ -95,6 +95,24 @@ fn one_that_is_dropped_leaves_nothing_and_is_in_nobodys_way() {
 }
 
 #[test]
+fn nobody_meets_one_that_was_dropped_while_it_is_taken_away() {
+    for home in homes() {
+        let store = home.open(Store::builder().stream_at_bytes(1));
+        let rows = store.keyspace("rows").unwrap();
+        for number in 0..5_000 {
+            let mut dropped = store.begin().unwrap();
+            dropped.put(&rows, "a", "never").unwrap();
+            drop(dropped);
+            // The moment at which the writer comes, between the drop and the last of its end.
+            (0..number % 50 * 10).for_each(|_| std::hint::spin_loop());
+            let mut txn = store.begin().unwrap();
+            txn.put(&rows, "a", "then").unwrap();
+            txn.commit().unwrap();
+        }
+    }
+}
+
+#[test]
 fn a_write_that_meets_a_conflict_ends_it() {
     for home in homes() {
         let store = home.open(streaming());

@@ -31,11 +31,13 @@ impl Embedded {
     pub(super) fn resolve_lock(&self, row: &RowKey, lock: &Lock) -> Result<Resolved> {
         let txn = lock.txn;
         crash_point!(ResolveLockSeen);
+        // Asked before the lock is: it is forgotten when the last lock is gone, and would then be taken for alive.
+        let abandoned = self.pipeline.is_abandoned(txn.start_ts);
         let verdict = match self.pipeline.unapplied(txn.start_ts) {
             Some(commit_ts) => CommitPoint::Committed(commit_ts),
             // It may have ended since its lock was read; then somebody has resolved it.
             None if !self.is_locked_by(row, txn)? => return Ok(Resolved::Gone),
-            None if self.pipeline.is_abandoned(txn.start_ts) => {
+            None if abandoned => {
                 self.let_go_of(txn, &[&(row.clone(), lock.clone())])?;
                 return Ok(Resolved::Verdict(CommitPoint::RolledBack));
             }
