@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use crate::error::{Conflict, ConflictReason, Error, ErrorKind, Result};
 use crate::pipeline::{Entrance, Held, Life};
-use crate::protocol::{CommitPoint, Refusal};
+use crate::protocol::{CommitPoint, Refusal, commit_point};
 use crate::row::{Lock, Mutation, RowKey, TxnId};
 use crate::timestamp::Timestamp;
 use crate::view::PinnedView;
@@ -73,6 +73,16 @@ pub trait Coordinator: Send + Sync {
 
     /// Notes what to wait for, within bounds, until another attempt at these rows is worth making after this conflict.
     fn line_up(&self, entrance: &mut Entrance, rows: &[RowKey], conflict: &Conflict, attempt: u32);
+}
+
+/// When the transaction that holds a lock of this view was committed. A view holds every commit at or below its timestamp,
+/// so the primary's row in the same view has the answer, whatever has happened since.
+fn committed_by_primary(view: &PinnedView, lock: &Lock) -> Result<Option<Timestamp>> {
+    let primary = view.view.row(&lock.primary, lock.txn.start_ts)?;
+    Ok(match commit_point(&primary, lock.txn) {
+        CommitPoint::Committed(commit_ts) => Some(commit_ts),
+        CommitPoint::Pending | CommitPoint::RolledBack => None,
+    })
 }
 
 /// What the caller hears of a refusal that stands.

@@ -7,13 +7,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{CommitRequest, Coordinator};
+use super::{CommitRequest, Coordinator, committed_by_primary};
 use crate::engine::{Engine, Page, RowRange};
 use crate::error::{Conflict, Error, Result};
 use crate::oracle::read_high_water;
 use crate::owner::OwnerIds;
 use crate::pipeline::Entrance;
-use crate::protocol::{CommitPoint, commit_point, trace};
+use crate::protocol::{CommitPoint, trace};
 use crate::row::{Lock, RowKey, TxnId};
 use crate::runtime::Runtime;
 use crate::timestamp::Timestamp;
@@ -67,11 +67,7 @@ impl Coordinator for ReadOnly {
     }
 
     fn committed_in(&self, view: &PinnedView, _row: &RowKey, lock: &Lock) -> Result<Option<Timestamp>> {
-        let primary = view.view.row(&lock.primary, lock.txn.start_ts)?;
-        Ok(match commit_point(&primary, lock.txn) {
-            CommitPoint::Committed(commit_ts) => Some(commit_ts),
-            CommitPoint::Pending | CommitPoint::RolledBack => None,
-        })
+        committed_by_primary(view, lock)
     }
 
     fn is_orphan(&self, _start_ts: Timestamp) -> bool {

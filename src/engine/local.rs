@@ -14,7 +14,7 @@ use super::storage::{Batch, Column, Reader, Storage};
 use super::{Capabilities, Engine, EngineError, Group, Outcome, Page, RowRange, View, Visit};
 use crate::codec::{CodecError, History, Record};
 use crate::keys::{after_prefix, data_key, history_key, keyspace_bounds, split_history_key};
-use crate::row::{Edit, KeyspaceId, Lock, Row, RowChange, RowKey, Status, WriteRecord};
+use crate::row::{Edit, Guard, KeyspaceId, Lock, Row, RowChange, RowKey, Status, WriteRecord};
 use crate::timestamp::Timestamp;
 
 /// The name of the safe point in the bookkeeping.
@@ -48,8 +48,9 @@ impl<S: Storage> LocalEngine<S> {
 
     fn refusal(&self, group: &Group) -> Result<Option<Outcome>, EngineError> {
         for (index, change) in group.changes.iter().enumerate().filter(|(_, change)| !change.guards.is_empty()) {
-            let row = read_row(&self.storage, &change.row, change.start_ts)?;
+            let row = read_guarded(&self.storage, change)?;
             if !change.guards.iter().all(|guard| guard.holds(&row)) {
+                let row = read_row(&self.storage, &change.row, change.start_ts)?;
                 return Ok(Some(Outcome::Refused { index, row: Box::new(row) }));
             }
         }
@@ -307,6 +308,23 @@ fn read_row(reader: &impl Reader, row: &RowKey, start_ts: Timestamp) -> Result<R
         status: read_status(reader, row, start_ts)?,
         safe_point: read_safe_point(reader)?,
     })
+}
+
+/// As much of a row as the change's guards ask about.
+fn read_guarded(reader: &impl Reader, change: &RowChange) -> Result<Row, EngineError> {
+    let (mut found, row) = (Row::default(), &change.row);
+    for guard in &change.guards {
+        match guard {
+            Guard::LockAbsent | Guard::LockIs(_) => found.lock = read_record(reader, Column::Lock, row.as_bytes())?,
+            Guard::NoCommitAfter(_) => found.write = read_record(reader, Column::Write, row.as_bytes())?,
+            Guard::NoRecordOf(start_ts) => {
+                found.write = read_record(reader, Column::Write, row.as_bytes())?;
+                found.status = read_status(reader, row, *start_ts)?;
+            }
+            Guard::SafePointBelow(_) => found.safe_point = read_safe_point(reader)?,
+        }
+    }
+    Ok(found)
 }
 
 fn read_status(reader: &impl Reader, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError> {

@@ -148,8 +148,10 @@ impl Txn {
     /// Those of [`Txn::get`] and [`Txn::put`].
     pub fn get_for_update(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         let row = self.check_row(keyspace, key.as_ref())?;
-        let value = self.read(&row)?;
-        if self.own.get(&self.store, &row)?.is_none() {
+        let own = self.own_write(&row)?;
+        let holds = own.is_none();
+        let value = self.read_over(own, &row)?;
+        if holds {
             self.write(keyspace, row, Mutation::Hold)?;
         }
         Ok(value)
@@ -319,8 +321,17 @@ impl Txn {
     }
 
     fn read(&self, row: &RowKey) -> Result<Option<Vec<u8>>> {
+        self.read_over(self.own_write(row)?, row)
+    }
+
+    fn own_write(&self, row: &RowKey) -> Result<Option<Mutation>> {
         self.own.check()?;
-        match self.own.get(&self.store, row)? {
+        self.own.get(&self.store, row)
+    }
+
+    /// The row as the transaction sees it, given what it has written to it.
+    fn read_over(&self, own: Option<Mutation>, row: &RowKey) -> Result<Option<Vec<u8>>> {
+        match own {
             Some(Mutation::Put(value)) => Ok(Some(value)),
             Some(Mutation::Delete) => Ok(None),
             Some(Mutation::Hold) | None => self.met_conflict.note(self.store.read(&self.view, row)),

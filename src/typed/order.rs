@@ -218,6 +218,7 @@ mod tests {
         fn floats_keep_their_total_order(a in any_f64(), b in any_f64(), c: u32, d: u32) {
             check(&a, &b, f64::total_cmp)?;
             check(&f32::from_bits(c), &f32::from_bits(d), f32::total_cmp)?;
+            // The nearest of the smaller sort is meant.
             #[allow(clippy::cast_possible_truncation)]
             check(&(a as f32), &(b as f32), f32::total_cmp)?;
         }

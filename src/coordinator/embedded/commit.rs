@@ -4,14 +4,16 @@
 //! (an orphan's lock, or the lock of a transaction that is committed and not yet applied everywhere), after which the
 //! same changes are handed in again, or a conflict.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::super::{CommitRequest, refused};
 use super::Embedded;
 use super::resolve::Resolved;
+use super::stream::own_lock;
 use crate::error::{Conflict, ConflictReason, Error, ErrorKind, Result};
 use crate::pipeline::{Held, Life, Purpose, Refused, Settled, Submission};
-use crate::protocol::{Commit, CommitPoint, OnePhase, Prewrite, Refusal, Step, commit, forget, one_phase, prewrite};
+use crate::protocol::{Commit, CommitPoint, OnePhase, Prewrite, Refusal, Step, commit, one_phase, prewrite};
 use crate::row::{Edit, Lock, Mutation, Row, RowChange, RowKey, SHORT_VALUE_MAX_BYTES, TxnId};
 use crate::timestamp::Timestamp;
 
@@ -70,8 +72,12 @@ impl Embedded {
         let rows: Vec<(&RowKey, &Mutation)> = writes.get_key_value(primary).into_iter().chain(secondaries).collect();
         let mut locks: Vec<(RowKey, Lock)> = Vec::with_capacity(rows.len());
         crash_point!(PrewriteBefore);
-        let prewritten =
-            rows.chunks(self.group_rows()).try_for_each(|some| self.prewrite_rows(&this, some, &mut locks));
+        let prewritten = rows.chunks(self.group_rows()).try_for_each(|some| {
+            locks.extend(self.prewrite_group(&this, some, Purpose::Other)?);
+            crash_point!(PrewritePrimary if locks.len() <= some.len());
+            crash_point!(PrewriteBetween if locks.len() > some.len());
+            Ok(())
+        });
         if mutated!(SecondariesFirst)
             && prewritten.is_ok()
             && let Some((_, secondaries @ [_, ..])) = locks.split_first()
@@ -110,40 +116,53 @@ impl Embedded {
         (self.pipeline.engine().capabilities().group_rows_max - 1).clamp(1, GROUP_ROWS)
     }
 
-    fn prewrite_rows(
+    /// Locks rows together. The answer is what was locked, except for a streaming transaction, which forgets it. Only such
+    /// a one may have locked rows of the group before.
+    pub(super) fn prewrite_group(
         &self,
         this: &TwoPhase<'_>,
         rows: &[(&RowKey, &Mutation)],
-        locks: &mut Vec<(RowKey, Lock)>,
-    ) -> Result<()> {
+        purpose: Purpose,
+    ) -> Result<Vec<(RowKey, Lock)>> {
         let TwoPhase { txn, read_ts, .. } = *this;
+        let mut own: HashMap<&RowKey, Lock> = HashMap::new();
         loop {
             let mut changes = Vec::with_capacity(rows.len());
             for (row, mutation) in rows {
+                let own = own.get(row);
                 let request = Prewrite {
                     row: (*row).clone(),
                     txn,
                     read_ts,
                     primary: this.primary.clone(),
                     mutation: (*mutation).clone(),
-                    sequence: 1,
+                    sequence: own.map_or(1, |own| own.sequence.saturating_add(1)),
                     ttl_ms: 0,
                     min_commit_ts: txn.start_ts.next(),
                 };
-                match prewrite(&Row::default(), &request).map_err(|why| refused(row, why, read_ts))? {
+                // Apart from an own lock nothing of the row is known: the guards say what it must look like.
+                let as_read = Row { lock: own.cloned(), ..Row::default() };
+                match prewrite(&as_read, &request).map_err(|why| refused(row, why, read_ts))? {
                     Step::Apply(change, _) => changes.push(*change),
                     Step::Done(_) => {}
                 }
             }
-            let put: Vec<(RowKey, Lock)> = changes.iter().filter_map(lock_put).collect();
+            let remembers = purpose != Purpose::Stream;
+            let locked = if remembers { changes.iter().filter_map(lock_put).collect() } else { Vec::new() };
             let lives = this.lives.to_vec();
-            let submission = Submission { changes, purpose: Purpose::Other, durable: false, lives, held: None };
+            let submission = Submission { changes, purpose, durable: false, lives, held: None };
             match self.pipeline.submit(submission)? {
-                Settled::Applied(_) => {
-                    crash_point!(PrewritePrimary if locks.is_empty());
-                    crash_point!(PrewriteBetween if !locks.is_empty());
-                    locks.extend(put);
-                    return Ok(());
+                Settled::Applied(_) => return Ok(locked),
+                Settled::Refused(Refused::Found(_, found))
+                    if found.lock.as_ref().is_some_and(|lock| lock.txn == txn) =>
+                {
+                    // Where one row was written before, others may have been.
+                    let view = self.pipeline.engine().view()?;
+                    for (row, _) in rows {
+                        if let Some(lock) = own_lock(&*view, txn, row)? {
+                            own.insert(row, lock);
+                        }
+                    }
                 }
                 Settled::Refused(obstacle) => {
                     self.clear_among(rows.iter().map(|(row, _)| *row), obstacle, txn, read_ts)?;
@@ -157,7 +176,7 @@ impl Embedded {
         let has_secondaries = !secondaries.is_empty();
         crash_point!(PrewriteAll);
         // The pipeline stamps the change; what it stamps lies above every timestamp handed out before.
-        let change = self.commit_change(this, row, lock, lock.min_commit_ts, has_secondaries)?;
+        let change = self.commit_change(this.txn, row, lock, lock.min_commit_ts, has_secondaries)?;
         let purpose = if has_secondaries { Purpose::CommitPoint } else { Purpose::Commit };
         let lives = this.lives.to_vec();
         let submission = Submission { changes: vec![change], purpose, durable: false, lives, held };
@@ -173,52 +192,24 @@ impl Embedded {
         let groups = locks.chunks(self.group_rows());
         let last = groups.len();
         for (index, some) in groups.enumerate() {
-            let mut locks: Vec<&(RowKey, Lock)> = some.iter().collect();
             let finishes = index + 1 == last;
-            // Whoever was in a hurry may have done some of them.
-            while let Some(done) = self.roll_forward(this, &locks, commit_ts, finishes)? {
-                locks.retain(|(row, _)| *row != done);
-            }
+            self.carry_out_together(this.txn, this.primary, some, CommitPoint::Committed(commit_ts), finishes)?;
             crash_point!(CommitBetween if !finishes);
         }
         Ok(())
     }
 
-    /// Rolls rows forward together, or names one that does not need it any more.
-    pub(super) fn roll_forward(
-        &self,
-        this: &TwoPhase<'_>,
-        locks: &[&(RowKey, Lock)],
-        commit_ts: Timestamp,
-        finishes: bool,
-    ) -> Result<Option<RowKey>> {
-        let mut changes = Vec::with_capacity(locks.len() + 1);
-        for (row, lock) in locks {
-            changes.push(self.commit_change(this, row, lock, commit_ts, false)?);
-        }
-        if finishes {
-            changes.push(forget(this.primary.clone(), this.txn.start_ts));
-        }
-        let purpose = Purpose::RollForward { commit_ts, finishes };
-        match self.pipeline.submit(Submission { changes, purpose, durable: false, lives: Vec::new(), held: None })? {
-            Settled::Applied(_) => Ok(None),
-            Settled::Refused(Refused::Lock(row, _) | Refused::Found(row, _)) => Ok(Some(row)),
-            Settled::Refused(obstacle) => Err(self.explain(obstacle, this.txn, commit_ts)),
-        }
-    }
-
     pub(super) fn commit_change(
         &self,
-        this: &TwoPhase<'_>,
+        txn: TxnId,
         row: &RowKey,
         lock: &Lock,
         commit_ts: Timestamp,
         keep_status: bool,
     ) -> Result<RowChange> {
-        let (row, txn) = (row.clone(), this.txn);
         let request =
             Commit { row: row.clone(), txn, commit_ts, keep_status, keep_replaced: false, record_holds: false };
-        self.change(&row, txn, commit_ts, |as_read| {
+        self.change(row, txn, commit_ts, |as_read| {
             commit(&Row { lock: Some(lock.clone()), ..as_read.clone() }, &request)
         })
     }
@@ -228,7 +219,7 @@ impl Embedded {
         crash_point!(RollBackBefore);
         let Some((primary, _)) = locks.first() else { return Ok(()) };
         for some in locks.chunks(self.group_rows()) {
-            self.carry_out_together(txn, primary, some, CommitPoint::RolledBack)?;
+            self.carry_out_together(txn, primary, some, CommitPoint::RolledBack, false)?;
             crash_point!(RollBackBetween);
         }
         crash_point!(RollBackWritten);
@@ -282,7 +273,7 @@ impl Embedded {
             let found = view.lock(next)?.filter(|found| (found.txn, &found.primary) == (lock.txn, &lock.primary));
             same.extend(found.map(|found| (next.clone(), found)));
         }
-        self.carry_out_together(lock.txn, &lock.primary, &same, verdict)
+        self.carry_out_together(lock.txn, &lock.primary, &same, verdict, false)
     }
 
     /// Clears what is in the way, or says why it stays there. The answer is the verdict on a lock that was resolved.

@@ -7,7 +7,6 @@
 use std::ops::Bound;
 
 use super::Embedded;
-use super::commit::TwoPhase;
 use crate::engine::{Page, RowRange};
 use crate::error::Result;
 use crate::pipeline::{Purpose, Refused, Settled, Submission};
@@ -76,7 +75,7 @@ impl Embedded {
         let last = found.last().map(|(row, _)| Bound::Excluded(row.as_bytes().to_vec()));
         let more = found.len() >= limit;
         let own: Vec<_> = found.into_iter().filter(|(_, lock)| lock.txn == ending.txn).collect();
-        self.carry_out_together(ending.txn, &ending.primary, &own, ending.verdict)?;
+        self.carry_out_together(ending.txn, &ending.primary, &own, ending.verdict, false)?;
         self.counters.rows_ended.add(own.len() as u64);
         if let Some(last) = last.filter(|_| more && !mutated!(StreamEndsEarly)) {
             ending.rest.start = last;
@@ -91,33 +90,29 @@ impl Embedded {
 
     /// Takes the record of the end away: there is nobody left to tell.
     fn finish(&self, ending: &Ending) -> Result<()> {
-        let start_ts = ending.txn.start_ts;
-        let purpose = match ending.verdict {
-            CommitPoint::Committed(commit_ts) => Purpose::RollForward { commit_ts, finishes: true },
-            CommitPoint::Pending | CommitPoint::RolledBack => Purpose::Other,
-        };
-        let changes = vec![forget(ending.primary.clone(), start_ts)];
-        self.pipeline.submit(Submission { changes, purpose, durable: false, lives: Vec::new(), held: None })?;
-        self.pipeline.stream_ended(start_ts)
+        self.carry_out_together(ending.txn, &ending.primary, &[], ending.verdict, true)?;
+        self.pipeline.stream_ended(ending.txn.start_ts)
     }
 
-    /// Carries a verdict that stands out on many rows at once. Those that somebody else has done are left alone.
+    /// Carries a verdict that stands out on many rows at once. Those that somebody else has done are left alone. With the
+    /// last rows of a committed transaction its record goes, too: that `finishes` it.
     pub(super) fn carry_out_together(
         &self,
         txn: TxnId,
         primary: &RowKey,
         locks: &[(RowKey, Lock)],
         verdict: CommitPoint,
+        finishes: bool,
     ) -> Result<()> {
         let mut left: Vec<&(RowKey, Lock)> = locks.iter().collect();
-        while !left.is_empty() {
+        loop {
             let done = match verdict {
-                CommitPoint::Committed(commit_ts) => {
-                    let this = TwoPhase { txn, read_ts: txn.start_ts, primary, lives: &[] };
-                    self.roll_forward(&this, &left, commit_ts, false)?
+                CommitPoint::Committed(commit_ts) if finishes || !left.is_empty() => {
+                    let record = finishes.then(|| forget(primary.clone(), txn.start_ts));
+                    self.roll_forward(txn, &left, commit_ts, record)?
                 }
-                CommitPoint::RolledBack => self.let_go_of(txn, &left)?,
-                CommitPoint::Pending => return Ok(()),
+                CommitPoint::RolledBack if !left.is_empty() => self.let_go_of(txn, &left)?,
+                _ => None,
             };
             let Some(done) = done else { return Ok(()) };
             // Whoever has done this one is at work on the others, too.
@@ -130,7 +125,24 @@ impl Embedded {
             }
             left = still;
         }
-        Ok(())
+    }
+
+    /// Turns locks of a committed transaction into versions together, or names one that is gone. With the last of them
+    /// goes the `record` of the commit.
+    fn roll_forward(
+        &self,
+        txn: TxnId,
+        locks: &[&(RowKey, Lock)],
+        commit_ts: Timestamp,
+        record: Option<RowChange>,
+    ) -> Result<Option<RowKey>> {
+        let purpose = Purpose::RollForward { commit_ts, finishes: record.is_some() };
+        let mut changes = Vec::with_capacity(locks.len() + 1);
+        for (row, lock) in locks {
+            changes.push(self.commit_change(txn, row, lock, commit_ts, false)?);
+        }
+        changes.extend(record);
+        self.end_together(txn, changes, purpose)
     }
 
     /// Takes locks of a transaction that is rolled back away together, or names one that is gone.
@@ -139,8 +151,10 @@ impl Embedded {
             let as_locked = Row { lock: Some(lock.clone()), ..Row::default() };
             let_go(&as_locked, &RollBack { row: row.clone(), txn })
         };
-        let changes: Vec<_> = locks.iter().filter_map(change).collect();
-        let purpose = Purpose::Other;
+        self.end_together(txn, locks.iter().filter_map(change).collect(), Purpose::Other)
+    }
+
+    fn end_together(&self, txn: TxnId, changes: Vec<RowChange>, purpose: Purpose) -> Result<Option<RowKey>> {
         match self.pipeline.submit(Submission { changes, purpose, durable: false, lives: Vec::new(), held: None })? {
             Settled::Applied(_) => Ok(None),
             Settled::Refused(Refused::Lock(row, _) | Refused::Found(row, _)) => Ok(Some(row)),

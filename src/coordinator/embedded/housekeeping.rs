@@ -142,7 +142,7 @@ impl Embedded {
             self.counters.swept.add(1);
             orphans = match resolved {
                 Resolved::Verdict(verdict) => {
-                    self.carry_out_together(lock.txn, &lock.primary, &same, verdict)?;
+                    self.carry_out_together(lock.txn, &lock.primary, &same, verdict, false)?;
                     self.counters.swept.add(same.len() as u64);
                     others
                 }

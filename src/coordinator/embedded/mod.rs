@@ -17,13 +17,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 
 use self::endings::Ending;
-use super::{CommitProtocol, CommitRequest, Coordinator};
+use super::{CommitProtocol, CommitRequest, Coordinator, committed_by_primary};
 use crate::counters::Counters;
 use crate::engine::Engine;
 use crate::error::{Conflict, ConflictReason, Result};
 use crate::owner::OwnerIds;
 use crate::pipeline::{Entrance, Pipeline, Turns};
-use crate::protocol::{CommitPoint, commit_point, trace};
+use crate::protocol::{CommitPoint, trace};
 use crate::row::{Lock, Mutation, RowKey, TxnId};
 use crate::runtime::{Parker, Runtime};
 use crate::timestamp::Timestamp;
@@ -138,23 +138,19 @@ impl Coordinator for Embedded {
         self.pipeline.wait_durable(read_ts)
     }
 
-    /// A view holds every commit at or below its timestamp, so the primary's row in the same view has the answer, whatever
-    /// has happened since. An orphan met this way is resolved in passing.
+    /// An orphan met this way is resolved in passing.
     fn committed_in(&self, view: &PinnedView, row: &RowKey, lock: &Lock) -> Result<Option<Timestamp>> {
         if let Some(commit_ts) = self.pipeline.unapplied(lock.txn.start_ts) {
             return Ok(Some(commit_ts).filter(|commit_ts| *commit_ts <= view.read_ts));
         }
-        let primary = view.view.row(&lock.primary, lock.txn.start_ts)?;
+        let committed = committed_by_primary(view, lock)?;
         if self.pipeline.is_orphan(lock.txn.start_ts)
             && let Err(why) = self.resolve_lock(row, lock)
             && self.pipeline.failure().is_none()
         {
             return Err(why);
         }
-        Ok(match commit_point(&primary, lock.txn) {
-            CommitPoint::Committed(commit_ts) => Some(commit_ts),
-            CommitPoint::Pending | CommitPoint::RolledBack => None,
-        })
+        Ok(committed)
     }
 
     fn is_orphan(&self, start_ts: Timestamp) -> bool {

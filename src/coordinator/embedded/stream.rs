@@ -9,18 +9,16 @@
 //! Nobody keeps a list of the locks. Their transaction is known by the lowest and highest row, and the pipeline by a filter
 //! that says which rows need a look at the lock column.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::super::{Writes, refused};
+use super::super::Writes;
 use super::Embedded;
 use super::commit::{TwoPhase, primary_of, unstamped};
 use super::endings::Ending;
 use crate::engine::View;
 use crate::error::{Error, ErrorKind, Result};
-use crate::pipeline::{Held, Life, Purpose, Refused, Settled, Submission};
-use crate::protocol::{Prewrite, Step, prewrite};
-use crate::row::{Intent, Lock, Mutation, Row, RowKey, SHORT_VALUE_MAX_BYTES, TxnId, Value};
+use crate::pipeline::{Held, Life, Purpose, Settled, Submission};
+use crate::row::{Intent, Lock, Mutation, RowKey, SHORT_VALUE_MAX_BYTES, TxnId, Value};
 use crate::timestamp::Timestamp;
 
 /// The most bytes of keys and values that are locked at once, unless a single row has more.
@@ -75,53 +73,11 @@ impl Embedded {
                 (group, bytes) = (Vec::new(), 0);
             }
         }
-        self.stream_group(&this, &group)
+        if group.is_empty() { Ok(()) } else { self.stream_group(&this, &group) }
     }
 
     fn stream_group(&self, this: &TwoPhase<'_>, rows: &[(&RowKey, &Mutation)]) -> Result<()> {
-        let TwoPhase { txn, read_ts, .. } = *this;
-        let mut own: HashMap<&RowKey, Lock> = HashMap::new();
-        while !rows.is_empty() {
-            let mut changes = Vec::with_capacity(rows.len());
-            for (row, mutation) in rows {
-                let own = own.get(row);
-                let request = Prewrite {
-                    row: (*row).clone(),
-                    txn,
-                    read_ts,
-                    primary: this.primary.clone(),
-                    mutation: (*mutation).clone(),
-                    sequence: own.map_or(1, |own| own.sequence.saturating_add(1)),
-                    ttl_ms: 0,
-                    min_commit_ts: txn.start_ts.next(),
-                };
-                // Apart from an own lock nothing of the row is known: the guards say what it must look like.
-                let as_read = Row { lock: own.cloned(), ..Row::default() };
-                match prewrite(&as_read, &request).map_err(|why| refused(row, why, read_ts))? {
-                    Step::Apply(change, _) => changes.push(*change),
-                    Step::Done(_) => {}
-                }
-            }
-            let lives = this.lives.to_vec();
-            let submission = Submission { changes, purpose: Purpose::Stream, durable: false, lives, held: None };
-            match self.pipeline.submit(submission)? {
-                Settled::Applied(_) => break,
-                // Where one row was written before, others may have been.
-                Settled::Refused(Refused::Found(_, found))
-                    if found.lock.as_ref().is_some_and(|lock| lock.txn == txn) =>
-                {
-                    let view = self.pipeline.engine().view()?;
-                    for (row, _) in rows {
-                        if let Some(lock) = own_lock(&*view, txn, row)? {
-                            own.insert(row, lock);
-                        }
-                    }
-                }
-                Settled::Refused(obstacle) => {
-                    self.clear_among(rows.iter().map(|(row, _)| *row), obstacle, txn, read_ts)?;
-                }
-            }
-        }
+        self.prewrite_group(this, rows, Purpose::Stream)?;
         crash_point!(StreamBetween);
         self.counters.rows_streamed.add(rows.len() as u64);
         Ok(())
@@ -140,7 +96,7 @@ impl Embedded {
         let primary = self.pipeline.engine().row(this.primary, this.txn.start_ts)?;
         let Some(lock) = primary.lock.filter(|lock| lock.txn == this.txn) else { return Err(unstamped()) };
         crash_point!(StreamAll);
-        let change = self.commit_change(&this, this.primary, &lock, lock.min_commit_ts, true)?;
+        let change = self.commit_change(this.txn, this.primary, &lock, lock.min_commit_ts, true)?;
         let (purpose, lives) = (Purpose::CommitPoint, lives.to_vec());
         let submission = Submission { changes: vec![change], purpose, durable: false, lives, held };
         let commit_ts = match self.pipeline.submit(submission)? {
@@ -166,7 +122,7 @@ impl Embedded {
 }
 
 /// The transaction's lock on the row.
-fn own_lock(view: &dyn View, txn: TxnId, row: &RowKey) -> Result<Option<Lock>> {
+pub(super) fn own_lock(view: &dyn View, txn: TxnId, row: &RowKey) -> Result<Option<Lock>> {
     Ok(view.lock(row)?.filter(|lock| lock.txn == txn))
 }
 
