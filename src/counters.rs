@@ -33,4 +33,5 @@ pub struct Counters {
     pub rolled_back: Counter,
     pub swept: Counter,
     pub collected: Counter,
+    pub versions_collected: Counter,
 }

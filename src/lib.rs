@@ -92,8 +92,8 @@ mod view;
 
 #[cfg(feature = "tokio")]
 pub use asynchronous::{AsyncScan, AsyncSnapshot, AsyncStore};
-pub use coordinator::CommitProtocol;
 pub use coordinator::shared::{Commons, LockWaiter, Pause};
+pub use coordinator::{CommitProtocol, KeepHistory};
 pub use error::{Conflict, ConflictReason, Error, ErrorKind, Result};
 pub use owner::OwnerId;
 pub use protocol::CommitPoint;
@@ -101,7 +101,7 @@ pub use row::{KeyspaceId, RowKey};
 pub use store::{
     Builder, Commit, Dumped, Durability, Existing, KEY_MAX_BYTES, KEYSPACE_NAME_MAX_BYTES, KeyRange, Keyspace,
     LockInfo, Locks, Options, Problem, RetryLimits, Savepoint, Scan, Snapshot, Stats, Store, Txn, TxnOptions,
-    TxnStatus, VALUE_MAX_BYTES, Verified,
+    TxnStatus, VALUE_MAX_BYTES, Verified, Version, Versions,
 };
-pub use timestamp::Timestamp;
+pub use timestamp::{NoTimestamp, Timestamp};
 pub use typed::{KeyPrefix, Reader, TypedKeyspace, TypedScan};

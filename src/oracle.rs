@@ -3,7 +3,8 @@
 //! A durable high-water mark, the lease, lies ahead of every timestamp handed out. After a restart the oracle begins
 //! above it, so nothing is handed out twice, whatever the clock says. The lease is extended in the background, well
 //! before it ends. When the clock runs ahead of the lease, which happens after a pause, timestamps simply fall behind
-//! the clock until the next extension is durable: order is what they are for, not the time of day.
+//! the clock until the next extension is durable: order is what they are for, not the time of day. Where history is kept
+//! it is both, and such an oracle is *punctual*: it rather waits for the extension.
 //!
 //! A clock that goes back is ignored. One that jumps forward by more than [`JUMP_MAX_MS`] is followed only that far at each
 //! extension, so that a single wrong reading does not push the store years ahead.
@@ -12,7 +13,7 @@
 //! of the last. Lives that are killed in quick succession add up, a lease each, until the clock has caught up.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::engine::{Engine, EngineError};
 use crate::runtime::Runtime;
@@ -75,12 +76,19 @@ impl Oracle for MemoryOracle {
 pub struct LeasedOracle {
     last: AtomicU64,
     lease_end: AtomicU64,
+    punctual: AtomicBool,
 }
 
 impl LeasedOracle {
     /// An oracle that goes on above `high_water`; it hands out nothing before [`LeasedOracle::extend`] is called.
     pub fn new(high_water: Timestamp) -> Self {
-        Self { last: AtomicU64::new(high_water.to_u64()), lease_end: AtomicU64::new(high_water.to_u64()) }
+        let high_water = || AtomicU64::new(high_water.to_u64());
+        Self { last: high_water(), lease_end: high_water(), punctual: AtomicBool::new(false) }
+    }
+
+    /// Never falls behind the clock from here on, except after a jump of more than [`JUMP_MAX_MS`].
+    pub fn be_punctual(&self) {
+        self.punctual.store(true, Ordering::Release);
     }
 
     /// The first high-water mark to make durable: the clock may have moved any distance while the store was closed.
@@ -129,12 +137,18 @@ impl LeasedOracle {
         Timestamp::from_u64(self.last.load(Ordering::Acquire))
     }
 
-    /// A timestamp greater than every other handed out before this call; `None` when the lease is used up.
+    /// A timestamp greater than every other handed out before this call; `None` when the lease is used up, or too old for one
+    /// that is punctual.
     pub fn next(&self, unix_millis: u64) -> Option<Timestamp> {
         let lease_end = self.lease_end.load(Ordering::Acquire);
         let clock = Timestamp::from_millis(unix_millis).to_u64();
+        let punctual = self.punctual.load(Ordering::Acquire);
         let issue = |last: u64| {
             let next = last.checked_add(1)?;
+            let in_reach = last.saturating_add(Timestamp::from_millis(JUMP_MAX_MS).to_u64());
+            if punctual && (lease_end..in_reach).contains(&clock) {
+                return None;
+            }
             let lease_began = lease_end.saturating_sub(Timestamp::from_millis(LEASE_MS).to_u64());
             let wanted = next.max(if clock <= lease_end { clock } else { lease_began });
             (wanted <= lease_end).then_some(wanted)
@@ -146,6 +160,24 @@ impl LeasedOracle {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn a_punctual_one_waits_for_its_lease_and_another_falls_behind_the_clock() {
+        for punctual in [false, true] {
+            let oracle = LeasedOracle::new(Timestamp::from_millis(1_000_000));
+            if punctual {
+                oracle.be_punctual();
+            }
+            oracle.extend(oracle.first_lease(1_000_000));
+            assert_eq!(oracle.next(1_000_007).map(Timestamp::millis), Some(1_000_007));
+            let noon = 1_000_000 + JUMP_MAX_MS / 2;
+            assert_eq!(oracle.next(noon).is_none(), punctual);
+            oracle.extend(oracle.next_lease(noon));
+            assert_eq!(oracle.next(noon).map(Timestamp::millis), Some(noon));
+            // A clock that is years ahead is not waited for.
+            assert!(oracle.next(noon + 2 * JUMP_MAX_MS).is_some());
+        }
+    }
+
     use std::collections::HashSet;
 
     use super::*;

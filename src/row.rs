@@ -296,8 +296,10 @@ pub struct RowChange {
     pub status: Edit<Status>,
     /// The replaced version, where history is kept.
     pub version: Option<WriteRecord>,
-    /// The deletion made at this timestamp needs no more attention from the collector.
-    pub collected: Option<Timestamp>,
+    /// Replaced versions that go, by their `commit_ts`.
+    pub dropped: Vec<Timestamp>,
+    /// What was superseded here at these timestamps needs no more attention from the collector.
+    pub collected: Vec<Timestamp>,
 }
 
 impl RowChange {
@@ -312,7 +314,8 @@ impl RowChange {
             data: Vec::new(),
             status: Edit::Keep,
             version: None,
-            collected: None,
+            dropped: Vec::new(),
+            collected: Vec::new(),
         }
     }
 

@@ -1,6 +1,8 @@
 //! Timestamps: 64 bits, physical milliseconds since 1970 in the upper 46 and a counter in the lower 18.
 
 use std::fmt;
+use std::str::FromStr;
+use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
@@ -47,11 +49,45 @@ impl Timestamp {
     pub fn next(self) -> Self {
         Self(self.0.saturating_add(1))
     }
+
+    /// The one before; [`Timestamp::ZERO`] has none and answers itself.
+    #[must_use]
+    pub fn previous(self) -> Self {
+        Self(self.0.saturating_sub(1))
+    }
+}
+
+/// The first timestamp of the time's millisecond, so that what was committed earlier lies below; zero for times before 1970.
+impl From<SystemTime> for Timestamp {
+    fn from(time: SystemTime) -> Self {
+        let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Self::from_millis(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+    }
 }
 
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.millis(), self.0 & ((1 << COUNTER_BITS) - 1))
+    }
+}
+
+/// The text is not as [`Timestamp`]s are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a timestamp is milliseconds since 1970, a point and a counter, like 1700000000000.0")]
+pub struct NoTimestamp;
+
+/// The inverse of showing.
+impl FromStr for Timestamp {
+    type Err = NoTimestamp;
+
+    fn from_str(text: &str) -> Result<Self, NoTimestamp> {
+        let (millis, counter) = text.split_once('.').ok_or(NoTimestamp)?;
+        // A sign is no part of it, though numbers may have one.
+        let number = |text: &str, bits: u32| {
+            let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+            text.parse::<u64>().ok().filter(|number| digits && number >> bits == 0).ok_or(NoTimestamp)
+        };
+        Ok(Self(number(millis, 64 - COUNTER_BITS)? << COUNTER_BITS | number(counter, COUNTER_BITS)?))
     }
 }
 
@@ -64,6 +100,32 @@ impl fmt::Debug for Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_shown_is_read_and_nothing_else() {
+        for number in [0, 1, (1 << COUNTER_BITS) - 1, 1 << COUNTER_BITS, 123_456_789_012_345_678, u64::MAX] {
+            let ts = Timestamp::from_u64(number);
+            assert_eq!(ts.to_string().parse(), Ok(ts));
+        }
+        let more = [(1_u64 << 46).to_string() + ".0", format!("0.{}", 1 << COUNTER_BITS)];
+        for text in [
+            "",
+            ".",
+            "1",
+            "1.",
+            ".1",
+            "1.1.1",
+            "-1.0",
+            "+1.0",
+            "1.+1",
+            "1. 1",
+            "a.b",
+            more[0].as_str(),
+            more[1].as_str(),
+        ] {
+            assert_eq!(text.parse::<Timestamp>(), Err(NoTimestamp), "{text:?}");
+        }
+    }
 
     #[test]
     fn millis_round_trip_and_saturate() {

@@ -6,11 +6,13 @@
 //! looks at what a store was left as, and changes nothing.
 
 pub mod embedded;
+pub mod history;
 pub mod read_only;
 pub mod shared;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::error::{Conflict, ConflictReason, Error, ErrorKind, Result};
 use crate::pipeline::{Entrance, Held, Life};
@@ -32,6 +34,18 @@ pub enum CommitProtocol {
     TwoPhase,
 }
 
+/// Whether replaced versions are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KeepHistory {
+    /// As when the store was open last; a new one keeps none.
+    #[default]
+    AsBefore,
+    /// For so long.
+    For(Duration),
+    /// Not at all; what was kept goes.
+    Never,
+}
+
 /// A transaction that wants to commit.
 pub struct CommitRequest<'a> {
     pub txn: TxnId,
@@ -51,6 +65,12 @@ pub trait Coordinator: Send + Sync {
 
     /// A view of which nothing can be lost any more.
     fn snapshot(&self) -> Result<Arc<PinnedView>>;
+
+    /// A view of what was committed at or below `at`, as a [`Coordinator::snapshot`] showed it then.
+    fn snapshot_at(&self, at: Timestamp) -> Result<Arc<PinnedView>>;
+
+    /// The oldest moment that can be read; `None` when no history is kept.
+    fn history_from(&self) -> Option<Timestamp>;
 
     /// Commits; an error other than *undetermined* means that nothing of the transaction remains.
     fn commit(&self, request: CommitRequest<'_>) -> Result<Timestamp>;
@@ -80,7 +100,8 @@ pub trait Coordinator: Send + Sync {
 fn committed_by_primary(view: &PinnedView, lock: &Lock) -> Result<Option<Timestamp>> {
     let primary = view.view.row(&lock.primary, lock.txn.start_ts)?;
     Ok(match commit_point(&primary, lock.txn) {
-        CommitPoint::Committed(commit_ts) => Some(commit_ts),
+        // The view of a moment of the past shows locks of later commits, too.
+        CommitPoint::Committed(commit_ts) => Some(commit_ts).filter(|commit_ts| *commit_ts <= view.read_ts),
         CommitPoint::Pending | CommitPoint::RolledBack => None,
     })
 }

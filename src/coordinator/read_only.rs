@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::history::{Kept, check_moment, in_the_future};
 use super::{CommitRequest, Coordinator, committed_by_primary};
 use crate::engine::{Engine, Page, RowRange};
 use crate::error::{Conflict, Error, Result};
@@ -22,6 +23,7 @@ use crate::view::PinnedView;
 /// See the [module](self).
 pub struct ReadOnly {
     view: Arc<PinnedView>,
+    history_from: Option<Timestamp>,
     last_start: AtomicU64,
     owners: OwnerIds,
     runtime: Arc<dyn Runtime>,
@@ -36,7 +38,9 @@ impl ReadOnly {
         let any_lock = Page { range: &RowRange::all(), backwards: false, limit: 1 };
         let check_locks = !view.locks(&any_lock)?.is_empty();
         let view = PinnedView::new(read_ts, view, check_locks);
-        Ok(Self { view, last_start: AtomicU64::new(read_ts.to_u64()), owners: OwnerIds::default(), runtime })
+        let history_from = Kept::read(engine)?.map(|kept| kept.from);
+        let last_start = AtomicU64::new(read_ts.to_u64());
+        Ok(Self { view, history_from, last_start, owners: OwnerIds::default(), runtime })
     }
 }
 
@@ -54,6 +58,18 @@ impl Coordinator for ReadOnly {
 
     fn snapshot(&self) -> Result<Arc<PinnedView>> {
         Ok(Arc::clone(&self.view))
+    }
+
+    fn snapshot_at(&self, at: Timestamp) -> Result<Arc<PinnedView>> {
+        check_moment(at, self.history_from)?;
+        if at > self.view.read_ts && at.millis() > self.runtime.unix_millis() {
+            return Err(in_the_future(at));
+        }
+        Ok(PinnedView::new(at, Arc::clone(&self.view.view), self.view.check_locks))
+    }
+
+    fn history_from(&self) -> Option<Timestamp> {
+        self.history_from
     }
 
     fn commit(&self, _request: CommitRequest<'_>) -> Result<Timestamp> {

@@ -15,7 +15,7 @@ use super::{CommitRequest, Coordinator, refused};
 use crate::counters::Counters;
 use crate::engine::storage::Column;
 use crate::engine::{Engine, EngineError, Group, Outcome, Page, RowRange, View, Visit};
-use crate::error::{Conflict, ErrorKind, Result};
+use crate::error::{Conflict, Error, ErrorKind, Result};
 use crate::oracle::Oracle;
 use crate::owner::OwnerIds;
 use crate::pipeline::Entrance;
@@ -215,7 +215,7 @@ impl Shared {
 
     fn carry_out(&self, row: &RowKey, txn: TxnId, verdict: CommitPoint) -> Result<()> {
         crash_point!(ResolveVerdict if verdict != CommitPoint::Pending);
-        let request = Resolve { row: row.clone(), txn, verdict, shared: true };
+        let request = Resolve { row: row.clone(), txn, verdict, keep_replaced: true, record_holds: true };
         let done = self.drive(row, txn.start_ts, None, |as_read| resolve(as_read, &request))?;
         done.map_err(|why| refused(row, why, txn.start_ts))?;
         match verdict {
@@ -379,6 +379,15 @@ impl Coordinator for Shared {
         self.counters.commits_two_phase.add(1);
         crash_point!(CommitDone);
         Ok(commit_ts)
+    }
+
+    /// The rows have their history, but no client can tell what is decided at a moment of the past.
+    fn snapshot_at(&self, _at: Timestamp) -> Result<Arc<PinnedView>> {
+        Err(Error::invalid("where others share the engine the past cannot be read"))
+    }
+
+    fn history_from(&self) -> Option<Timestamp> {
+        None
     }
 
     /// Every snapshot is newer than all that was committed before it was asked for.

@@ -9,13 +9,14 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::io::{self, ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
 use super::EngineError;
 
-/// The format that this program writes.
-const FORMAT: u32 = 1;
+/// The format that this program writes. It reads those below as well: format 1 is this one without history, and a program that
+/// knows nothing of history must not write to a store that keeps it.
+const FORMAT: u32 = 2;
 const MARKER: &str = "PERCOLITE";
 const UNFINISHED: &str = "PERCOLITE.new";
 /// What the marker of a copy is called until all of it is there. A folder with this name alone is neither a store nor taken for
@@ -62,8 +63,11 @@ pub fn claim(path: &Path) -> Result<Claim, EngineError> {
             Err(TryLockError::Error(why)) => return Err(cannot("lock", name, &why)),
         }
         if !is_new {
-            check_format(path, &marker, &file)?;
+            let found = check_format(path, &marker, &file)?;
             check_database(path)?;
+            if found < FORMAT {
+                raise_format(&file).map_err(|why| cannot("write", &marker, &why))?;
+            }
             return Ok(Claim { marker: file, is_new });
         }
         // Another process may have finished the store between the look and the lock.
@@ -164,14 +168,21 @@ fn no_marker(path: &Path) -> EngineError {
     EngineError::NotAStore(format!("{} {what}", path.display()))
 }
 
-fn check_format(path: &Path, marker: &Path, mut file: &File) -> Result<(), EngineError> {
+/// The one digit in which the formats differ is written where it stands: a crash leaves the one or the other.
+fn raise_format(mut marker: &File) -> io::Result<()> {
+    marker.seek(SeekFrom::Start(MARKER_TEXT.len() as u64))?;
+    marker.write_all(FORMAT.to_string().as_bytes())?;
+    marker.sync_all()
+}
+
+fn check_format(path: &Path, marker: &Path, mut file: &File) -> Result<u32, EngineError> {
     let mut text = Vec::new();
     file.read_to_end(&mut text).map_err(|why| cannot("read", marker, &why))?;
     let text = String::from_utf8_lossy(&text);
     match text.trim_end().strip_prefix(MARKER_TEXT).map(str::parse::<u32>) {
-        Some(Ok(FORMAT)) => Ok(()),
+        Some(Ok(format @ 1..=FORMAT)) => Ok(format),
         Some(Ok(other)) => Err(EngineError::NotAStore(format!(
-            "{} has format {other}, this program reads format {FORMAT}: use another version of percolite",
+            "{} has format {other}, this program reads formats 1 to {FORMAT}: use another version of percolite",
             path.display()
         ))),
         _ => Err(foreign_marker(marker)),

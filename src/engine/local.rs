@@ -19,8 +19,8 @@ use crate::timestamp::Timestamp;
 
 /// The name of the safe point in the bookkeeping.
 pub(crate) const SAFE_POINT: &str = "safe point";
-/// What the names of the collector's work list begin with.
-pub(crate) const DELETIONS: &str = "deleted/";
+/// What the names of the collector's work list begin with. They had only deletions at first.
+pub(crate) const SUPERSEDED: &str = "deleted/";
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -147,14 +147,14 @@ impl<S: Storage> Engine for LocalEngine<S> {
         self.set_meta(&[(SAFE_POINT.into(), Some(to.to_u64().to_be_bytes().to_vec()))])
     }
 
-    fn deletions(&self, upto: Timestamp, limit: usize) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
+    fn superseded(&self, upto: Timestamp, limit: usize) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
         let mut found = Vec::new();
         if limit == 0 {
             return Ok(found);
         }
         let mut malformed = None;
-        self.storage.scan(Column::Meta, &prefix_range(DELETIONS.as_bytes()), false, |key, _| {
-            match split_deletion(key) {
+        self.storage.scan(Column::Meta, &prefix_range(SUPERSEDED.as_bytes()), false, |key, _| {
+            match split_superseded(key) {
                 Some((ts, row)) if ts <= upto => found.push((ts, row)),
                 Some(_) => return false,
                 None => malformed = Some(key.escape_ascii().to_string()),
@@ -229,11 +229,16 @@ impl<B: Batch> Cells<B> {
             let key = history_key(&change.row, version.commit_ts);
             self.put(Column::History, &key, &History::Version(version.clone()));
         }
-        if let Edit::Put(WriteRecord { commit_ts, value: None, .. }) = &change.write {
-            self.batch.put(Column::Meta, &deletion_key(*commit_ts, &change.row), &[]);
+        for commit_ts in &change.dropped {
+            self.batch.delete(Column::History, &history_key(&change.row, *commit_ts));
         }
-        if let Some(ts) = change.collected {
-            self.batch.delete(Column::Meta, &deletion_key(ts, &change.row));
+        if let Edit::Put(written) = &change.write
+            && (written.value.is_none() || change.version.is_some())
+        {
+            self.batch.put(Column::Meta, &superseded_key(written.commit_ts, &change.row), &[]);
+        }
+        for ts in &change.collected {
+            self.batch.delete(Column::Meta, &superseded_key(*ts, &change.row));
         }
     }
 
@@ -382,13 +387,13 @@ fn prefix_range(prefix: &[u8]) -> RowRange {
     RowRange { start: Bound::Included(prefix.to_vec()), end }
 }
 
-/// Where the collector's work list has a row that was deleted at `ts`.
-pub(crate) fn deletion_key(ts: Timestamp, row: &RowKey) -> Vec<u8> {
-    [DELETIONS.as_bytes(), &ts.to_u64().to_be_bytes(), row.as_bytes()].concat()
+/// Where the collector's work list has a row that was deleted at `ts`, or in which a version was replaced then.
+pub(crate) fn superseded_key(ts: Timestamp, row: &RowKey) -> Vec<u8> {
+    [SUPERSEDED.as_bytes(), &ts.to_u64().to_be_bytes(), row.as_bytes()].concat()
 }
 
 /// Splits such a key; `None` when it is none.
-pub(crate) fn split_deletion(key: &[u8]) -> Option<(Timestamp, RowKey)> {
-    let (ts, row) = key.strip_prefix(DELETIONS.as_bytes())?.split_first_chunk()?;
+pub(crate) fn split_superseded(key: &[u8]) -> Option<(Timestamp, RowKey)> {
+    let (ts, row) = key.strip_prefix(SUPERSEDED.as_bytes())?.split_first_chunk()?;
     Some((Timestamp::from_u64(u64::from_be_bytes(*ts)), RowKey::from_bytes(row)?))
 }

@@ -65,8 +65,9 @@ pub trait Engine: Send + Sync {
     /// Moves the safe point; it never goes back.
     fn advance_safe_point(&self, to: Timestamp) -> Result<(), EngineError>;
 
-    /// Rows deleted at or below a timestamp whose record of the deletion is still kept, oldest first.
-    fn deletions(&self, upto: Timestamp, limit: usize) -> Result<Vec<(Timestamp, RowKey)>, EngineError>;
+    /// The collector's work list: rows that were deleted at or below a timestamp, or written over with the replaced version
+    /// kept ([`RowChange::version`]), until they are collected ([`RowChange::collected`]). Oldest first.
+    fn superseded(&self, upto: Timestamp, limit: usize) -> Result<Vec<(Timestamp, RowKey)>, EngineError>;
 
     /// Statuses of transactions that began before a timestamp, by row.
     fn statuses(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError>;

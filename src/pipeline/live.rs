@@ -8,10 +8,13 @@ use std::time::Duration;
 use crate::timestamp::Timestamp;
 use crate::view::PinnedView;
 
-/// The views that somebody still reads, oldest first.
+/// The views that somebody still reads.
 #[derive(Default)]
 pub struct LiveViews {
+    /// Oldest first.
     published: VecDeque<Published>,
+    /// Of moments of the past, in the order in which they were taken. What they show is kept by themselves.
+    past: VecDeque<Published>,
     tidy_at: usize,
 }
 
@@ -36,11 +39,22 @@ impl LiveViews {
         if let Some(last) = self.published.back_mut() {
             last.replaced_at = Some(now);
         }
-        if self.published.len() >= self.tidy_at.max(TIDY_AT_LEAST) {
-            self.published.retain(Published::is_live);
-            self.tidy_at = self.published.len() * 2;
-        }
+        self.tidy();
         self.published.push_back(Published { read_ts: view.read_ts, view: Arc::downgrade(view), replaced_at: None });
+    }
+
+    /// Adds a view of the past.
+    pub fn keep(&mut self, view: &Arc<PinnedView>, now: Duration) {
+        self.tidy();
+        self.past.push_back(Published { read_ts: view.read_ts, view: Arc::downgrade(view), replaced_at: Some(now) });
+    }
+
+    fn tidy(&mut self) {
+        if self.published.len() + self.past.len() >= self.tidy_at.max(TIDY_AT_LEAST) {
+            self.published.retain(Published::is_live);
+            self.past.retain(Published::is_live);
+            self.tidy_at = (self.published.len() + self.past.len()) * 2;
+        }
     }
 
     /// The oldest timestamp that somebody reads at.
@@ -53,14 +67,16 @@ impl LiveViews {
 
     /// How many are read.
     pub fn count(&self) -> usize {
-        self.published.iter().filter(|published| published.is_live()).count()
+        self.published.iter().chain(&self.past).filter(|published| published.is_live()).count()
     }
 
     /// Ends the views that were replaced before this moment.
     pub fn expire(&self, before: Duration) {
-        let old = self.published.iter().take_while(|published| published.replaced_at.is_some_and(|at| at < before));
-        for view in old.filter_map(|published| published.view.upgrade()) {
-            view.expired.store(true, Ordering::Release);
+        for views in [&self.published, &self.past] {
+            let old = views.iter().take_while(|view| view.replaced_at.is_some_and(|at| at < before));
+            for view in old.filter_map(|published| published.view.upgrade()) {
+                view.expired.store(true, Ordering::Release);
+            }
         }
     }
 }

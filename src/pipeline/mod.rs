@@ -179,6 +179,11 @@ impl Pipeline {
         }
     }
 
+    /// Has timestamps tell the time, too: after a pause the first commit waits for a sync more.
+    pub fn be_punctual(&self) {
+        self.oracle.be_punctual();
+    }
+
     /// Sees to it that every timestamp from here on is greater than `ts`, which comes from another store.
     pub fn advance_past(&self, ts: Timestamp) -> Result<()> {
         // A lease must still fit in above it, and the life of the store.
@@ -278,7 +283,7 @@ impl Pipeline {
     }
 
     /// Goes through the queue with nothing to do: what was before it is published then.
-    fn pass(&self) -> Result<()> {
+    pub fn pass(&self) -> Result<()> {
         let (changes, purpose) = (Vec::new(), Purpose::Other);
         self.submit(Submission { changes, purpose, durable: false, lives: Vec::new(), held: None }).map(drop)
     }
@@ -301,12 +306,17 @@ impl Pipeline {
         self.live.lock().oldest().map_or(visible, |oldest| oldest.min(visible))
     }
 
+    /// Counts a view that was not published among those that are read, and ends it in time.
+    pub fn keep_view(&self, view: &Arc<PinnedView>) {
+        self.live.lock().keep(view, self.runtime.elapsed());
+    }
+
     /// How many different views are being read.
     pub fn live_views(&self) -> usize {
         self.live.lock().count()
     }
 
-    /// Ends the views that a newer one replaced longer ago than `age`.
+    /// Ends the views that a newer one replaced longer ago than `age`, and those of the past that were taken then.
     pub fn expire_views(&self, age: Duration) {
         self.live.lock().expire(self.runtime.elapsed().saturating_sub(age));
     }

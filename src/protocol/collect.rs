@@ -1,40 +1,52 @@
-//! Collect: take a deleted row's record away once nobody can need it.
+//! Collect: take away what nobody can need any more.
 //!
-//! The record of a deletion tells an older transaction that the row was written after its snapshot. When no transaction
-//! that reads below the deletion is left, the record says nothing that the row's absence does not say. A row that was
-//! written again since, or is locked, keeps what it has; only the entry in the collector's work list goes.
+//! Two things stay behind where a row is written. The record of a deletion tells an older transaction that the row was
+//! written after its snapshot; when no transaction that reads below the deletion is left, it says nothing that the row's
+//! absence does not say. A replaced version, where history is kept, is what readers of the past see from its commit until
+//! the commit that replaced it; when no reader can ask for that time any more, it goes, and a value stored apart with it.
+//!
+//! Both are *superseded* at the timestamp of a write, and the collector's work list names them by row and that timestamp.
+//! A deleted row that was written again since, or is locked, keeps what it has.
 
 use super::lock_as_read;
-use crate::row::{Edit, Guard, Row, RowChange, RowKey};
+use crate::row::{Edit, Guard, Row, RowChange, RowKey, Value, WriteRecord};
 use crate::timestamp::Timestamp;
 
-/// A deletion that lies below every live snapshot.
+/// What was superseded at a row, all of it below everything that is still read.
 #[derive(Clone, Debug)]
 pub struct Collect {
     /// The row.
     pub row: RowKey,
-    /// When it was deleted.
-    pub deleted_at: Timestamp,
+    /// When it was deleted, or written over with the replaced version kept.
+    pub superseded_at: Vec<Timestamp>,
+    /// The versions that were replaced then.
+    pub replaced: Vec<WriteRecord>,
 }
 
-/// Removes the record of the deletion, if it is still the row's newest version.
+/// Removes the replaced versions, and the record of the deletion if it is still the row's newest version.
 pub fn collect(row: &Row, request: &Collect) -> RowChange {
     let mut change = RowChange::new(request.row.clone(), Timestamp::ZERO);
-    let deletion = row
-        .write
-        .as_ref()
-        .filter(|w| mutated!(CollectsLiveVersion) || (w.value.is_none() && w.commit_ts == request.deleted_at));
-    if row.lock.is_some() {
-        return change;
-    }
-    if deletion.is_some() {
-        change.guards = vec![lock_as_read(row), Guard::NoCommitAfter(request.deleted_at)];
-        if mutated!(CollectsLiveVersion) {
-            change.guards.clear();
+    change.collected.clone_from(&request.superseded_at);
+    let superseded = |version: &&WriteRecord| version.value.is_none() && change.collected.contains(&version.commit_ts);
+    let deletion = row.write.as_ref().filter(|version| mutated!(CollectsLiveVersion) || superseded(version));
+    if let Some(deletion) = deletion {
+        let deleted_at = deletion.commit_ts;
+        if row.lock.is_some() {
+            change.collected.retain(|ts| *ts != deleted_at);
+        } else {
+            change.guards = vec![lock_as_read(row), Guard::NoCommitAfter(deleted_at)];
+            if mutated!(CollectsLiveVersion) {
+                change.guards.clear();
+            }
+            change.write = Edit::Delete;
         }
-        change.write = Edit::Delete;
     }
-    change.collected = Some(request.deleted_at);
+    for version in &request.replaced {
+        change.dropped.push(version.commit_ts);
+        if version.value == Some(Value::InData) {
+            change.data.push((version.txn.start_ts, Edit::Delete));
+        }
+    }
     change
 }
 

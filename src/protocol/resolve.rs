@@ -16,9 +16,10 @@ pub struct Resolve {
     pub txn: TxnId,
     /// What the primary says.
     pub verdict: CommitPoint,
-    /// Whether several processes share the engine: then the replaced version is kept as history, and holding a row leaves a
-    /// note.
-    pub shared: bool,
+    /// Whether the replaced version is kept as history.
+    pub keep_replaced: bool,
+    /// Whether holding a row leaves a note, as where several processes share the engine.
+    pub record_holds: bool,
 }
 
 /// Rolls the row forward or back; a pending transaction is left alone.
@@ -30,9 +31,8 @@ pub fn resolve(row: &Row, request: &Resolve) -> Result<Step<()>, Refusal> {
         // Somebody else was here first, and the row may have gone on since.
         CommitPoint::Committed(_) if lock_of(row, txn).is_none() => Ok(Step::Done(())),
         CommitPoint::Committed(commit_ts) => {
-            let shared = request.shared;
-            let request =
-                Commit { row: key, txn, commit_ts, keep_status: false, keep_replaced: shared, record_holds: shared };
+            let &Resolve { keep_replaced, record_holds, .. } = request;
+            let request = Commit { row: key, txn, commit_ts, keep_status: false, keep_replaced, record_holds };
             Ok(match commit(row, &request)? {
                 Step::Apply(change, _) => Step::Apply(change, ()),
                 Step::Done(_) => Step::Done(()),

@@ -131,9 +131,10 @@ impl Store {
         let listed: Vec<_> = self.begin()?.prefix(&catalog, DROPPED.as_bytes()).collect::<Result<_>>()?;
         for (key, _) in listed {
             let KeyspaceId(id) = read_dropped(&key)?;
-            // A drop of an earlier life is older than every view of this one.
-            let dropped_at = self.inner.catalog.dropped.lock().get(&id).copied().unwrap_or(Timestamp::ZERO);
-            if pipeline.oldest_read() < dropped_at {
+            // Those that are not to be taken for dropped yet are noted as dropped at the end of time.
+            let noted = self.inner.catalog.dropped.lock().get(&id).copied().unwrap_or_default();
+            let committed = self.inner.engine.view()?.write(&catalog.row(&key))?.map_or(noted, |drop| drop.commit_ts);
+            if embedded.collectable()? < noted.max(committed) {
                 continue;
             }
             // Once more, now that the drop is known: what was committed before it is unapplied until its last lock is gone.

@@ -94,6 +94,10 @@ pub struct Stats {
     pub swept: u64,
     /// Records of deleted rows that were collected.
     pub collected: u64,
+    /// Replaced versions that have outlived the history and were collected.
+    pub versions_collected: u64,
+    /// The oldest moment that [`Store::snapshot_at`] can show; `None` when no history is kept.
+    pub history_from: Option<Timestamp>,
     /// Syncs of the log.
     pub syncs: u64,
     /// Different states of the store that transactions and snapshots read.
@@ -167,6 +171,8 @@ impl Store {
             rolled_back: counters.rolled_back.get(),
             swept: counters.swept.get(),
             collected: counters.collected.get(),
+            versions_collected: counters.versions_collected.get(),
+            history_from: self.inner.coordinator.history_from(),
             ..Stats::default()
         };
         if let Some(embedded) = &self.inner.embedded {

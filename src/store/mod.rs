@@ -13,6 +13,7 @@ mod snapshot;
 mod transact;
 mod txn;
 mod verify;
+mod versions;
 
 pub use dump::{Dumped, Existing};
 pub use inspect::{LockInfo, Locks, Stats, TxnStatus};
@@ -27,6 +28,7 @@ pub use snapshot::Snapshot;
 pub(crate) use transact::Attempts;
 pub use txn::{Commit, Savepoint, Txn};
 pub use verify::{Problem, Verified};
+pub use versions::{Version, Versions};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -41,6 +43,7 @@ use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::Admission;
 use crate::runtime::Runtime;
+use crate::timestamp::Timestamp;
 
 /// How much of what large transactions have left to the background is done before a store closes.
 const ENDING_PAGES_AT_CLOSE: usize = 16;
@@ -134,6 +137,7 @@ impl Store {
             Arc::clone(&counters),
             options.conflict_slots,
             options.durability == Durability::Sync,
+            options.history,
         )?;
         let store = Self::own(Inner {
             coordinator: Arc::<Embedded>::clone(&embedded),
@@ -227,6 +231,21 @@ impl Store {
         Ok(Snapshot::new(self, self.inner.coordinator.snapshot()?))
     }
 
+    /// A view of what was committed at or below a moment of the past: a [`Timestamp`], such as a commit's or another snapshot's,
+    /// or a [`SystemTime`](std::time::SystemTime), which stands for the first timestamp of its millisecond. It shows what a
+    /// snapshot showed then, and keeps it from being reclaimed until [`Builder::age_max`] after this call.
+    ///
+    /// Timestamps follow the clock of the machine, as far as [`Timestamp::millis`] says; exact to the commit is only a timestamp.
+    ///
+    /// # Errors
+    /// [`ErrorKind::SnapshotTooOld`] for a moment before the history that is kept, [`ErrorKind::InvalidArgument`] when the store
+    /// keeps none ([`Builder::history`]), for a moment that lies in the future, and where others share the engine;
+    /// [`ErrorKind::Closed`], [`ErrorKind::Undetermined`] when a sync fails.
+    pub fn snapshot_at(&self, at: impl Into<Timestamp>) -> Result<Snapshot> {
+        self.inner.check_open()?;
+        Ok(Snapshot::new(self, self.inner.coordinator.snapshot_at(at.into())?))
+    }
+
     /// Returns once everything committed before this call is durable, buffered commits included.
     ///
     /// # Errors
@@ -241,7 +260,7 @@ impl Store {
                 pipeline.check_alive()?;
                 pipeline.wait_durable(pipeline.current_view().read_ts)
             }
-            None => self.inner.coordinator.confirm(crate::timestamp::Timestamp::ZERO),
+            None => self.inner.coordinator.confirm(Timestamp::ZERO),
         }
     }
 

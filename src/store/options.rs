@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Store;
-use crate::coordinator::CommitProtocol;
 use crate::coordinator::shared::Commons;
+use crate::coordinator::{CommitProtocol, KeepHistory};
 use crate::engine::Engine;
 use crate::engine::sim::SimStorage;
 use crate::error::Result;
@@ -72,6 +72,8 @@ pub struct Options {
     pub stream_at_bytes: usize,
     /// See [`Builder::age_max`].
     pub age_max: Duration,
+    /// See [`Builder::history`].
+    pub history: KeepHistory,
     /// See [`Builder::admission`].
     pub admission: usize,
     /// See [`Builder::cache_bytes`].
@@ -95,6 +97,7 @@ impl Default for Options {
             transaction_max_bytes: 64 << 20,
             stream_at_bytes: 16 << 20,
             age_max: Duration::from_secs(3600),
+            history: KeepHistory::AsBefore,
             admission: cores * 2,
             cache_bytes: 128 << 20,
             write_buffer_bytes: 128 << 20,
@@ -170,6 +173,37 @@ impl Builder {
     /// [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld). Default: one hour.
     pub fn age_max(mut self, age: Duration) -> Self {
         self.options.age_max = age;
+        self
+    }
+
+    /// Has every commit keep the version that it replaces, so that any moment of the last `time` can be read:
+    /// [`Store::snapshot_at`], [`Snapshot::versions`](super::Snapshot::versions).
+    ///
+    /// History begins when a store is first opened so, and goes on, for as long as was asked for last, whenever it is opened
+    /// without a word about it: [`Builder::no_history`] ends it. A commit then reads the rows that it writes, and writes about
+    /// twice as much. What is older goes in the background. A keyspace that is dropped keeps its space for as long.
+    ///
+    /// ```
+    /// # fn main() -> percolite::Result<()> {
+    /// use std::time::Duration;
+    /// let store = percolite::Store::builder().history(Duration::from_secs(24 * 3600)).in_memory()?;
+    /// let accounts = store.keyspace("accounts")?;
+    /// let mut txn = store.begin()?;
+    /// txn.put(&accounts, "alice", "100")?;
+    /// let first = txn.commit()?.ts;
+    /// store.transact(|txn| txn.put(&accounts, "alice", "70"))?;
+    /// assert_eq!(store.snapshot()?.get(&accounts, "alice")?, Some(b"70".to_vec()));
+    /// assert_eq!(store.snapshot_at(first)?.get(&accounts, "alice")?, Some(b"100".to_vec()));
+    /// # Ok(()) }
+    /// ```
+    pub fn history(mut self, time: Duration) -> Self {
+        self.options.history = KeepHistory::For(time);
+        self
+    }
+
+    /// Keeps no replaced versions, even if the store did when it was open last. Those that it has go in the background.
+    pub fn no_history(mut self) -> Self {
+        self.options.history = KeepHistory::Never;
         self
     }
 

@@ -160,7 +160,7 @@ fn read_write(view: &PinnedView, row: &RowKey, newest: WriteRecord) -> Result<Op
     }
 }
 
-fn fetch(view: &PinnedView, row: &RowKey, txn: TxnId, value: Value) -> Result<Vec<u8>> {
+pub(super) fn fetch(view: &PinnedView, row: &RowKey, txn: TxnId, value: Value) -> Result<Vec<u8>> {
     match value {
         Value::Inline(bytes) => Ok(bytes.0),
         Value::InData => view.view.data(row, txn.start_ts)?.ok_or_else(|| {

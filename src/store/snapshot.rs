@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::range::{KeyRange, prefix_range, rows_of};
 use super::scan::Scan;
 use super::txn::{MetConflict, check_key};
-use super::{Keyspace, Store};
+use super::{Keyspace, Store, Versions};
 use crate::error::Result;
 use crate::timestamp::Timestamp;
 use crate::view::PinnedView;
@@ -64,6 +64,18 @@ impl Snapshot {
     /// Those of [`Snapshot::get`].
     pub fn contains(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
         Ok(self.get(keyspace, key)?.is_some())
+    }
+
+    /// What commits have made of a row, newest first, as far back as the history that the store keeps
+    /// ([`Builder::history`](super::Builder::history)) when this is called. The last one is what the row was when that history
+    /// begins. Without history it is the newest alone.
+    ///
+    /// # Errors
+    /// Those of [`Snapshot::get`], also of the iterator, which ends after one.
+    pub fn versions(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Versions> {
+        self.store.check_keyspace(&self.view, keyspace)?;
+        check_key(key.as_ref())?;
+        Ok(Versions::new(&self.store, &self.view, keyspace.row(key.as_ref())))
     }
 
     /// The rows whose keys lie in a range, which is empty if it ends before it begins.

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use super::own::OwnWrites;
 use super::range::{KeyRange, prefix_range, rows_of};
 use super::scan::{Scan, own_writes};
-use super::{Durability, KEY_MAX_BYTES, Keyspace, Store, TxnOptions, VALUE_MAX_BYTES};
+use super::{Durability, KEY_MAX_BYTES, Keyspace, Store, TxnOptions, VALUE_MAX_BYTES, Versions};
 use crate::coordinator::CommitRequest;
 use crate::engine::RowRange;
 use crate::error::{Conflict, Error, ErrorKind, Result};
@@ -155,6 +155,18 @@ impl Txn {
             self.write(keyspace, row, Mutation::Hold)?;
         }
         Ok(value)
+    }
+
+    /// What commits have made of a row, as [`Snapshot::versions`](super::Snapshot::versions) of the state that the transaction
+    /// reads, without what it has written itself.
+    ///
+    /// # Errors
+    /// Those of [`Txn::get`], also of the iterator, which ends after one.
+    pub fn versions(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Versions> {
+        self.own.check()?;
+        self.store.check_keyspace(&self.view, keyspace)?;
+        check_key(key.as_ref())?;
+        Ok(Versions::new(&self.store, &self.view, keyspace.row(key.as_ref())))
     }
 
     /// Sets a row's value.

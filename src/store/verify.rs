@@ -20,7 +20,8 @@ use super::scan::Scan;
 use super::txn::MetConflict;
 use super::{Keyspace, Store};
 use crate::codec::{History, Record};
-use crate::engine::local::{DELETIONS, SAFE_POINT, deletion_key, split_deletion};
+use crate::coordinator::history::{HISTORY, Kept};
+use crate::engine::local::{SAFE_POINT, SUPERSEDED, split_superseded, superseded_key};
 use crate::engine::storage::Column;
 use crate::engine::{EngineError, RowRange, View};
 use crate::error::Result;
@@ -226,8 +227,11 @@ impl Verifier<'_> {
         if [LEASE, SAFE_POINT].iter().any(|name| name.as_bytes() == key) && !is_timestamp {
             self.problem(Column::Meta, None, format!("{:?} is no timestamp", key.escape_ascii().to_string()));
         }
-        if key.starts_with(DELETIONS.as_bytes()) && split_deletion(key).is_none() {
-            self.problem(Column::Meta, None, format!("{:?} names no deleted row", key.escape_ascii().to_string()));
+        if key == HISTORY.as_bytes() && Kept::decode(value).is_none() {
+            self.problem(Column::Meta, None, "what is said of the history is damaged");
+        }
+        if key.starts_with(SUPERSEDED.as_bytes()) && split_superseded(key).is_none() {
+            self.problem(Column::Meta, None, format!("{:?} names no row", key.escape_ascii().to_string()));
         }
     }
 
@@ -235,7 +239,7 @@ impl Verifier<'_> {
         let Some(row) = self.row(Column::Write, key) else { return Ok(()) };
         let Some(version) = self.decode::<WriteRecord>(Column::Write, &row, bytes) else { return Ok(()) };
         self.check_version(Column::Write, &row, &version)?;
-        if version.value.is_none() && !self.has(Column::Meta, &deletion_key(version.commit_ts, &row))? {
+        if version.value.is_none() && !self.has(Column::Meta, &superseded_key(version.commit_ts, &row))? {
             self.problem(Column::Write, Some(&row), "was deleted, but the collector does not know it");
         }
         Ok(())

@@ -344,7 +344,7 @@ fn a_newer_version_is_not_collected(world: &World) {
     // Between the collector's look and its write somebody puts the row again.
     let stale = percolite::protocol::collect(
         &hand.0.read(&row("k"), ts(0)),
-        &percolite::protocol::Collect { row: row("k"), deleted_at: ts(30) },
+        &percolite::protocol::Collect { row: row("k"), superseded_at: vec![ts(30)], replaced: Vec::new() },
     );
     hand.write(txn(39), "k", "newer", 40);
     assert!(hand.0.make(stale).is_err());

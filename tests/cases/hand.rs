@@ -242,7 +242,7 @@ impl Hand {
     }
 
     pub fn resolve(&self, txn: TxnId, key: &str, verdict: CommitPoint) -> Result<(), Refusal> {
-        let request = Resolve { row: row(key), txn, verdict, shared: false };
+        let request = Resolve { row: row(key), txn, verdict, keep_replaced: false, record_holds: false };
         self.informed(&request.row, txn.start_ts, |as_read| resolve(as_read, &request))
     }
 
@@ -254,8 +254,9 @@ impl Hand {
     /// Collects the deletion, and answers whether it is off the work list.
     pub fn collect(&self, key: &str, deleted_at: u64) -> bool {
         let as_read = self.0.read(&row(key), Timestamp::ZERO);
-        let change = collect(&as_read, &Collect { row: row(key), deleted_at: ts(deleted_at) });
-        let done = change.collected.is_some();
+        let change =
+            collect(&as_read, &Collect { row: row(key), superseded_at: vec![ts(deleted_at)], replaced: Vec::new() });
+        let done = !change.collected.is_empty();
         self.0.make(change).is_ok() && done
     }
 

@@ -171,9 +171,9 @@ impl Engine for Tap {
     fn advance_safe_point(&self, to: Timestamp) -> Result<(), EngineError> {
         self.control.write(Act::Pass, || self.engine.advance_safe_point(to))
     }
-    fn deletions(&self, upto: Timestamp, limit: usize) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
+    fn superseded(&self, upto: Timestamp, limit: usize) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
         self.control.alive()?;
-        self.engine.deletions(upto, limit)
+        self.engine.superseded(upto, limit)
     }
     fn statuses(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {
         self.control.alive()?;

@@ -32,7 +32,7 @@ fn reopening_keeps_everything() {
         let erased = RowKey::new(KeyspaceId(99), b"erased");
         assert_eq!(engine.row(&erased, ts(10)).unwrap().write, None);
         assert_eq!(engine.metas("round/").unwrap().len() as u64, round);
-        assert_eq!(engine.deletions(Timestamp::MAX, 100).unwrap().len() as u64, round);
+        assert_eq!(engine.superseded(Timestamp::MAX, 100).unwrap().len() as u64, 2 * round);
 
         make(
             &engine,
@@ -123,7 +123,7 @@ fn a_foreign_or_newer_folder_is_refused_and_left_as_it_was() {
     let cases: [&[(&str, &str)]; 5] = [
         &[("diary", "dear diary")],
         &[("CURRENT", "MANIFEST-000001\n")],
-        &[("PERCOLITE", "percolite store, format 2\n")],
+        &[("PERCOLITE", "percolite store, format 3\n")],
         &[("PERCOLITE", "")],
         &[("PERCOLITE", "something else"), ("diary", "x")],
     ];

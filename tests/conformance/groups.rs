@@ -46,7 +46,7 @@ pub fn a_refused_group_changes_nothing_in_any_row(engine: &Subject) {
             assert_eq!(view.data(&row(key), ts(50)).unwrap(), None);
             assert_eq!(view.version(&row(key), ts(99)).unwrap(), None);
         }
-        assert_eq!(engine.metas("").unwrap(), metas, "the work list has entries of deletions that were not made");
+        assert_eq!(engine.metas("").unwrap(), metas, "the work list has entries that were not made");
     }
 }
 
@@ -194,7 +194,7 @@ struct Model {
     data: BTreeMap<(RowKey, Timestamp), Vec<u8>>,
     statuses: BTreeMap<(RowKey, Timestamp), Status>,
     versions: BTreeMap<(RowKey, Timestamp), WriteRecord>,
-    deletions: BTreeSet<(Timestamp, RowKey)>,
+    superseded: BTreeSet<(Timestamp, RowKey)>,
     safe_point: u64,
 }
 
@@ -250,11 +250,16 @@ impl Model {
             if let Some(version) = &change.version {
                 self.versions.insert((key.clone(), version.commit_ts), version.clone());
             }
-            if let Edit::Put(WriteRecord { commit_ts, value: None, .. }) = &change.write {
-                self.deletions.insert((*commit_ts, key.clone()));
+            for commit_ts in &change.dropped {
+                self.versions.remove(&(key.clone(), *commit_ts));
             }
-            if let Some(at) = change.collected {
-                self.deletions.remove(&(at, key.clone()));
+            if let Edit::Put(WriteRecord { commit_ts, value, .. }) = &change.write
+                && (value.is_none() || change.version.is_some())
+            {
+                self.superseded.insert((*commit_ts, key.clone()));
+            }
+            for at in &change.collected {
+                self.superseded.remove(&(*at, key.clone()));
             }
         }
         Outcome::Applied
@@ -308,7 +313,12 @@ fn random_change(dice: &mut Dice, key: &str, unique: u64) -> RowChange {
         change.version = Some(put(commit_ts));
     }
     if dice.one_in(4) {
-        change.collected = Some(ts(2 * dice.below(8) + 1)).filter(|at| *at != ts(commit_ts));
+        let times = dice.below(3);
+        change.collected = (0..times).map(|_| ts(2 * dice.below(8) + 1)).filter(|at| *at != ts(commit_ts)).collect();
+    }
+    if dice.one_in(4) {
+        change.dropped = vec![ts(2 * dice.below(8) + 1)];
+        change.dropped.retain(|at| *at != ts(commit_ts));
     }
     if dice.one_in(4) {
         change.data.push((ts(2 * dice.below(4) + 1000), Edit::Delete));
@@ -355,8 +365,8 @@ fn assert_holds(engine: &Subject, model: &Model) {
     let page = Page { range: &RowRange::all(), backwards: false, limit: 100 };
     assert_eq!(view.locks(&page).unwrap(), model.locks.clone().into_iter().collect::<Vec<_>>());
     assert_eq!(view.writes(&page).unwrap(), model.writes.clone().into_iter().collect::<Vec<_>>());
-    let deletions: Vec<_> = model.deletions.iter().cloned().collect();
-    assert_eq!(engine.deletions(Timestamp::MAX, 1000).unwrap(), deletions);
+    let superseded: Vec<_> = model.superseded.iter().cloned().collect();
+    assert_eq!(engine.superseded(Timestamp::MAX, 1000).unwrap(), superseded);
     let mut statuses = engine.statuses(ts(9), 1000).unwrap();
     statuses.sort();
     let expected: Vec<_> = model.statuses.keys().filter(|(_, start_ts)| *start_ts < ts(9)).cloned().collect();

@@ -90,7 +90,7 @@ fn settle(engine: &dyn Engine, key: &RowKey, lock: &Lock, asker: Asker) -> Commi
     let txn = lock.txn;
     let ask = CheckStatus { row: lock.primary.clone(), txn, asker };
     let verdict = run(engine, &lock.primary, txn.start_ts, &|row| check_status(row, &ask)).unwrap();
-    let request = Resolve { row: key.clone(), txn, verdict, shared: true };
+    let request = Resolve { row: key.clone(), txn, verdict, keep_replaced: true, record_holds: true };
     // A refusal means that somebody else was faster.
     let _ = run(engine, key, txn.start_ts, &|row| resolve(row, &request));
     verdict

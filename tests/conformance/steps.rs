@@ -40,7 +40,7 @@ pub fn run<T>(
 fn state(engine: &Subject, key: &RowKey) -> impl PartialEq + std::fmt::Debug + use<> {
     let view = engine.view().unwrap();
     let each = [10, 20, 30].map(|at| (engine.row(key, ts(at)).unwrap(), view.data(key, ts(at)).unwrap()));
-    (each, view.version(key, ts(99)).unwrap(), engine.deletions(Timestamp::MAX, 99).unwrap())
+    (each, view.version(key, ts(99)).unwrap(), engine.superseded(Timestamp::MAX, 99).unwrap())
 }
 
 /// Makes the step; then delivers its change once more, as a network would, and makes the step again.
@@ -113,7 +113,7 @@ pub fn every_step_made_twice_answers_the_same(engine: &Subject) {
     twice(engine, "primary", 10, Ok(CommitPoint::Committed(ts(17))), &|row| check_status(row, &ask));
     for key in ["third", "fourth"] {
         let verdict = CommitPoint::Committed(ts(17));
-        let forward = Resolve { row: row(key), txn: ten, verdict, shared: false };
+        let forward = Resolve { row: row(key), txn: ten, verdict, keep_replaced: false, record_holds: false };
         twice(engine, key, 10, Ok(()), &|row| resolve(row, &forward));
     }
     for key in ["primary", "second", "third", "fourth"] {
@@ -133,7 +133,13 @@ pub fn every_step_made_twice_answers_the_same(engine: &Subject) {
     }
     let ask = CheckStatus { row: row("primary"), txn: twenty, asker: Asker::Orphan };
     twice(engine, "primary", 20, Ok(CommitPoint::RolledBack), &|row| check_status(row, &ask));
-    let back = Resolve { row: row("second"), txn: twenty, verdict: CommitPoint::RolledBack, shared: false };
+    let back = Resolve {
+        row: row("second"),
+        txn: twenty,
+        verdict: CommitPoint::RolledBack,
+        keep_replaced: false,
+        record_holds: false,
+    };
     twice(engine, "second", 20, Ok(()), &|row| resolve(row, &back));
     let unseen = RollBack { row: row("third"), txn: twenty };
     twice(engine, "third", 20, Ok(()), &|row| roll_back(row, &unseen));
@@ -164,16 +170,24 @@ pub fn every_step_made_twice_answers_the_same(engine: &Subject) {
         twice(engine, key, 30, Ok(ts(31)), &|row| one_phase(row, &request));
     }
     // Clean-up: what is gone stays gone.
-    let deleted = Collect { row: row("third"), deleted_at: ts(31) };
+    let deleted = Collect { row: row("third"), superseded_at: vec![ts(31)], replaced: Vec::new() };
     let clean = |change: &dyn Fn() -> RowChange| {
+        let all = || ["second", "third"].map(|key| state(engine, &row(key)));
         make(&**engine, [change()]);
-        let after = state(engine, &row("third"));
+        let after = all();
         make(&**engine, [change()]);
-        assert_eq!(state(engine, &row("third")), after);
+        assert_eq!(all(), after);
     };
     clean(&|| collect(&engine.row(&row("third"), ts(0)).unwrap(), &deleted));
     assert_eq!(engine.row(&row("third"), ts(30)).unwrap().write, None);
-    assert_eq!(engine.deletions(Timestamp::MAX, 9).unwrap(), []);
+    let replaced = engine.view().unwrap().version(&row("second"), ts(30)).unwrap();
+    let kept = Collect { row: row("second"), superseded_at: vec![ts(31)], replaced: replaced.into_iter().collect() };
+    assert_eq!(kept.replaced.len(), 1);
+    clean(&|| collect(&engine.row(&row("second"), ts(0)).unwrap(), &kept));
+    let newest = engine.row(&row("second"), ts(30)).unwrap().write;
+    assert_eq!(newest.map(|version| version.commit_ts), Some(ts(31)));
+    assert_eq!(engine.view().unwrap().version(&row("second"), ts(99)).unwrap(), None);
+    assert_eq!(engine.superseded(Timestamp::MAX, 9).unwrap(), []);
     clean(&|| forget(row("primary"), ts(10)));
     assert_eq!(engine.row(&row("primary"), ts(10)).unwrap().status, None);
 }
@@ -279,7 +293,7 @@ pub fn a_resolver_that_comes_late_has_nothing_to_do(engine: &Subject) {
         let locked = Prewrite { mutation, ..request(key, ten, b"") };
         run(&**engine, &row(key), ts(10), &|row| prewrite(row, &locked)).unwrap();
         let verdict = CommitPoint::Committed(ts(17));
-        let forward = Resolve { row: row(key), txn: ten, verdict, shared: true };
+        let forward = Resolve { row: row(key), txn: ten, verdict, keep_replaced: true, record_holds: true };
         assert_eq!(run(&**engine, &row(key), ts(10), &|row| resolve(row, &forward)), Ok(()));
         make(&**engine, [put_write(key, put(25))]);
         assert_eq!(run(&**engine, &row(key), ts(10), &|row| resolve(row, &forward)), Ok(()), "{key}");
@@ -295,11 +309,12 @@ pub fn a_deleted_row_that_was_held_since_can_be_collected(engine: &Subject) {
     let follow = commit_at("a", ten, 17, false);
     assert_eq!(run(&**engine, &row("a"), ts(10), &|row| commit(row, &follow)), Ok(ts(17)));
     // Every transaction is newer than all of this by now.
-    for (deleted_at, row) in engine.deletions(Timestamp::MAX, 9).unwrap() {
-        let change = collect(&engine.row(&row, ts(0)).unwrap(), &Collect { row: row.clone(), deleted_at });
+    for (deleted_at, row) in engine.superseded(Timestamp::MAX, 9).unwrap() {
+        let request = Collect { row: row.clone(), superseded_at: vec![deleted_at], replaced: Vec::new() };
+        let change = collect(&engine.row(&row, ts(0)).unwrap(), &request);
         let outcomes = engine.apply(&[group([change])]).unwrap();
         assert_eq!(outcomes, [Outcome::Applied], "on a row that nobody else touches");
     }
-    assert_eq!(engine.deletions(Timestamp::MAX, 9).unwrap(), [], "the collector will meet it for ever");
+    assert_eq!(engine.superseded(Timestamp::MAX, 9).unwrap(), [], "the collector will meet it for ever");
     assert_eq!(engine.row(&row("a"), ts(0)).unwrap().write, None);
 }

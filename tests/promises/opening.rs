@@ -45,6 +45,24 @@ fn a_marker_without_a_database_is_corruption_and_stays_as_it_was() {
 }
 
 #[test]
+fn a_store_of_format_1_is_read_and_becomes_one_of_format_2_when_it_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    fill(folder.path());
+    let marker = folder.path().join(MARKER);
+    assert_eq!(fs::read_to_string(&marker).unwrap(), "percolite store, format 2\n");
+    // The formats differ in nothing else where no history is kept.
+    fs::write(&marker, "percolite store, format 1\n").unwrap();
+    let read = |store: &Store| {
+        let rows = store.existing_keyspace("rows").unwrap();
+        assert_eq!(store.snapshot().unwrap().get(&rows, "k").unwrap(), Some(b"v".to_vec()));
+    };
+    read(&small().read_only(true).open(folder.path()).unwrap());
+    assert_eq!(fs::read_to_string(&marker).unwrap(), "percolite store, format 1\n");
+    read(&small().open(folder.path()).unwrap());
+    assert_eq!(fs::read_to_string(&marker).unwrap(), "percolite store, format 2\n");
+}
+
+#[test]
 fn a_store_that_has_lost_files_is_corruption_and_not_an_empty_store() {
     for lost in ["CURRENT", "MANIFEST-"] {
         let folder = tempfile::tempdir().unwrap();

@@ -131,7 +131,7 @@ fn each_kind_of_damage_is_found_and_named() {
     one(told(|_, put| put(Column::Data, b"short", Some(vec![1]))), "is no key");
     one(told(|_, put| put(Column::History, b"short", Some(vec![1]))), "is no key");
     one(told(|_, put| put(Column::Meta, b"safe point", Some(vec![1]))), "is no timestamp");
-    one(told(|_, put| put(Column::Meta, b"deleted/", Some(vec![]))), "names no deleted row");
+    one(told(|_, put| put(Column::Meta, b"deleted/", Some(vec![]))), "names no row");
     one(
         told(|id, put| {
             put(Column::Lock, row(id, "x").as_bytes(), Some(lock(row(id, "x"), Intent::Put(Value::InData))))

@@ -41,7 +41,7 @@ impl Embedded {
                     // Stamped by the pipeline.
                     commit_ts: txn.start_ts,
                     mutation,
-                    keep_replaced: false,
+                    keep_replaced: self.history.is_some(),
                 };
                 changes.push(self.change(row, txn, read_ts, |as_read| one_phase(as_read, &request))?);
             }
@@ -207,8 +207,8 @@ impl Embedded {
         commit_ts: Timestamp,
         keep_status: bool,
     ) -> Result<RowChange> {
-        let request =
-            Commit { row: row.clone(), txn, commit_ts, keep_status, keep_replaced: false, record_holds: false };
+        let keep_replaced = self.history.is_some();
+        let request = Commit { row: row.clone(), txn, commit_ts, keep_status, keep_replaced, record_holds: false };
         self.change(row, txn, commit_ts, |as_read| {
             commit(&Row { lock: Some(lock.clone()), ..as_read.clone() }, &request)
         })
@@ -227,8 +227,8 @@ impl Embedded {
         Ok(())
     }
 
-    /// The step's change for a row that the transaction may write. Without long values nothing of the row has to be read:
-    /// the guards say what it must look like.
+    /// The step's change for a row that the transaction may write. Without long values and history nothing of the row has to
+    /// be read: the guards say what it must look like.
     fn change<T>(
         &self,
         row: &RowKey,
@@ -237,8 +237,8 @@ impl Embedded {
         step: impl Fn(&Row) -> Result<Step<T>, Refusal>,
     ) -> Result<RowChange> {
         loop {
-            let as_read =
-                if self.has_long_values() { self.pipeline.engine().row(row, txn.start_ts)? } else { Row::default() };
+            let needs_replaced = self.has_long_values() || self.history.is_some();
+            let as_read = if needs_replaced { self.pipeline.engine().row(row, txn.start_ts)? } else { Row::default() };
             match step(&as_read) {
                 Ok(Step::Apply(change, _)) => return Ok(*change),
                 Ok(Step::Done(_)) => return Ok(RowChange::new(row.clone(), txn.start_ts)),

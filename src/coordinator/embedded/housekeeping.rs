@@ -4,8 +4,10 @@
 //! it, and readers resolve what they meet meanwhile. When no such lock is left, the statuses of those transactions
 //! have nobody left to tell: the safe point moves up to the opening of the store, durably, and then they go.
 //!
-//! Collection takes away the records of deleted rows that no live snapshot is older than.
+//! Collection takes away the records of deleted rows that no live snapshot is older than, and replaced versions that are
+//! older than the history that is kept.
 
+use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -174,27 +176,52 @@ impl Embedded {
         }
     }
 
-    /// Looks at the oldest `limit` records of deleted rows and collects those that nobody needs; the answer is how many
-    /// there were to look at, and how many are gone.
+    /// Looks at the oldest `limit` entries of what was superseded and collects what nobody needs; the answer is how many there
+    /// were to look at, and how many are gone.
     pub fn collect_page(&self, limit: usize) -> Result<(usize, usize)> {
-        let mut floor = self.pipeline.oldest_read().min(self.pipeline.durable_ts());
+        let mut floor = self.collectable()?;
         if mutated!(CollectsTooEarly) {
             floor = self.pipeline.current_view().read_ts;
         }
-        let deletions = self.pipeline.engine().deletions(floor, limit)?;
-        let found = deletions.len();
-        let mut gone = 0;
-        for (deleted_at, row) in deletions {
-            let as_read = self.pipeline.engine().row(&row, Timestamp::ZERO)?;
-            let change = collect(&as_read, &Collect { row, deleted_at });
-            crash_point!(CollectBefore);
-            if change.collected.is_some() && self.make(vec![change], Purpose::Collect)? {
-                gone += 1;
+        let entries = self.pipeline.engine().superseded(floor, limit)?;
+        let found = entries.len();
+        let mut rows: BTreeMap<RowKey, Vec<Timestamp>> = BTreeMap::new();
+        for (superseded_at, row) in entries {
+            rows.entry(row).or_default().push(superseded_at);
+        }
+        let view = self.pipeline.engine().view()?;
+        let (mut gone, mut unguarded) = (0, Vec::new());
+        for (row, superseded_at) in rows {
+            let below = |ts: &Timestamp| view.version(&row, ts.previous()).transpose();
+            let mut replaced = superseded_at.iter().filter_map(below).collect::<Result<Vec<_>, _>>()?;
+            replaced.dedup();
+            let as_read = view.row(&row, Timestamp::ZERO)?;
+            let change = collect(&as_read, &Collect { row, superseded_at, replaced });
+            if change.guards.is_empty() {
+                unguarded.push(change);
+                continue;
             }
+            crash_point!(CollectBefore);
+            gone += self.make_collected(vec![change])?;
             crash_point!(CollectDone);
         }
-        self.counters.collected.add(gone as u64);
+        while !unguarded.is_empty() {
+            let rest = unguarded.split_off(unguarded.len().min(self.group_rows()));
+            gone += self.make_collected(std::mem::replace(&mut unguarded, rest))?;
+        }
         Ok((found, gone))
+    }
+
+    /// How many entries of the work list went with the changes.
+    fn make_collected(&self, changes: Vec<RowChange>) -> Result<usize> {
+        let entries = changes.iter().map(|change| change.collected.len()).sum();
+        let versions: usize = changes.iter().map(|change| change.dropped.len()).sum();
+        if entries == 0 || !self.make(changes, Purpose::Collect)? {
+            return Ok(0);
+        }
+        self.counters.collected.add((entries - versions.min(entries)) as u64);
+        self.counters.versions_collected.add(versions as u64);
+        Ok(entries)
     }
 
     /// Makes changes; the answer is whether they were made. If not, another round will try again.

@@ -6,6 +6,7 @@
 
 mod commit;
 mod endings;
+mod history;
 mod housekeeping;
 mod resolve;
 mod stream;
@@ -17,7 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 
 use self::endings::Ending;
-use super::{CommitProtocol, CommitRequest, Coordinator, committed_by_primary};
+use self::history::History;
+use super::{CommitProtocol, CommitRequest, Coordinator, KeepHistory, committed_by_primary};
 use crate::counters::Counters;
 use crate::engine::Engine;
 use crate::error::{Conflict, ConflictReason, Result};
@@ -43,6 +45,8 @@ pub struct Embedded {
     counters: Arc<Counters>,
     long_values: AtomicBool,
     read_durable: bool,
+    /// `None` when replaced versions are not kept.
+    history: Option<History>,
     /// Large transactions that are over with rows still locked.
     endings: Mutex<VecDeque<Ending>>,
     housekeeper: Mutex<Option<Arc<dyn Parker>>>,
@@ -57,9 +61,11 @@ impl Embedded {
         counters: Arc<Counters>,
         conflict_slots: usize,
         read_durable: bool,
+        history: KeepHistory,
     ) -> Result<Arc<Self>> {
         let long_values = AtomicBool::new(engine.meta(LONG_VALUES)?.is_some());
         let pipeline = Pipeline::open(engine, runtime, conflict_slots)?;
+        let history = History::open(&pipeline, history)?;
         Ok(Arc::new(Self {
             pipeline,
             owners: OwnerIds::default(),
@@ -67,6 +73,7 @@ impl Embedded {
             counters,
             long_values,
             read_durable,
+            history,
             endings: Mutex::default(),
             housekeeper: Mutex::default(),
         }))
@@ -114,6 +121,15 @@ impl Coordinator for Embedded {
     fn snapshot(&self) -> Result<Arc<PinnedView>> {
         self.pipeline.check_alive()?;
         if self.read_durable { self.pipeline.durable_view() } else { Ok(self.pipeline.current_view()) }
+    }
+
+    fn snapshot_at(&self, at: Timestamp) -> Result<Arc<PinnedView>> {
+        self.pipeline.check_alive()?;
+        self.view_at(at)
+    }
+
+    fn history_from(&self) -> Option<Timestamp> {
+        self.history.as_ref().map(History::floor)
     }
 
     fn commit(&self, request: CommitRequest<'_>) -> Result<Timestamp> {

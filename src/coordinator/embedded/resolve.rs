@@ -70,7 +70,8 @@ impl Embedded {
             CommitPoint::Committed(commit_ts) => Purpose::RollForward { commit_ts, finishes: false },
             CommitPoint::Pending | CommitPoint::RolledBack => Purpose::Other,
         };
-        let request = Resolve { row: row.clone(), txn, verdict, shared: false };
+        let request =
+            Resolve { row: row.clone(), txn, verdict, keep_replaced: self.history.is_some(), record_holds: false };
         let done = self.drive(row, txn.start_ts, purpose, |as_read| resolve(as_read, &request))?;
         done.map_err(|why| refused(row, why, txn.start_ts))?;
         if mutated!(RecoveryForgets) {

@@ -10,6 +10,7 @@ use serde_json::json;
 
 use crate::exit::Code;
 use crate::interrupt::{Ending, Interrupt};
+use crate::moment::Moment;
 use crate::open::Folder;
 use crate::output::{Unread, count, say, unsaid};
 use crate::progress::Progress;
@@ -19,6 +20,7 @@ use crate::progress::Progress;
 #[command(after_help = "\
 Examples:
   percolite dump shop shop.dump               every keyspace, as of one moment
+  percolite dump --at 1h shop before.dump     as of an hour ago (see: percolite history)
   percolite dump shop - | zstd > shop.dump.zst
   percolite dump shop - | ssh host percolite restore shop -
 
@@ -26,6 +28,8 @@ The file appears under its name when it is whole. Each of its blocks has a check
 pub struct DumpArgs {
     #[command(flatten)]
     store: Folder,
+    #[command(flatten)]
+    moment: Moment,
     /// The file to write, which must not be there; - is standard output
     file: PathBuf,
     /// Write over a file that is there
@@ -39,7 +43,7 @@ pub struct DumpArgs {
 pub fn dump(args: &DumpArgs) -> Result<()> {
     let interrupt = Interrupt::watch()?;
     let store = args.store.look()?;
-    let snapshot = store.snapshot()?;
+    let snapshot = args.moment.snapshot(&store)?;
     let progress = Progress::new(None);
     let told = |so_far: &Dumped| progress.at(so_far.bytes, count(so_far.rows, "row"));
     if args.file.as_os_str() == "-" {

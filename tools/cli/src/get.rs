@@ -7,7 +7,8 @@ use serde_json::json;
 
 use crate::bytes::{Form, Forms};
 use crate::exit::Code;
-use crate::open::{self, Folder};
+use crate::moment::Moment;
+use crate::open::Folder;
 use crate::output::{say, say_bytes};
 
 /// The command's options.
@@ -18,6 +19,7 @@ Examples:
   percolite get shop fruit apple pear           several, one a line
   percolite get --raw shop photos cat > cat.jpg the value alone, to the byte
   percolite get --keys hex shop ids 00ff        a key that is no text
+  percolite get --at 1h shop fruit apple        what it was an hour ago (see: percolite history)
   percolite get --json shop fruit apple         {\"key\":\"apple\",\"value\":\"red\"}
 
 A key that is not there is told on standard error, and the exit code is 3. With --json its value is null.")]
@@ -33,6 +35,8 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["json", "values"])]
     raw: bool,
     #[command(flatten)]
+    moment: Moment,
+    #[command(flatten)]
     forms: Forms,
     /// JSON lines: {"key": …, "value": …}
     #[arg(long)]
@@ -42,8 +46,8 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     let keys: Vec<_> = args.key.iter().map(|key| args.forms.keys.read(key)).collect::<Result<_>>()?;
     let store = args.store.look()?;
-    let keyspace = open::keyspace(&store, &args.keyspace, false)?;
-    let snapshot = store.snapshot()?;
+    let snapshot = args.moment.snapshot(&store)?;
+    let keyspace = args.moment.keyspace(&store, &snapshot, &args.keyspace)?;
     let mut missing = Vec::new();
     for key in &keys {
         let value = snapshot.get(&keyspace, key)?;

@@ -13,10 +13,12 @@ mod demo;
 mod docs;
 mod exit;
 mod get;
+mod history;
 mod interrupt;
 mod keyspaces;
 mod load;
 mod locks;
+mod moment;
 mod open;
 mod output;
 mod progress;
@@ -27,6 +29,7 @@ mod stats;
 mod table;
 mod top;
 mod verify;
+mod versions;
 
 use std::process::ExitCode;
 
@@ -66,6 +69,10 @@ enum Command {
     Delete(delete::Args),
     /// Show rows in order
     Scan(scan::Args),
+    /// Show what commits have made of a row
+    Versions(versions::Args),
+    /// Say how long the past is kept, and tell it
+    History(history::Args),
     /// Put many rows from a file, in bounded transactions
     Load(load::Args),
     /// List, make and drop keyspaces
@@ -105,6 +112,8 @@ fn main() -> ExitCode {
         Command::Put(args) => put::run(&args),
         Command::Delete(args) => delete::run(&args),
         Command::Scan(args) => scan::run(&args),
+        Command::Versions(args) => versions::run(&args),
+        Command::History(args) => history::run(&args),
         Command::Load(args) => load::run(&args),
         Command::Keyspaces(args) => keyspaces::run(&args),
         Command::Shell(args) => shell::run(&args),

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use percolite::{Error, ErrorKind, Keyspace, Store};
+use percolite::{Builder, Error, ErrorKind, Keyspace, Store};
 
 use crate::exit::Code;
 
@@ -19,6 +19,14 @@ impl Folder {
     /// To look: nothing in the folder is changed.
     pub fn look(&self) -> Result<Store> {
         Ok(Store::builder().read_only(true).open(&self.folder)?)
+    }
+
+    /// To write to a store that is there, with options of its own.
+    pub fn write_with(&self, options: impl FnOnce(Builder) -> Builder) -> Result<Store> {
+        if !is_store(&self.folder) {
+            drop(self.look()?);
+        }
+        options(Store::builder()).open(&self.folder).map_err(|why| may_not_write(&self.folder, why))
     }
 
     /// To write to a store that is there, or to make one if `create` is said.

@@ -9,7 +9,8 @@ use serde_json::json;
 
 use crate::bytes::Forms;
 use crate::exit::Code;
-use crate::open::{self, Folder};
+use crate::moment::Moment;
+use crate::open::Folder;
 use crate::output::{Lines, say};
 use crate::table;
 
@@ -27,6 +28,7 @@ Examples:
   percolite scan shop fruit --from b --to d       keys from b up to, and without, d
   percolite scan shop fruit --prefix app          keys that begin with app
   percolite scan shop fruit --reverse --limit 10  the last ten
+  percolite scan shop fruit --at 2026-11-21T14:00 what there was then (see: percolite history)
   percolite scan shop fruit --count               how many there are
   percolite scan shop fruit --json > fruit.jsonl  JSON lines, which load reads back
 
@@ -58,6 +60,8 @@ pub struct Args {
     #[arg(long)]
     count: bool,
     #[command(flatten)]
+    moment: Moment,
+    #[command(flatten)]
     forms: Forms,
     /// JSON lines: {"key": …, "value": …}
     #[arg(long)]
@@ -75,8 +79,8 @@ pub fn run(args: &Args) -> Result<()> {
         return Err(Code::Usage.error("--from lies behind --to; for the other direction say --reverse"));
     }
     let store = args.store.look()?;
-    let keyspace = open::keyspace(&store, &args.keyspace, false)?;
-    let snapshot = store.snapshot()?;
+    let snapshot = args.moment.snapshot(&store)?;
+    let keyspace = args.moment.keyspace(&store, &snapshot, &args.keyspace)?;
     let rows = if let Some(prefix) = prefix {
         snapshot.prefix(&keyspace, prefix)
     } else {

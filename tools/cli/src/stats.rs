@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
+use percolite::Timestamp;
 use serde_json::json;
 
 use crate::open::Folder;
@@ -36,6 +37,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let bytes = bytes_in(&args.store.folder)?;
     let newest = snapshot.read_ts();
+    let history_from = store.stats().history_from;
     if args.json {
         return say(json!({
             "keyspaces": keyspaces,
@@ -43,13 +45,16 @@ pub fn run(args: &Args) -> Result<()> {
             "bytes_on_disk": bytes,
             "newest_ts": newest.to_string(),
             "newest_ms": newest.millis(),
+            "history_from_ms": history_from.map(Timestamp::millis),
         }));
     }
+    let time = |ts: Timestamp| table::time(ts.millis(), "%Y-%m-%d %H:%M:%S UTC");
     let rows = vec![
         ["on disk".to_owned(), indicatif::HumanBytes(bytes).to_string()],
         ["keyspaces".to_owned(), keyspaces.to_string()],
         ["locks of dead processes".to_owned(), indicatif::HumanCount(locks).to_string()],
-        ["nothing is newer than".to_owned(), table::time(newest.millis(), "%Y-%m-%d %H:%M:%S UTC")],
+        ["nothing is newer than".to_owned(), time(newest)],
+        ["history begins".to_owned(), history_from.map_or_else(|| "none is kept".into(), time)],
     ];
     say(table::texts(["store", ""], rows))
 }

@@ -14,6 +14,8 @@ mod inspecting;
 mod loading;
 #[path = "../../../tests/support/orphans.rs"]
 mod orphans;
+#[path = "commands/past.rs"]
+mod past;
 #[path = "commands/rows.rs"]
 mod rows;
 #[path = "commands/shell.rs"]

@@ -203,8 +203,8 @@ impl Engine for StopsInCommit {
         self.inner.advance_safe_point(to)
     }
 
-    fn deletions(&self, upto: Timestamp, limit: usize) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
-        self.inner.deletions(upto, limit)
+    fn superseded(&self, upto: Timestamp, limit: usize) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
+        self.inner.superseded(upto, limit)
     }
 
     fn statuses(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {

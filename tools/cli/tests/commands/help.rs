@@ -2,7 +2,9 @@
 
 use crate::common::Place;
 
-const COMMANDS: [&str; 18] = [
+const COMMANDS: [&str; 20] = [
+    "versions",
+    "history",
     "get",
     "put",
     "delete",

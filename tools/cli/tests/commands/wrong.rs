@@ -7,7 +7,9 @@ use percolite::Store;
 
 use crate::common::{Place, Ran};
 
-const LOOKING: [&str; 8] = [
+const LOOKING: [&str; 10] = [
+    "versions STORE fruit apple",
+    "history STORE",
     "get STORE fruit apple",
     "scan STORE fruit",
     "keyspaces STORE",
@@ -17,7 +19,8 @@ const LOOKING: [&str; 8] = [
     "dump STORE new.dump",
     "txn STORE 1763726400123.7",
 ];
-const WRITING: [&str; 5] = [
+const WRITING: [&str; 6] = [
+    "history STORE --keep 7d",
     "put STORE fruit a b",
     "delete STORE fruit apple",
     "checkpoint STORE new",
@@ -114,6 +117,9 @@ fn a_command_line_that_makes_no_sense_is_exit_code_2() {
         ("put shop fruit a b --value-from x", "is for one key"),
         ("load shop fruit --batch 0", "--batch"),
         ("dump shop - --json", "goes to standard output"),
+        ("get --at yesterday shop fruit apple", "neither a time"),
+        ("history shop --keep long", "--keep"),
+        ("history shop --keep 1d --end", "cannot be used with"),
         ("fetch shop", "unrecognized subcommand"),
         ("get shop", "required arguments"),
     ] {

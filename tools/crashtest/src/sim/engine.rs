@@ -94,8 +94,8 @@ impl<E: Engine> Engine for Scheduled<E> {
         self.turn("advance safe point")?.advance_safe_point(to)
     }
 
-    fn deletions(&self, upto: Timestamp, limit: usize) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
-        self.turn("deletions")?.deletions(upto, limit)
+    fn superseded(&self, upto: Timestamp, limit: usize) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
+        self.turn("superseded")?.superseded(upto, limit)
     }
 
     fn statuses(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {

@@ -229,7 +229,8 @@ impl Fates {
             if end != self.0[case.number(txn.start_ts)].end.unwrap_or(End::RolledBack) {
                 return Err(Rule::OneVerdict);
             }
-            let request = Resolve { row: crate::rows::key(row), txn, verdict, shared };
+            let request =
+                Resolve { row: crate::rows::key(row), txn, verdict, keep_replaced: shared, record_holds: shared };
             settle(&mut rows, row, txn, |row| resolve(row, &request))?;
             if rows.cells[row].lock.as_ref().is_some_and(|left| left.txn == txn) {
                 return Err(Rule::LocksResolvable);

@@ -28,7 +28,13 @@ impl Embedded {
             },
             Errand::Judged { verdict, .. } => {
                 let point = verdict.map_or(CommitPoint::RolledBack, CommitPoint::Committed);
-                let request = Resolve { row: key(row), txn: txn_id(start_ts), verdict: point, shared: false };
+                let request = Resolve {
+                    row: key(row),
+                    txn: txn_id(start_ts),
+                    verdict: point,
+                    keep_replaced: false,
+                    record_holds: false,
+                };
                 match resolve(&state.now().rows.read(row, start_ts), &request) {
                     Ok(Step::Done(())) => Errand::None,
                     Ok(Step::Apply(change, ())) => {

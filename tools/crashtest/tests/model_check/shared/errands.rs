@@ -45,7 +45,10 @@ impl Shared {
             };
         }
         let verdict = point_of(errand.answer);
-        match asked(resolve(as_read, &Resolve { row: key(errand.row), txn, verdict, shared: true })) {
+        match asked(resolve(
+            as_read,
+            &Resolve { row: key(errand.row), txn, verdict, keep_replaced: true, record_holds: true },
+        )) {
             Asked::Send(sent, ()) => {
                 errand.sending = Some(sent);
                 Ok(Settled::NotYet(errand))

@@ -151,7 +151,7 @@ impl Shared {
             }
             Task::Secondary(n, commit_ts) => {
                 let verdict = CommitPoint::Committed(commit_ts);
-                match asked(resolve(as_read, &Resolve { row, txn, verdict, shared: true })) {
+                match asked(resolve(as_read, &Resolve { row, txn, verdict, keep_replaced: true, record_holds: true })) {
                     Asked::Send(sent, ()) => state.writers[w].sending = Some(sent),
                     Asked::Answer(()) | Asked::Refused(_) => self.turn_to(state, w, Task::Secondary(n + 1, commit_ts)),
                 }

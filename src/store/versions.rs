@@ -1,0 +1,82 @@
+//! The versions of one row.
+
+use super::Store;
+use super::read::fetch;
+use crate::error::Result;
+use crate::owner::OwnerId;
+use crate::row::{Intent, RowKey, Value, WriteRecord};
+use crate::timestamp::Timestamp;
+use crate::view::PinnedView;
+use std::sync::Arc;
+
+/// What a commit made of a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Version {
+    /// When it was committed.
+    pub commit_ts: Timestamp,
+    /// When the transaction that wrote it began.
+    pub start_ts: Timestamp,
+    /// Who wrote it.
+    pub owner: OwnerId,
+    /// The value; `None` where the row was deleted.
+    pub value: Option<Vec<u8>>,
+}
+
+/// The versions of a row, newest first: see [`Snapshot::versions`](super::Snapshot::versions). Each is read when it is asked
+/// for; the iterator ends after an error.
+pub struct Versions {
+    store: Store,
+    view: Arc<PinnedView>,
+    row: RowKey,
+    /// The next one is the newest at or below this; `None` when there is none.
+    upto: Option<Timestamp>,
+    /// Those that were replaced at or before this may be gone.
+    from: Timestamp,
+}
+
+impl Versions {
+    pub(super) fn new(store: &Store, view: &Arc<PinnedView>, row: RowKey) -> Self {
+        // Without history only the newest is sure to be there.
+        let from = store.inner.coordinator.history_from().unwrap_or(Timestamp::MAX);
+        Self { store: store.clone(), view: Arc::clone(view), row, upto: Some(view.read_ts), from }
+    }
+
+    fn read(&self, upto: Timestamp) -> Result<Option<WriteRecord>> {
+        let view = &self.view.view;
+        if upto == self.view.read_ts
+            && self.view.check_locks
+            && let Some(lock) = view.lock(&self.row)?
+            && lock.intent != Intent::Hold
+            && let Some(commit_ts) = self.store.inner.coordinator.committed_in(&self.view, &self.row, &lock)?
+        {
+            let value = match lock.intent {
+                Intent::Put(value) => Some(value),
+                Intent::Delete | Intent::Hold => None,
+            };
+            return Ok(Some(WriteRecord { commit_ts, txn: lock.txn, value, held_at: None }));
+        }
+        match view.write(&self.row)? {
+            Some(newest) if newest.commit_ts <= upto => Ok(Some(newest)),
+            Some(_) => Ok(view.version(&self.row, upto)?),
+            None => Ok(None),
+        }
+    }
+
+    fn step(&mut self, upto: Timestamp) -> Result<Option<Version>> {
+        self.store.check_view(&self.view)?;
+        let Some(WriteRecord { commit_ts, txn, value, .. }) = self.read(upto)? else { return Ok(None) };
+        let value = value.map(|value: Value| fetch(&self.view, &self.row, txn, value)).transpose()?;
+        self.upto = (commit_ts > self.from).then(|| commit_ts.previous());
+        Ok(Some(Version { commit_ts, start_ts: txn.start_ts, owner: txn.owner, value }))
+    }
+}
+
+impl Iterator for Versions {
+    type Item = Result<Version>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let upto = self.upto.take()?;
+        self.step(upto).transpose()
+    }
+}

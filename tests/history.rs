@@ -1,0 +1,70 @@
+//! History: what was, at any moment of the time for which it is kept, and what goes when that time is over.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::pedantic, missing_docs)]
+
+#[path = "history/keeping.rs"]
+mod keeping;
+#[path = "history/past.rs"]
+mod past;
+mod support;
+#[path = "history/time.rs"]
+mod time;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use percolite::{Builder, Keyspace, Stats, Store, Timestamp};
+
+use crate::support::Home;
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// What a keyspace held.
+type State = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn homes() -> Vec<Home> {
+    vec![
+        Home::embedded(),
+        #[cfg(feature = "rocks")]
+        Home::rocks(),
+    ]
+}
+
+fn keeping(kept_for: Duration) -> Builder {
+    Store::builder().history(kept_for)
+}
+
+fn put(store: &Store, rows: &Keyspace, key: &str, value: impl AsRef<[u8]>) -> Timestamp {
+    let mut txn = store.begin().unwrap();
+    txn.put(rows, key, value).unwrap();
+    txn.commit().unwrap().ts
+}
+
+fn delete(store: &Store, rows: &Keyspace, key: &str) -> Timestamp {
+    let mut txn = store.begin().unwrap();
+    txn.delete(rows, key).unwrap();
+    txn.commit().unwrap().ts
+}
+
+/// All rows at a moment, read forwards and backwards.
+fn state_at(store: &Store, rows: &Keyspace, at: Timestamp) -> State {
+    let snapshot = store.snapshot_at(at).unwrap();
+    assert_eq!(snapshot.read_ts(), at);
+    let forwards: State = snapshot.range(rows, ..).map(Result::unwrap).collect();
+    let backwards: State = snapshot.range(rows, ..).rev().map(Result::unwrap).collect();
+    assert!(forwards == backwards, "at {at}");
+    forwards
+}
+
+/// The values that the row had, newest first.
+fn values(store: &Store, rows: &Keyspace, key: &str) -> Vec<Option<Vec<u8>>> {
+    store.snapshot().unwrap().versions(rows, key).unwrap().map(|version| version.unwrap().value).collect()
+}
+
+fn wait(store: &Store, what: &str, done: impl Fn(&Stats) -> bool) {
+    let began = Instant::now();
+    while !done(&store.stats()) {
+        assert!(began.elapsed() < Duration::from_secs(60), "{what}: {:?}", store.stats());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

@@ -1,0 +1,200 @@
+//! How long the past is kept, and what of it goes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use percolite::engine::sim::SimStorage;
+use percolite::{Builder, Durability, ErrorKind, Store, Timestamp};
+
+use crate::support::{Dice, Home};
+use crate::time::Clock;
+use crate::{HOUR, State, delete, homes, keeping, put, values, wait};
+
+fn with(clock: &Arc<Clock>, builder: Builder) -> Builder {
+    builder.runtime(Arc::<Clock>::clone(clock))
+}
+
+#[test]
+fn versions_older_than_the_history_go_and_no_others() {
+    for home in homes() {
+        let clock = Arc::new(Clock::default());
+        let store = home.open(with(&clock, keeping(HOUR)));
+        let rows = store.keyspace("rows").unwrap();
+        for round in 0..20 {
+            put(&store, &rows, "hot", format!("{round}").repeat(if round % 2 == 0 { 1 } else { 2000 }));
+        }
+        let left_alone = put(&store, &rows, "cold", "cold");
+        delete(&store, &rows, "hot");
+        let old = store.snapshot().unwrap().read_ts();
+        clock.pass(HOUR + Duration::from_secs(60));
+        let newer = [put(&store, &rows, "hot", "new"), put(&store, &rows, "hot", "newest")];
+        wait(&store, "nothing is collected", |stats| stats.versions_collected >= 20);
+        let from = store.stats().history_from.unwrap();
+        assert!(from >= old && from < newer[0], "{from}");
+        // Deleted when the history begins, and so not older than it.
+        assert_eq!(values(&store, &rows, "hot"), [Some(b"newest".to_vec()), Some(b"new".to_vec()), None]);
+        assert_eq!(values(&store, &rows, "cold"), [Some(b"cold".to_vec())]);
+        assert_eq!(store.snapshot_at(from).unwrap().get(&rows, "cold").unwrap(), Some(b"cold".to_vec()));
+        assert!(matches!(store.snapshot_at(left_alone).map(drop).unwrap_err().kind(), ErrorKind::SnapshotTooOld(_)));
+        let verified = store.verify(|_| {}).unwrap();
+        assert_eq!(verified.problems, []);
+        // What was put apart went with its version.
+        assert_eq!(verified.values, 0, "{verified:?}");
+        drop((store, rows));
+        // Also for the next life of the store.
+        let store = home.open(with(&clock, keeping(HOUR)));
+        let rows = store.existing_keyspace("rows").unwrap();
+        assert_eq!(store.stats().history_from, Some(from));
+        assert_eq!(values(&store, &rows, "hot").len(), 3);
+        store.snapshot_at(left_alone).map(drop).unwrap_err();
+    }
+}
+
+#[test]
+fn a_snapshot_of_the_past_keeps_what_it_shows_until_the_age_limit() {
+    for home in homes() {
+        let clock = Arc::new(Clock::default());
+        let store = home.open(with(&clock, keeping(Duration::ZERO).age_max(HOUR)));
+        let rows = store.keyspace("rows").unwrap();
+        let first = put(&store, &rows, "k", [1; 5000]);
+        let held = store.snapshot_at(first).unwrap();
+        let live = store.stats().live_views;
+        for round in 0..10 {
+            put(&store, &rows, "k", [round; 5000]);
+        }
+        wait(&store, "nothing is collected", |stats| stats.versions_collected >= 9);
+        assert!(matches!(store.snapshot_at(first).map(drop).unwrap_err().kind(), ErrorKind::SnapshotTooOld(_)));
+        assert_eq!(held.get(&rows, "k").unwrap(), Some(vec![1; 5000]));
+        assert_eq!(store.stats().live_views, live);
+        clock.pass(2 * HOUR);
+        wait(&store, "it does not end", |_| held.get(&rows, "k").is_err());
+        assert!(matches!(held.get(&rows, "k").unwrap_err().kind(), ErrorKind::SnapshotTooOld(_)));
+    }
+}
+
+#[test]
+fn a_clock_that_is_set_forward_costs_no_history() {
+    let clock = Arc::new(Clock::default());
+    let store = Home::embedded().open(with(&clock, keeping(HOUR)));
+    let rows = store.keyspace("rows").unwrap();
+    let first = put(&store, &rows, "k", "1");
+    put(&store, &rows, "k", "2");
+    clock.jump(100 * HOUR);
+    put(&store, &rows, "k", "3");
+    // A round of collection, seen by something else that it collects.
+    delete(&store, &rows, "k");
+    std::thread::sleep(Duration::from_millis(1200));
+    assert_eq!(store.stats().versions_collected, 0);
+    assert_eq!(store.snapshot_at(first).unwrap().get(&rows, "k").unwrap(), Some(b"1".to_vec()));
+}
+
+#[test]
+fn history_ends_when_that_is_asked_for_and_can_begin_anew() {
+    for home in homes() {
+        let open = |builder: Builder| {
+            let store = home.open(builder);
+            let rows = store.keyspace("rows").unwrap();
+            (store, rows)
+        };
+        let (store, rows) = open(keeping(HOUR));
+        let first = put(&store, &rows, "k", [1; 5000]);
+        put(&store, &rows, "k", "2");
+        drop((store, rows));
+
+        // Nothing said, nothing changed.
+        let (store, rows) = open(Store::builder());
+        assert_eq!(store.snapshot_at(first).unwrap().get(&rows, "k").unwrap(), Some(vec![1; 5000]));
+        drop((store, rows));
+
+        let (store, rows) = open(Store::builder().no_history());
+        assert_eq!(values(&store, &rows, "k"), [Some(b"2".to_vec())]);
+        wait(&store, "what was kept stays", |stats| stats.versions_collected == 1);
+        put(&store, &rows, "k", "3");
+        assert_eq!(store.verify(|_| {}).unwrap().history, 0);
+        drop((store, rows));
+
+        let (store, rows) = open(keeping(HOUR));
+        assert!(matches!(store.snapshot_at(first).map(drop).unwrap_err().kind(), ErrorKind::SnapshotTooOld(_)));
+        assert_eq!(values(&store, &rows, "k"), [Some(b"3".to_vec())]);
+        let third = store.snapshot().unwrap().read_ts();
+        put(&store, &rows, "k", "4");
+        assert_eq!(store.snapshot_at(third).unwrap().get(&rows, "k").unwrap(), Some(b"3".to_vec()));
+    }
+}
+
+#[test]
+fn a_dropped_keyspace_is_there_in_the_past_as_long_as_that_is_kept() {
+    for home in homes() {
+        let clock = Arc::new(Clock::default());
+        let store = home.open(with(&clock, keeping(HOUR)));
+        let rows = store.keyspace("rows").unwrap();
+        let first = put(&store, &rows, "k", "1");
+        store.drop_keyspace("rows").unwrap();
+        // Time enough for the background to make a mistake.
+        std::thread::sleep(Duration::from_millis(1200));
+        assert_eq!(store.snapshot_at(first).unwrap().get(&rows, "k").unwrap(), Some(b"1".to_vec()));
+        assert!(matches!(store.snapshot().unwrap().get(&rows, "k").unwrap_err().kind(), ErrorKind::NoSuchKeyspace(_)));
+        clock.pass(2 * HOUR);
+        put(&store, &store.keyspace("other").unwrap(), "k", "v");
+        let began = std::time::Instant::now();
+        while store.verify(|_| {}).unwrap().versions > 5 || store.snapshot_at(first).is_ok() {
+            assert!(began.elapsed() < Duration::from_secs(60), "{:?}", store.verify(|_| {}).unwrap());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// Crashes that lose what was not synced, with next to no time kept, so that there is always something to collect.
+#[test]
+fn a_crash_never_takes_a_moment_that_the_next_life_still_offers() {
+    let mut offered = 0;
+    for seed in 0..12 {
+        let memory = SimStorage::new();
+        let mut dice = Dice(seed + 1);
+        let mut moments: Vec<(Timestamp, State)> = Vec::new();
+        for life in 0..4 {
+            let builder = keeping(Duration::from_millis(3)).durability(Durability::Buffered);
+            let store = builder.open_sim(&memory).unwrap();
+            let rows = store.keyspace("rows").unwrap();
+            let mut state: State = store.snapshot().unwrap().range(&rows, ..).map(Result::unwrap).collect();
+            let survived =
+                state.get(&b"commits"[..]).map_or(0, |number| u64::from_be_bytes(number[..].try_into().unwrap()));
+            moments.truncate(survived as usize);
+            for (at, then) in &moments {
+                match store.snapshot_at(*at) {
+                    Ok(snapshot) => {
+                        let found: State = snapshot.range(&rows, ..).map(Result::unwrap).collect();
+                        assert_eq!(found, *then, "seed {seed}, life {life}, at {at}");
+                        offered += 1;
+                    }
+                    Err(why) => assert!(matches!(why.kind(), ErrorKind::SnapshotTooOld(_)), "{why}"),
+                }
+            }
+            for _ in 0..40 {
+                let key = [b'a' + dice.below(4) as u8];
+                let mut txn = store.begin().unwrap();
+                let value = dice.next().to_be_bytes();
+                if dice.one_in(4) {
+                    txn.delete(&rows, key).unwrap();
+                    state.remove(&key[..]);
+                } else {
+                    txn.put(&rows, key, value).unwrap();
+                    state.insert(key.to_vec(), value.to_vec());
+                }
+                let number = moments.len() as u64 + 1;
+                txn.put(&rows, "commits", number.to_be_bytes()).unwrap();
+                state.insert(b"commits".to_vec(), number.to_be_bytes().to_vec());
+                moments.push((txn.commit().unwrap().ts, state.clone()));
+                if dice.one_in(10) {
+                    store.sync().unwrap();
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+            if dice.one_in(2) {
+                wait(&store, "nothing is collected", |stats| stats.versions_collected > 0);
+            }
+            memory.crash(dice.next());
+        }
+    }
+    assert!(offered > 100, "{offered} moments were read");
+}

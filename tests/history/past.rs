@@ -1,0 +1,194 @@
+//! Reading the past.
+
+use std::time::{Duration, SystemTime};
+
+use percolite::{CommitProtocol, Durability, ErrorKind, Store, Timestamp, TxnOptions};
+
+use crate::support::{Dice, Home};
+use crate::{HOUR, State, delete, homes, keeping, put, state_at, values};
+
+const SHORT: usize = 7;
+/// Stored apart from its record.
+const LONG: usize = 5000;
+
+#[test]
+fn every_moment_is_read_as_it_was_whatever_has_written_since() {
+    for home in homes() {
+        let seed = std::process::id() as u64;
+        println!("seed {seed}");
+        let mut dice = Dice(seed);
+        let mut state = State::new();
+        let mut moments: Vec<(Timestamp, State)> = Vec::new();
+        for life in 0..4 {
+            let store = home.open(keeping(HOUR).stream_at_bytes(20_000));
+            let rows = store.keyspace("rows").unwrap();
+            if life == 0 {
+                moments.push((store.snapshot().unwrap().read_ts(), State::new()));
+            }
+            for _ in 0..60 {
+                let protocol = if dice.one_in(2) { CommitProtocol::TwoPhase } else { CommitProtocol::Auto };
+                let durability = if dice.one_in(2) { Durability::Buffered } else { Durability::Sync };
+                let options =
+                    TxnOptions { protocol: Some(protocol), durability: Some(durability), ..TxnOptions::default() };
+                let mut txn = store.begin_with(options).unwrap();
+                let mut next = state.clone();
+                for _ in 0..1 + dice.below(8) {
+                    let key = vec![b'a' + dice.below(6) as u8];
+                    if dice.one_in(4) {
+                        txn.delete(&rows, &key).unwrap();
+                        next.remove(&key);
+                    } else {
+                        let length = if dice.one_in(3) { LONG } else { SHORT };
+                        let value: Vec<u8> = dice.next().to_be_bytes().iter().copied().cycle().take(length).collect();
+                        txn.put(&rows, &key, &value).unwrap();
+                        next.insert(key, value);
+                    }
+                }
+                if dice.one_in(6) {
+                    txn.roll_back().unwrap();
+                } else {
+                    state = next;
+                    moments.push((txn.commit().unwrap().ts, state.clone()));
+                }
+                let (at, then) = &moments[dice.below(moments.len())];
+                assert_eq!(state_at(&store, &rows, *at), *then, "at {at}");
+            }
+            for pair in moments.windows(2) {
+                let [(at, then), (next, _)] = pair else { unreachable!() };
+                assert_eq!(state_at(&store, &rows, *at), *then, "at {at}");
+                assert_eq!(state_at(&store, &rows, next.previous()), *then, "just before {next}");
+            }
+            for key in ["a", "b", "c", "d", "e", "f"] {
+                let mut expected: Vec<Option<&Vec<u8>>> =
+                    moments.iter().map(|(_, state)| state.get(key.as_bytes())).collect();
+                expected.dedup();
+                expected.reverse();
+                let mut found = values(&store, &rows, key);
+                // Writing what is there already, and deleting what is not, are versions too.
+                found.dedup();
+                if found.last() != Some(&None) {
+                    found.push(None);
+                }
+                assert_eq!(found, expected.into_iter().map(|value| value.cloned()).collect::<Vec<_>>(), "{key}");
+            }
+            let verified = store.verify(|_| {}).unwrap();
+            assert_eq!(verified.problems, [], "{verified:?}");
+        }
+    }
+}
+
+#[test]
+fn a_row_tells_its_versions_newest_first() {
+    for home in homes() {
+        let store = home.open(keeping(HOUR));
+        let rows = store.keyspace("rows").unwrap();
+        assert_eq!(values(&store, &rows, "k"), []);
+        let first = put(&store, &rows, "k", "1");
+        put(&store, &rows, "l", "not of this row");
+        let second = put(&store, &rows, "k", [7; LONG]);
+        let between = store.snapshot().unwrap();
+        let third = delete(&store, &rows, "k");
+        let mut txn = store.begin().unwrap();
+        txn.put(&rows, "k", "not committed").unwrap();
+        let versions: Vec<_> = txn.versions(&rows, "k").unwrap().map(Result::unwrap).collect();
+        let told: Vec<_> = versions.iter().map(|version| (version.commit_ts, version.value.as_deref())).collect();
+        assert_eq!(told, [(third, None), (second, Some(&[7; LONG][..])), (first, Some(&b"1"[..]))]);
+        assert!(versions.iter().all(|version| version.start_ts < version.commit_ts));
+        let owners: std::collections::BTreeSet<_> = versions.iter().map(|version| version.owner).collect();
+        assert_eq!(owners.len(), 3);
+        assert_eq!(
+            between.versions(&rows, "k").unwrap().map(|version| version.unwrap().commit_ts).collect::<Vec<_>>(),
+            [second, first]
+        );
+        assert!(matches!(txn.versions(&rows, "").map(drop).unwrap_err().kind(), ErrorKind::InvalidArgument(_)));
+    }
+}
+
+#[test]
+fn a_large_transaction_is_in_the_history_before_and_after_it_is_rolled_forward() {
+    for home in homes() {
+        let store = home.open(keeping(HOUR).stream_at_bytes(10_000));
+        let rows = store.keyspace("rows").unwrap();
+        let key = |number: usize| format!("{number:05}");
+        let before = store.transact(|txn| (0..3000).try_for_each(|number| txn.put(&rows, key(number), "before")));
+        before.unwrap();
+        let before = store.snapshot().unwrap().read_ts();
+        let mut large = store.begin().unwrap();
+        for number in 0..3000 {
+            large.put(&rows, key(number), "after").unwrap();
+        }
+        let after = large.commit().unwrap().ts;
+        for _ in 0..2 {
+            for (at, value) in [(before, "before"), (after.previous(), "before"), (after, "after")] {
+                let state = state_at(&store, &rows, at);
+                assert_eq!(state.len(), 3000);
+                assert!(state.values().all(|found| found == value.as_bytes()), "at {at}");
+            }
+            assert_eq!(values(&store, &rows, &key(2999)), [Some(b"after".to_vec()), Some(b"before".to_vec())]);
+            crate::wait(&store, "it does not end", |stats| stats.large_unfinished == 0);
+        }
+    }
+}
+
+#[test]
+fn a_time_of_day_stands_for_what_was_committed_before_it() {
+    let store = Home::embedded().open(keeping(HOUR));
+    let rows = store.keyspace("rows").unwrap();
+    put(&store, &rows, "k", "old");
+    std::thread::sleep(Duration::from_millis(20));
+    let noon = SystemTime::now();
+    std::thread::sleep(Duration::from_millis(20));
+    put(&store, &rows, "k", "new");
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(store.snapshot_at(noon).unwrap().get(&rows, "k").unwrap(), Some(b"old".to_vec()));
+    let now = store.snapshot_at(SystemTime::now()).unwrap();
+    assert_eq!(now.get(&rows, "k").unwrap(), Some(b"new".to_vec()));
+    put(&store, &rows, "k", "newer");
+    assert_eq!(now.get(&rows, "k").unwrap(), Some(b"new".to_vec()), "it has changed");
+}
+
+#[test]
+fn moments_that_cannot_be_read_are_refused() {
+    let refusal = |store: &Store, at: Timestamp| store.snapshot_at(at).map(drop).unwrap_err().kind().clone();
+    for home in homes() {
+        let store = home.open(Store::builder());
+        let now = store.snapshot().unwrap().read_ts();
+        assert!(matches!(refusal(&store, now), ErrorKind::InvalidArgument(why) if why.contains("no history")));
+        assert_eq!(store.stats().history_from, None);
+        drop(store);
+
+        let store = home.open(keeping(HOUR));
+        let from = store.stats().history_from.unwrap();
+        store.snapshot_at(from).unwrap();
+        assert!(matches!(refusal(&store, from.previous()), ErrorKind::SnapshotTooOld(_)));
+        assert!(matches!(refusal(&store, Timestamp::ZERO), ErrorKind::SnapshotTooOld(_)));
+        let future = SystemTime::now() + Duration::from_secs(60);
+        for at in [Timestamp::MAX, future.into()] {
+            assert!(matches!(refusal(&store, at), ErrorKind::InvalidArgument(why) if why.contains("future")));
+        }
+        store.clone().close().unwrap();
+        assert!(matches!(refusal(&store, from), ErrorKind::Closed(_)));
+    }
+    let shared = Home::shared().open(Store::builder());
+    let now = shared.snapshot().unwrap().read_ts();
+    assert!(matches!(refusal(&shared, now), ErrorKind::InvalidArgument(why) if why.contains("share")));
+}
+
+#[cfg(feature = "rocks")]
+#[test]
+fn a_store_that_is_only_looked_at_shows_its_past() {
+    let home = Home::rocks();
+    let store = home.open(keeping(HOUR));
+    let rows = store.keyspace("rows").unwrap();
+    let first = put(&store, &rows, "k", "1");
+    put(&store, &rows, "k", "2");
+    drop((store, rows));
+    let store = home.open(Store::builder().read_only(true));
+    let rows = store.existing_keyspace("rows").unwrap();
+    assert_eq!(store.snapshot_at(first).unwrap().get(&rows, "k").unwrap(), Some(b"1".to_vec()));
+    assert_eq!(store.snapshot_at(SystemTime::now()).unwrap().get(&rows, "k").unwrap(), Some(b"2".to_vec()));
+    assert_eq!(values(&store, &rows, "k"), [Some(b"2".to_vec()), Some(b"1".to_vec())]);
+    for at in [Timestamp::ZERO, Timestamp::MAX] {
+        store.snapshot_at(at).map(drop).unwrap_err();
+    }
+}

@@ -1,0 +1,49 @@
+//! A clock that is set by hand, and threads of the system.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use percolite::runtime::{Joined, Parker, Runtime, System};
+
+/// See the module.
+#[derive(Default)]
+pub struct Clock {
+    system: System,
+    wall_ahead_ms: AtomicU64,
+    elapsed_ahead_ms: AtomicU64,
+}
+
+impl Clock {
+    /// So much time passes.
+    pub fn pass(&self, time: Duration) {
+        self.jump(time);
+        self.elapsed_ahead_ms.fetch_add(time.as_millis() as u64, Ordering::SeqCst);
+    }
+
+    /// Somebody sets the time of day forward, and no time passes.
+    pub fn jump(&self, time: Duration) {
+        self.wall_ahead_ms.fetch_add(time.as_millis() as u64, Ordering::SeqCst);
+    }
+}
+
+impl Runtime for Clock {
+    fn unix_millis(&self) -> u64 {
+        self.system.unix_millis() + self.wall_ahead_ms.load(Ordering::SeqCst)
+    }
+    fn elapsed(&self) -> Duration {
+        self.system.elapsed() + Duration::from_millis(self.elapsed_ahead_ms.load(Ordering::SeqCst))
+    }
+    fn random(&self) -> u64 {
+        self.system.random()
+    }
+    fn sleep(&self, duration: Duration) {
+        self.system.sleep(duration);
+    }
+    fn parker(&self) -> Arc<dyn Parker> {
+        self.system.parker()
+    }
+    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn Joined>> {
+        self.system.spawn(name, work)
+    }
+}

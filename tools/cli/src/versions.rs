@@ -1,0 +1,91 @@
+//! `percolite versions`: what commits have made of a row.
+
+use std::ffi::OsString;
+
+use anyhow::Result;
+use percolite::Version;
+use serde_json::json;
+
+use crate::bytes::Forms;
+use crate::exit::Code;
+use crate::moment::Moment;
+use crate::open::Folder;
+use crate::output::Lines;
+use crate::table;
+
+/// What people see of a value.
+const SHOWN_CHARS: usize = 200;
+
+/// The command's options.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  percolite versions shop fruit apple             newest first
+  percolite versions shop fruit apple --limit 3
+  percolite versions shop fruit apple --at 1h     those that there were an hour ago
+  percolite get shop fruit apple --at 1763733600000.4
+                                                  the row as one of them left it
+  percolite versions shop fruit apple --json      JSON lines
+
+How long versions are kept says the command history. Where they are not, there is the newest alone.
+A key that never was is told on standard error, and the exit code is 3.")]
+pub struct Args {
+    #[command(flatten)]
+    store: Folder,
+    /// The keyspace
+    keyspace: String,
+    /// The key
+    key: OsString,
+    #[command(flatten)]
+    moment: Moment,
+    /// At most so many versions
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+    #[command(flatten)]
+    forms: Forms,
+    /// JSON lines: {"timestamp": …, "ms": …, "owner": …, "value": …}
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    let key = args.forms.keys.read(&args.key)?;
+    let store = args.store.look()?;
+    let snapshot = args.moment.snapshot(&store)?;
+    let keyspace = args.moment.keyspace(&store, &snapshot, &args.keyspace)?;
+    let versions = snapshot.versions(&keyspace, &key)?.take(args.limit.unwrap_or(usize::MAX));
+    let mut out = Lines::new();
+    let mut rows = Vec::new();
+    let mut found = false;
+    for version in versions {
+        let Version { commit_ts, owner, value, .. } = version?;
+        found = true;
+        if args.json {
+            out.say(json!({
+                "timestamp": commit_ts.to_string(),
+                "ms": commit_ts.millis(),
+                "owner": owner.to_string(),
+                "value": value.map(|value| args.forms.values.json(&value)),
+            }))?;
+            continue;
+        }
+        let value = value.map_or_else(|| "(deleted)".into(), |value| args.forms.values.show(&value));
+        rows.push([
+            table::time(commit_ts.millis(), "%Y-%m-%d %H:%M:%S%.3f UTC"),
+            commit_ts.to_string(),
+            owner.to_string(),
+            table::shorten(&value, SHOWN_CHARS),
+        ]);
+    }
+    if !found {
+        return Err(Code::Missing.error(format!(
+            "{:?} was never in the keyspace {:?}",
+            args.forms.keys.show(&key),
+            args.keyspace
+        )));
+    }
+    if !args.json {
+        out.say(table::texts(["committed", "timestamp", "owner", "value"], rows))?;
+    }
+    out.finish()
+}

@@ -1,0 +1,49 @@
+//! versions, history, and --at.
+
+use percolite::Store;
+
+use crate::common::Place;
+
+#[test]
+fn the_past_is_shown_as_it_was_where_history_is_kept() {
+    let place = Place::with_shop();
+    place.run("get --at 1s shop fruit apple").fails(1, "keeps no history; percolite history STORE --keep 7d");
+    assert_eq!(place.ok("history shop"), "no history is kept\n");
+    assert!(place.ok("history shop --keep 7d").starts_with("the past can be read from "));
+    // Whoever opens it without a word about it goes on with it.
+    place.ok("put shop fruit apple green");
+    place.ok("delete shop fruit apple");
+    place.ok("keyspaces shop --drop fruit");
+
+    place.run("get shop fruit apple").fails(3, "there is no keyspace");
+    let newest = place.json("stats shop --json")[0]["newest_ts"].as_str().unwrap().to_owned();
+    place.run(&format!("get --at {newest} shop fruit apple")).fails(3, "there was no keyspace");
+    let store = Store::builder().read_only(true).open(place.path().join("shop")).unwrap();
+    let from = store.stats().history_from.unwrap();
+    let then = store.snapshot_at(from).unwrap().keyspaces().unwrap();
+    assert_eq!(then.len(), 1);
+    let snapshot = store.snapshot().unwrap();
+    let versions: Vec<_> = snapshot.versions(&then[0], "apple").unwrap().map(Result::unwrap).collect();
+    let values: Vec<_> = versions.iter().map(|version| version.value.as_deref()).collect();
+    assert_eq!(values, [None, Some(&b"green"[..]), Some(&b"red"[..])]);
+    drop((snapshot, store));
+
+    let before = versions[0].commit_ts.previous();
+    assert_eq!(place.ok(&format!("get --at {before} shop fruit apple")), "green\n");
+    assert_eq!(place.ok(&format!("get --at {from} shop fruit apple")), "red\n");
+    assert_eq!(place.ok(&format!("scan --at {from} shop fruit --count")), "2\n");
+    let told = place.json(&format!("versions --at {before} shop fruit apple --json"));
+    assert_eq!((told.len(), &told[0]["value"], &told[1]["value"]), (2, &"green".into(), &"red".into()));
+    assert_eq!(told[0]["timestamp"], versions[1].commit_ts.to_string());
+    let shown = place.ok(&format!("versions --at {before} shop fruit apple"));
+    assert!(shown.contains("green") && shown.contains("red") && shown.contains("committed"), "{shown}");
+    place.run(&format!("versions --at {before} shop fruit kiwi")).fails(3, "was never in");
+    place.ok(&format!("dump --at {from} shop old.dump"));
+    place.ok("restore copy old.dump");
+    assert_eq!(place.ok("get copy fruit apple"), "red\n");
+    place.run("get --at 400d shop fruit apple").fails(1, "the history begins at");
+    place.run("get --at 2999-01-01T00:00Z shop fruit apple").fails(1, "lies in the future");
+
+    assert_eq!(place.ok("history shop --end"), "no history is kept\n");
+    place.run(&format!("get --at {before} shop fruit apple")).fails(1, "keeps no history");
+}
