@@ -23,6 +23,7 @@ use self::fault::{Errno, Fault};
 use crate::dice::Dice;
 use crate::disk::Disk;
 use crate::examine::{Subject, examine};
+use crate::interrupt;
 use crate::ledger::Ledger;
 use crate::life::{Life, Promise};
 use crate::order::{Order, copy_folder, keep, scratch};
@@ -211,6 +212,9 @@ fn run_case(order: &Order, case: Case, outcome: &mut Outcome) -> anyhow::Result<
     let patience = [2_000, 30_000, 300_000][dice.below(3)];
     std::thread::sleep(Duration::from_micros(dice.below(patience) as u64));
     let (heard, _) = child.end();
+    if interrupt::came() {
+        return Ok(());
+    }
     if let Some(disk) = disk {
         copy_folder(&disk.window().join("store"), &folder)?;
     }

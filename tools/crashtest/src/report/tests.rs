@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::*;
-use crate::evidence::MutantResult;
+use crate::evidence::{MutantResult, Tried};
 use crate::outcome::{Failure, Outcome};
 use crate::violation::Broken;
 
@@ -29,6 +29,7 @@ fn sample() -> Evidence {
         began: "2026-01-02T03:04:05Z".into(),
         command: "quick".into(),
         seconds: 68.0,
+        interrupted: false,
         layers: vec![sim, kill, sweep, cut],
         mutants: vec![mutant(Some("sim"))],
         gaps: Vec::new(),
@@ -42,8 +43,14 @@ fn mutant(layer: Option<&str>) -> MutantResult {
         layer: layer.map(Into::into),
         promise: layer.map(|_| "I5 isolation".into()),
         seconds: 1.5,
-        found: vec![("sim".into(), u64::from(layer.is_some()), 9)],
         replay: layer.map(|_| "mutant-replay-line".into()),
+        tried: vec![Tried {
+            layer: "sim".into(),
+            found: u64::from(layer.is_some()),
+            cases: 9,
+            seconds: 1.5,
+            replay: layer.map(|_| "mutant-replay-line".into()),
+        }],
     }
 }
 
@@ -124,7 +131,10 @@ fn several_runs_add_up() {
     assert_eq!((whole.layers[3].skipped.as_deref(), whole.layers[3].cases), (None, 20));
     assert_eq!((whole.version.as_str(), whole.began.as_str()), ("0.1.0", "2026-01-01T00:00:00Z"));
     let mutant = &whole.mutants[0];
-    assert_eq!((mutant.layer.as_deref(), &mutant.found), (Some("sim"), &vec![("sim".into(), 1, 18)]));
+    let tried = &mutant.tried[0];
+    assert_eq!((mutant.layer.as_deref(), mutant.tried.len()), (Some("sim"), 1));
+    assert_eq!((tried.found, tried.cases, tried.replay.as_deref()), (1, 18, Some("mutant-replay-line")));
+    assert!((tried.seconds - 3.0).abs() < 1e-9, "the time in vain and the time to the first");
 }
 
 #[test]

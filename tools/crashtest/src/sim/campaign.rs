@@ -9,6 +9,7 @@ use percolite::crashtest::mutate;
 
 use super::{Mode, Run, Scheduler};
 use crate::history::Line;
+use crate::interrupt;
 use crate::order::Order;
 use crate::outcome::{Failure, Outcome};
 use crate::points::Place;
@@ -98,7 +99,7 @@ fn round(args: &SimArgs, first: u64, count: u64) -> Outcome {
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                while !stop.load(Ordering::Relaxed) {
+                while !stop.load(Ordering::Relaxed) && !interrupt::came() {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     if seed >= first + count {
                         break;
