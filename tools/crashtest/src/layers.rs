@@ -61,7 +61,7 @@ impl Layer {
             #[cfg(feature = "rocks")]
             Self::Kill => "kill:batch.written/2/two-phase/sync/17",
             #[cfg(feature = "rocks")]
-            Self::Walsweep => "walsweep:1/200",
+            Self::Walsweep => "walsweep:1/5000",
             #[cfg(feature = "rocks")]
             Self::Ioerr => "ioerr:1/write.log.EIO.3",
             #[cfg(feature = "rocks")]

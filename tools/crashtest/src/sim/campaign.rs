@@ -132,7 +132,9 @@ pub struct Again {
 pub fn replay(order: &Order) -> anyhow::Result<Again> {
     Scheduler::listen();
     let case = order.case.as_deref().unwrap_or_default();
-    let (mode, seed) = case.strip_prefix("sim:").and_then(|case| case.split_once('/')).context("sim:MODE/SEED")?;
+    let parts = case.strip_prefix("sim:").and_then(|case| case.split_once('/'));
+    let (mode, seed) =
+        parts.with_context(|| format!("{case:?} is no case of sim: write sim:embedded/SEED or sim:shared/SEED"))?;
     let mode = match mode {
         "embedded" => Mode::Embedded,
         "shared" => Mode::Shared,
