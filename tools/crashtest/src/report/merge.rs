@@ -3,7 +3,21 @@
 //! Nothing that one run found is forgotten because another did not find it: failures and gaps are kept, and a mutant is
 //! found if any run found it. Only "skipped" gives way, to a run that did what the other could not.
 
+use indexmap::IndexMap;
+
 use crate::evidence::{Evidence, MutantResult, Tried};
+
+/// Each run once, however often and under whatever name it is given, and how many are thus left out.
+pub fn once(parts: Vec<Evidence>) -> anyhow::Result<(Vec<Evidence>, usize)> {
+    let all = parts.len();
+    let mut known = IndexMap::new();
+    for part in parts {
+        known.entry(serde_json::to_string(&part)?).or_insert(part);
+    }
+    let once: Vec<Evidence> = known.into_values().collect();
+    let again = all - once.len();
+    Ok((once, again))
+}
 
 /// The sum of several runs, in the order in which they are given.
 pub fn merge(parts: Vec<Evidence>) -> Evidence {

@@ -39,6 +39,10 @@ fn tell(told: &mut String, evidence: &Evidence) -> std::fmt::Result {
     writeln!(told, "{command}, version {version}, began {began}, took {}", time(evidence.seconds))?;
     if !evidence.layers.is_empty() {
         writeln!(told, "\n{}", layers(&evidence.layers))?;
+        writeln!(
+            told,
+            "lost: not synced and gone, in the layer's unit; found: committed though nobody had been told."
+        )?;
     }
     if !evidence.mutants.is_empty() {
         writeln!(told, "\n{}", mutants(&evidence.mutants))?;
@@ -79,8 +83,7 @@ fn tell_failure(told: &mut String, failure: &Failure) -> std::fmt::Result {
 }
 
 fn layers(layers: &[Outcome]) -> Table {
-    let numbers =
-        ["cases", "transactions", "acknowledged", "unsynced lost", "unanswered found", "deaths", "failures", "time"];
+    let numbers = ["cases", "txns", "acked", "lost", "found", "deaths", "failures", "time"];
     let mut table = table(&["layer"], &numbers, &["verdict"]);
     for layer in layers {
         let reason = layer.skipped.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
