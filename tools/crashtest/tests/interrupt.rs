@@ -49,15 +49,7 @@ impl Run {
     /// From then on a signal is noted.
     fn wait_until_it_watches(&self) {
         let watches = || [Signal::INT, Signal::TERM].iter().all(|signal| has(self.id(), "SigCgt:", *signal));
-        self.wait("it watches for signals", watches);
-    }
-
-    fn wait(&self, what: &str, holds: impl Fn() -> bool) {
-        let began = Instant::now();
-        while !holds() {
-            assert!(began.elapsed() < NEVER, "not before {what}: it never came");
-            sleep(POLL);
-        }
+        wait("it watches for signals", watches);
     }
 
     fn end(&mut self) -> ExitStatus {
@@ -99,7 +91,7 @@ impl Run {
             let is_one = environment.split(|byte| *byte == 0).any(|one| one == mark.as_bytes());
             if is_one && process.file_name().to_str() != Some(&self.id().to_string()) {
                 let command = fs::read(process.path().join("cmdline")).unwrap_or_default();
-                found.push(format!("{:?}: {}", process.file_name(), command.escape_ascii()));
+                found.push(format!("{}: {}", process.file_name().display(), command.escape_ascii()));
             }
         }
         found
@@ -115,6 +107,14 @@ impl Drop for Run {
         // It has ended, unless the test has failed.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+fn wait(what: &str, holds: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < NEVER, "not before {what}: it never came");
+        sleep(POLL);
     }
 }
 
@@ -141,7 +141,7 @@ fn files(folder: &Path) -> Vec<String> {
 fn interrupt(arguments: &[&str], signal: Signal, has_begun: impl Fn(&Run) -> bool) -> serde_json::Value {
     let mut run = Run::start(arguments);
     run.wait_until_it_watches();
-    run.wait("it has begun", || has_begun(&run));
+    wait("it has begun", || has_begun(&run));
     run.signal(signal);
     let status = run.end();
     assert_eq!(status.code(), Some(128 + signal.as_raw()), "{arguments:?}: {status}");
@@ -205,18 +205,18 @@ fn a_second_signal_ends_a_run_at_once() {
     };
     // Until then it is still a copy of its parent, which waits for it to become another program.
     let is_itself = |child| fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap().contains("--quick");
-    run.wait("it has begun", || child().is_some_and(|one| is_itself(one) && has(one, "SigCgt:", Signal::TERM)));
+    wait("it has begun", || child().is_some_and(|one| is_itself(one) && has(one, "SigCgt:", Signal::TERM)));
     // It hands the first signal on to a process that does not stir, and waits for it.
     let id = child().unwrap();
     let child = Pid::from_raw(id.try_into().unwrap()).unwrap();
     kill_process(child, Signal::STOP).unwrap();
     run.signal(Signal::INT);
-    run.wait("the first signal is handed on", || has(id, "ShdPnd:", Signal::TERM));
+    wait("the first signal is handed on", || has(id, "ShdPnd:", Signal::TERM));
     run.signal(Signal::INT);
     assert_eq!(run.end().code(), Some(130));
     assert_eq!(fs::read(json(run.place.path())).unwrap(), b"", "there was time for evidence");
     kill_process(child, Signal::CONT).unwrap();
-    run.wait("the other process ends, too", || run.processes().is_empty());
+    wait("the other process ends, too", || run.processes().is_empty());
 }
 
 #[test]
