@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::outcome::Outcome;
 
-/// What `quick`, `soak` and `mutants` write and `report` reads.
+/// What every command that runs something writes and `report` reads.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Evidence {
     /// The version of the program.
@@ -15,6 +15,9 @@ pub struct Evidence {
     pub command: String,
     /// How long it took, in seconds.
     pub seconds: f64,
+    /// Whether somebody ended it before it was done.
+    #[serde(default)]
+    pub interrupted: bool,
     /// One for each layer.
     pub layers: Vec<Outcome>,
     /// One for each mutant that was tried.
@@ -36,9 +39,25 @@ pub struct MutantResult {
     pub promise: Option<String>,
     /// How long it lived, in seconds.
     pub seconds: f64,
-    /// In how many cases of each layer tried it was found, and of how many.
-    pub found: Vec<(String, u64, u64)>,
     /// The command line that shows it.
+    pub replay: Option<String>,
+    /// What every layer made of it that it went through.
+    #[serde(default)]
+    pub tried: Vec<Tried>,
+}
+
+/// A mutant in one layer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Tried {
+    /// The layer.
+    pub layer: String,
+    /// In how many cases it was found.
+    pub found: u64,
+    /// Of how many.
+    pub cases: u64,
+    /// How long it took to the first of them, or in vain, in seconds.
+    pub seconds: f64,
+    /// The command line of the first.
     pub replay: Option<String>,
 }
 
@@ -49,10 +68,25 @@ impl Evidence {
         Self { version: env!("CARGO_PKG_VERSION").into(), began, command: command.into(), ..Self::default() }
     }
 
-    /// Whether everything held and every mutant was found. Where nothing was run nothing held.
+    /// Says that it was ended before it was done. A layer that had not come to its first case has nothing to say.
+    pub fn cut_short(&mut self) {
+        self.interrupted = true;
+        self.layers.retain(|layer| layer.cases > 0 || layer.skipped.is_some() || !layer.failures.is_empty());
+    }
+
+    /// Adds what a layer has to say, to what it has said before if it has.
+    pub fn add(&mut self, outcome: Outcome) {
+        match self.layers.iter_mut().find(|known| known.layer == outcome.layer) {
+            Some(known) => known.add(outcome),
+            None => self.layers.push(outcome),
+        }
+    }
+
+    /// Whether everything held and every mutant was found. Where nothing was run nothing held, nor where not all was.
     pub fn is_good(&self) -> bool {
         let something_ran = !self.mutants.is_empty() || self.layers.iter().any(|layer| layer.cases > 0);
         something_ran
+            && !self.interrupted
             && self.layers.iter().all(Outcome::is_good)
             && self.gaps.is_empty()
             && self.mutants.iter().all(|mutant| mutant.layer.is_some())

@@ -54,6 +54,21 @@ impl Layer {
         }
     }
 
+    /// A case of it.
+    pub fn example(self) -> &'static str {
+        match self {
+            Self::Sim => "sim:embedded/17",
+            #[cfg(feature = "rocks")]
+            Self::Kill => "kill:batch.written/2/two-phase/sync/17",
+            #[cfg(feature = "rocks")]
+            Self::Walsweep => "walsweep:1/5000",
+            #[cfg(feature = "rocks")]
+            Self::Ioerr => "ioerr:1/write.log.EIO.3",
+            #[cfg(feature = "rocks")]
+            Self::Powercut => "powercut:17",
+        }
+    }
+
     /// The layer that a case belongs to.
     pub fn of_case(case: &str) -> Option<Self> {
         let (name, _) = case.split_once(':')?;

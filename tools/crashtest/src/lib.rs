@@ -31,6 +31,7 @@ pub mod examine;
 #[cfg(feature = "rocks")]
 pub mod fast;
 pub mod history;
+pub mod interrupt;
 pub mod invariants;
 #[cfg(feature = "rocks")]
 pub mod ioerr;
@@ -51,6 +52,7 @@ pub mod powercut;
 pub mod quick;
 pub mod recorder;
 pub mod report;
+pub mod screen;
 pub mod sim;
 pub mod value;
 pub mod violation;

@@ -1,18 +1,19 @@
 //! `percolite-crashtest`: crashes a store in every way it knows of, and judges what the store did to its clients.
 //!
-//! Exit code 0: everything held, and there was something to hold. 1: a promise was broken, or nothing was checked. 2: the
-//! command line or the input makes no sense, or the machine cannot do what is asked; one line on standard error says why.
+//! What its exit codes mean is in [`EXIT_CODES`].
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, IsTerminal as _, Write as _};
+use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Instant;
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 use percolite_crashtest::checker::{Verdict, check};
 use percolite_crashtest::evidence::Evidence;
 use percolite_crashtest::history::History;
+use percolite_crashtest::interrupt;
 use percolite_crashtest::layers::Layer;
 #[cfg(feature = "rocks")]
 use percolite_crashtest::life;
@@ -24,9 +25,19 @@ use percolite_crashtest::quick::{self, QuickArgs, SoakArgs};
 use percolite_crashtest::report::{self, ReportArgs};
 use percolite_crashtest::sim::campaign::{self, SimArgs};
 
+/// The end of the help.
+const EXIT_CODES: &str = "\
+Exit codes:
+  0         Everything held, and there was something to hold.
+  1         A promise was broken, or nothing was checked.
+  2         The command line or the input makes no sense, or the machine cannot do what is asked; one line on standard error \
+says why.
+  130, 143  Interrupted, by Ctrl-C or by SIGTERM: the evidence is of what was run until then, and says so. A second one \
+ends the program at once, without evidence, and leaves its temporary files.";
+
 /// Crash tests for percolite, and the checker that judges them.
 #[derive(Parser)]
-#[command(name = "percolite-crashtest", version)]
+#[command(name = "percolite-crashtest", version, after_help = EXIT_CODES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -83,10 +94,10 @@ struct CheckArgs {
 struct ReplayArgs {
     /// The case, as in `sim:embedded/17`.
     case: String,
-    /// Print every step, where the layer knows them.
+    /// Print every step of a case of sim.
     #[arg(long)]
     trace: bool,
-    /// Write the history to this file, where the layer has one in memory.
+    /// Write the history of a case of sim to this file.
     #[arg(long)]
     history: Option<PathBuf>,
     #[arg(long, hide = true, value_parser = mutant)]
@@ -102,36 +113,33 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Quick(args) => {
-            let evidence = quick::quick(&tell)?;
-            told(&evidence, args.json.as_deref())
-        }
+        Command::Quick(args) => shown(args.json.as_deref(), || quick::quick(&tell)),
         Command::Soak(args) => {
-            let json = args.json.clone();
-            let evidence = quick::soak(&args, &|evidence| {
-                let failures: usize = evidence.layers.iter().map(|layer| layer.failures.len()).sum();
-                tell(&format!("{:.0} s, {failures} failures", evidence.seconds));
-                keep(evidence, json.as_deref())
-            })?;
-            told(&evidence, args.json.as_deref())
+            let json = args.json.as_deref();
+            shown(json, || {
+                quick::soak(&args, &|evidence| {
+                    let failures: usize = evidence.layers.iter().map(|layer| layer.failures.len()).sum();
+                    tell(&format!("{:.0} s, {failures} failures", evidence.seconds));
+                    keep(evidence, json)
+                })
+            })
         }
-        Command::Mutants(args) => {
-            let evidence = mutants::run(&args, &|result| {
+        Command::Mutants(args) => shown(args.json.as_deref(), || {
+            mutants::run(&args, &|result| {
                 let by = result.layer.as_deref().unwrap_or("NOBODY");
                 tell(&format!("{}: found by {by} after {:.1} s", result.mutant, result.seconds));
-            })?;
-            told(&evidence, args.json.as_deref())
-        }
+            })
+        }),
         Command::Replay(args) => replay(&args),
-        Command::Sim(args) => layer(&args.order, campaign::run_with(&args)?),
+        Command::Sim(args) => one_layer("sim", args.order.json.as_deref(), || campaign::run_with(&args)),
         #[cfg(feature = "rocks")]
-        Command::Kill(order) => layer(&order, Layer::Kill.run(&order)?),
+        Command::Kill(order) => ordered(Layer::Kill, &order),
         #[cfg(feature = "rocks")]
-        Command::Walsweep(order) => layer(&order, Layer::Walsweep.run(&order)?),
+        Command::Walsweep(order) => ordered(Layer::Walsweep, &order),
         #[cfg(feature = "rocks")]
-        Command::Ioerr(order) => layer(&order, Layer::Ioerr.run(&order)?),
+        Command::Ioerr(order) => ordered(Layer::Ioerr, &order),
         #[cfg(feature = "rocks")]
-        Command::Powercut(order) => layer(&order, Layer::Powercut.run(&order)?),
+        Command::Powercut(order) => ordered(Layer::Powercut, &order),
         Command::Check(args) => run_check(&args),
         Command::Points(args) => args.run().map(|()| ExitCode::SUCCESS),
         Command::Report(args) => report::run(&args),
@@ -148,43 +156,87 @@ fn tell(what: &str) {
 }
 
 fn replay(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
-    let layer_of_case = Layer::of_case(&args.case).with_context(|| format!("no layer has a case {:?}", args.case))?;
-    let order = Order { case: Some(args.case.clone()), mutant: args.mutant, ..Order::default() };
-    if layer_of_case == Layer::Sim {
+    let case = &args.case;
+    let layer = Layer::of_case(case).with_context(|| {
+        let forms: Vec<&str> = Layer::ALL.iter().map(|layer| layer.example()).collect();
+        format!("no layer has a case {case:?}; cases look like {}", forms.join(" or "))
+    })?;
+    let order = Order { case: Some(case.clone()), mutant: args.mutant, ..Order::default() };
+    let command = format!("replay {case}");
+    if layer != Layer::Sim {
+        anyhow::ensure!(!args.trace, "only a case of sim has a trace");
+        anyhow::ensure!(args.history.is_none(), "only a case of sim has a history; others keep theirs with a failure");
+        return one_layer(&command, None, || tried(layer, &order));
+    }
+    one_layer(&command, None, || {
         let again = campaign::replay(&order)?;
         if args.trace {
-            again.trace.iter().for_each(|step| println!("{step}"));
+            let mut out = BufWriter::new(io::stdout().lock());
+            let told = again.trace.iter().try_for_each(|step| writeln!(out, "{step}")).and_then(|()| out.flush());
+            unless_closed(told)?;
         }
         if let Some(path) = &args.history {
-            let mut file = File::create(path).with_context(|| path.display().to_string())?;
+            let mut file = BufWriter::new(File::create(path).with_context(|| path.display().to_string())?);
             again.lines.iter().try_for_each(|line| line.write(&mut file))?;
+            file.flush()?;
         }
-        return layer(&order, again.outcome);
-    }
-    let mut outcome = layer_of_case.run(&order)?;
-    for _ in 1..layer_of_case.tries_of_a_replay() {
-        if !outcome.failures.is_empty() {
+        Ok(again.outcome)
+    })
+}
+
+/// A case as often as it takes.
+fn tried(layer: Layer, order: &Order) -> anyhow::Result<Outcome> {
+    let mut outcome = layer.run(order)?;
+    for _ in 1..layer.tries_of_a_replay() {
+        if interrupt::came() || outcome.skipped.is_some() || !outcome.failures.is_empty() {
             break;
         }
-        outcome.add(layer_of_case.run(&order)?);
+        outcome.add(layer.run(order)?);
     }
-    layer(&order, outcome)
+    if let (0, Some(why)) = (outcome.cases, &outcome.skipped) {
+        anyhow::bail!("this machine cannot run it: {why}");
+    }
+    Ok(outcome)
 }
 
-/// Shows what one layer has found.
-fn layer(order: &Order, outcome: Outcome) -> anyhow::Result<ExitCode> {
-    if let Some(path) = &order.json {
-        std::fs::write(path, serde_json::to_vec_pretty(&outcome)?).with_context(|| path.display().to_string())?;
+#[cfg(feature = "rocks")]
+fn ordered(layer: Layer, order: &Order) -> anyhow::Result<ExitCode> {
+    one_layer(layer.name(), order.json.as_deref(), || layer.run(order))
+}
+
+fn one_layer(
+    command: &str,
+    json: Option<&Path>,
+    run: impl FnOnce() -> anyhow::Result<Outcome>,
+) -> anyhow::Result<ExitCode> {
+    shown(json, || {
+        let mut evidence = Evidence::begin(command);
+        evidence.add(run()?);
+        Ok(evidence)
+    })
+}
+
+/// Runs what ends with evidence, keeps that and shows it.
+fn shown(json: Option<&Path>, run: impl FnOnce() -> anyhow::Result<Evidence>) -> anyhow::Result<ExitCode> {
+    // Not after hours.
+    if let Some(path) = json {
+        File::options().create(true).append(true).open(path).with_context(|| path.display().to_string())?;
     }
-    let evidence = Evidence { layers: vec![outcome], ..Evidence::begin("one layer") };
+    interrupt::watch().context("signals")?;
+    let began = Instant::now();
+    let mut evidence = run()?;
+    evidence.seconds = began.elapsed().as_secs_f64();
+    let interrupted = interrupt::exit_code();
+    if interrupted.is_some() {
+        evidence.cut_short();
+    }
+    keep(&evidence, json)?;
     report::print(&evidence);
-    Ok(if evidence.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn told(evidence: &Evidence, json: Option<&Path>) -> anyhow::Result<ExitCode> {
-    keep(evidence, json)?;
-    report::print(evidence);
-    Ok(if evidence.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(match interrupted {
+        Some(code) => ExitCode::from(code),
+        None if evidence.is_good() => ExitCode::SUCCESS,
+        None => ExitCode::FAILURE,
+    })
 }
 
 fn keep(evidence: &Evidence, json: Option<&Path>) -> anyhow::Result<()> {
@@ -211,11 +263,11 @@ fn run_check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     } else {
         writeln!(output, "{report}")
     };
-    // A reader that has seen enough, as `head` does, still wants the exit code.
-    if let Err(why) = told
-        && why.kind() != io::ErrorKind::BrokenPipe
-    {
-        return Err(why.into());
-    }
+    unless_closed(told)?;
     Ok(if report.verdict == Verdict::Consistent { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A reader that has seen enough, as `head` does, still wants the exit code.
+fn unless_closed(told: io::Result<()>) -> io::Result<()> {
+    told.or_else(|why| if why.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(why) })
 }

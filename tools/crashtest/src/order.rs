@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use percolite::crashtest::Mutant;
 
+use crate::interrupt;
 use crate::ledger::Ledger;
 use crate::outcome::{Failure, Outcome};
 use crate::violation::Broken;
@@ -57,7 +58,7 @@ impl Order {
 
     /// Whether a run that has come so far is over.
     pub fn is_enough(&self, outcome: &Outcome) -> bool {
-        self.stop && !outcome.failures.is_empty()
+        interrupt::came() || self.stop && !outcome.failures.is_empty()
     }
 }
 
@@ -149,7 +150,9 @@ pub fn copy_folder(from: &Path, to: &Path) -> std::io::Result<()> {
 pub fn scratch() -> std::io::Result<tempfile::TempDir> {
     let memory = PathBuf::from("/dev/shm");
     let place = if memory.is_dir() { memory } else { std::env::temp_dir() };
-    tempfile::Builder::new().prefix("percolite-crashtest-").tempdir_in(&place).or_else(|_| tempfile::tempdir())
+    // Whose it is can be told from its name.
+    let prefix = format!("percolite-crashtest-{}-", std::process::id());
+    tempfile::Builder::new().prefix(&prefix).tempdir_in(&place).or_else(|_| tempfile::tempdir())
 }
 
 #[cfg(test)]

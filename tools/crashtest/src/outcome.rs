@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::violation::Broken;
 
+/// Counts by place and point.
+pub type Counts = BTreeMap<String, BTreeMap<String, u64>>;
+
 /// The result of one layer.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
@@ -23,7 +26,10 @@ pub struct Outcome {
     /// How many commits nobody had been told of and that were there.
     pub unanswered: u64,
     /// How often each point was visited, by place and point.
-    pub visits: BTreeMap<String, BTreeMap<String, u64>>,
+    pub visits: Counts,
+    /// How often a process was killed there, and that counted.
+    #[serde(default)]
+    pub deaths: Counts,
     /// Why nothing was run, if so.
     pub skipped: Option<String>,
     /// What went wrong.
@@ -61,6 +67,16 @@ impl Outcome {
         *self.visits.entry(place.into()).or_default().entry(point.into()).or_default() += visits;
     }
 
+    /// How many deaths counted.
+    pub fn died(&self) -> u64 {
+        self.deaths.values().flat_map(BTreeMap::values).sum()
+    }
+
+    /// Counts deaths at a point.
+    pub fn death(&mut self, place: &str, point: &str, deaths: u64) {
+        *self.deaths.entry(place.into()).or_default().entry(point.into()).or_default() += deaths;
+    }
+
     /// Adds a figure.
     pub fn figure(&mut self, name: &str, value: f64) {
         self.figures.entry(name.into()).or_default().push(value);
@@ -71,8 +87,10 @@ impl Outcome {
         self.figure(name, float(value));
     }
 
-    /// Adds another's counts and failures, as of a further run of the same layer.
+    /// Adds another's counts and failures, as of a further run of the same layer. What was skipped in one and run in the other
+    /// was run.
     pub fn add(&mut self, other: Self) {
+        self.skipped = self.skipped.take().filter(|_| other.skipped.is_some());
         self.cases += other.cases;
         self.transactions += other.transactions;
         self.acknowledged += other.acknowledged;
@@ -81,6 +99,11 @@ impl Outcome {
         for (place, points) in other.visits {
             for (point, visits) in points {
                 self.visit(&place, &point, visits);
+            }
+        }
+        for (place, points) in other.deaths {
+            for (point, deaths) in points {
+                self.death(&place, &point, deaths);
             }
         }
         self.failures.extend(other.failures);

@@ -4,6 +4,7 @@
 //! first: a commit is entered before it is asked for, an answer before the client does anything else.
 
 use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,6 +19,7 @@ use crate::client::Sink;
 use crate::desk::first_tick;
 use crate::doom::{Fatal, Visits};
 use crate::history::Outcome;
+use crate::interrupt;
 use crate::ledger::{Answer, Entry, Ledger};
 
 /// How often to look whether something was heard.
@@ -188,7 +190,8 @@ impl Listener {
     /// # Errors
     /// Those of starting it.
     pub fn start(mut command: Command, ledger: Ledger) -> io::Result<Self> {
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+        // A Ctrl-C is for the harness, which ends the process; one that died of it would be a finding.
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0).spawn()?;
         let heard = Arc::new(Mutex::new(Heard { ledger, last: Some(Instant::now()), ..Heard::default() }));
         let pipe = child.stdout.take().ok_or_else(|| io::Error::other("no pipe"))?;
         let hears = Arc::clone(&heard);
@@ -213,7 +216,8 @@ impl Listener {
         self.heard.lock()
     }
 
-    /// Waits until something holds or the process has ended; false if it was silent for so long.
+    /// Waits until something holds or the process has ended; false if it was silent for so long, or at an
+    /// [interrupt](crate::interrupt).
     pub fn wait(&mut self, silence: Duration, holds: impl Fn(&Heard) -> bool) -> bool {
         loop {
             {
@@ -221,7 +225,7 @@ impl Listener {
                 if holds(&heard) {
                     return true;
                 }
-                if heard.last.is_some_and(|last| last.elapsed() > silence) {
+                if heard.last.is_some_and(|last| last.elapsed() > silence) || interrupt::came() {
                     return false;
                 }
             }

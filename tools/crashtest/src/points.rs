@@ -9,10 +9,11 @@ use std::fmt;
 use std::io::{self, Write as _};
 
 use anyhow::{Context as _, bail};
-use comfy_table::{ContentArrangement, Table, presets};
+use comfy_table::{ColumnConstraint, Table, presets};
 use percolite::crashtest::Point;
 
 use crate::outcome::Outcome;
+use crate::screen;
 use crate::violation::Broken;
 
 const TABLE: &str = include_str!("../points.txt");
@@ -74,16 +75,21 @@ pub enum Leaves {
 }
 
 impl Leaves {
+    const ALL: [Self; 6] = [Self::Nothing, Self::Same, Self::Ended, Self::Locks, Self::Back, Self::Forward];
+
     fn named(name: &str) -> Option<Self> {
-        Some(match name {
-            "-" => Self::Nothing,
-            "same" => Self::Same,
-            "ended" => Self::Ended,
-            "locks" => Self::Locks,
-            "back" => Self::Back,
-            "forward" => Self::Forward,
-            _ => return None,
-        })
+        Self::ALL.into_iter().find(|one| one.name() == name)
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Nothing => "-",
+            Self::Same => "same",
+            Self::Ended => "ended",
+            Self::Locks => "locks",
+            Self::Back => "back",
+            Self::Forward => "forward",
+        }
     }
 
     /// What is left by a life that began with `before`.
@@ -234,14 +240,7 @@ impl PointsArgs {
     /// # Errors
     /// Those of [`table`].
     pub fn run(&self) -> anyhow::Result<()> {
-        let mut shown = Table::new();
-        shown.load_preset(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
-        shown.set_header(["point", "promise", "where", "why not everywhere"]);
-        for Entry { point, places, why_not, .. } in table()? {
-            let places: Vec<String> = places.iter().map(Place::to_string).collect();
-            shown.add_row([point.name(), point.text(), &places.join("\n"), why_not]);
-        }
-        match writeln!(io::stdout(), "{shown}") {
+        match writeln!(io::stdout(), "{}", shown(screen::table(presets::UTF8_HORIZONTAL_ONLY))?) {
             // A reader that has seen enough, as `head` has.
             Err(why) if why.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             told => told.context("the terminal"),
@@ -249,8 +248,35 @@ impl PointsArgs {
     }
 }
 
+fn shown(mut shown: Table) -> anyhow::Result<Table> {
+    shown.set_header(["point", "sim", "kill", "leaves", "promise (and why not everywhere)"]);
+    for Entry { point, places, leaves, why_not, .. } in table()? {
+        let of = |one: (Place, &'static str), other: (Place, &'static str)| match (
+            places.contains(&one.0),
+            places.contains(&other.0),
+        ) {
+            (true, true) => "both",
+            (true, false) => one.1,
+            (false, true) => other.1,
+            (false, false) => "-",
+        };
+        let sim = of((Place::SimEmbedded, "embedded"), (Place::SimShared, "shared"));
+        let kill = of((Place::KillAuto, "auto"), (Place::KillTwoPhase, "two-phase"));
+        let why_not = if why_not.is_empty() { String::new() } else { format!("\n({why_not})") };
+        let promise = point.text().to_owned() + &why_not;
+        shown.add_row([point.name(), sim, kill, leaves.name(), &promise]);
+    }
+    // Names are to be found and copied: only what explains is wrapped.
+    for column in shown.column_iter_mut().take(4) {
+        column.set_padding((0, 1)).set_constraint(ColumnConstraint::ContentWidth);
+    }
+    Ok(shown)
+}
+
 #[cfg(test)]
 mod tests {
+    use comfy_table::ContentArrangement;
+
     use super::*;
 
     #[test]
@@ -273,6 +299,44 @@ mod tests {
         assert_eq!(found.missed, [(Place::KillAuto, Point::BatchWritten)]);
         assert_eq!(found.unexpected, [(Place::KillAuto, Point::HeartbeatDone)]);
         assert_eq!(found.broken().len(), 2);
+    }
+
+    /// Of the points that were asked for, by number, in the design's table.
+    #[test]
+    #[cfg(feature = "rocks")]
+    fn every_point_that_was_asked_for_has_names_that_exist() {
+        use crate::ioerr::fault::Fault;
+
+        let design = include_str!("../../../DESIGN.md");
+        let section = design.split("### The kill points that were asked for").nth(1).unwrap();
+        let section = section.split("###").next().unwrap();
+        let rows = section.lines().filter_map(|line| {
+            let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+            Some((cells.get(1)?.parse::<usize>().ok()?, *cells.get(3)?))
+        });
+        let rows: Vec<(usize, &str)> = rows.collect();
+        assert!(rows.iter().map(|(number, _)| *number).eq(1..=46), "{rows:?}");
+        for (number, names) in rows {
+            let names: Vec<&str> = names.split(", ").map(|name| name.trim_matches('`')).collect();
+            for name in names {
+                let is_call = name.split('.').nth(2) == Some("KILL") && format!("{name}.1").parse::<Fault>().is_ok();
+                assert!(is_call || Point::named(name).is_some(), "{number}: {name}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_table_fits_every_terminal_with_its_names_whole() {
+        for width in [80, 100, 140] {
+            let mut wide = Table::new();
+            wide.load_preset(presets::UTF8_HORIZONTAL_ONLY).set_width(width);
+            wide.set_content_arrangement(ContentArrangement::Dynamic);
+            let text = shown(wide).unwrap().to_string();
+            assert!(text.lines().all(|line| line.chars().count() <= width.into()), "{width}: {text}");
+            for point in Point::ALL {
+                assert!(text.contains(point.name()), "{width}: {}", point.name());
+            }
+        }
     }
 
     #[test]

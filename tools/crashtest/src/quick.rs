@@ -9,6 +9,7 @@ use clap::Args;
 
 use crate::dice::Dice;
 use crate::evidence::Evidence;
+use crate::interrupt;
 use crate::layers::Layer;
 use crate::mutants;
 use crate::order::{Order, duration};
@@ -45,17 +46,21 @@ const TURN: Duration = Duration::from_secs(60);
 /// When a layer cannot be run, for reasons that have nothing to do with the store.
 pub fn quick(told: &dyn Fn(&str)) -> anyhow::Result<Evidence> {
     let mut evidence = Evidence::begin("quick");
-    let began = Instant::now();
     for layer in Layer::ALL {
+        if interrupt::came() {
+            return Ok(evidence);
+        }
         told(layer.name());
-        evidence.layers.push(layer.run(&Order::quick())?);
+        evidence.add(layer.run(&Order::quick())?);
+    }
+    if interrupt::came() {
+        return Ok(evidence);
     }
     evidence.gaps = points::gaps_of(&evidence.layers)?;
     for mutant in mutants::QUICK {
         told(mutant.name());
-        evidence.mutants.push(mutants::try_one(*mutant)?);
+        evidence.mutants.extend(mutants::try_one(*mutant, false)?);
     }
-    evidence.seconds = began.elapsed().as_secs_f64();
     Ok(evidence)
 }
 
@@ -73,20 +78,18 @@ pub fn soak(args: &SoakArgs, kept: &dyn Fn(&Evidence) -> anyhow::Result<()>) -> 
     let began = Instant::now();
     for turn in 0_u64.. {
         let left = args.time.saturating_sub(began.elapsed());
-        if left.is_zero() {
+        if left.is_zero() || interrupt::came() {
             break;
         }
         let layer = Layer::ALL[usize::try_from(turn).unwrap_or_default() % Layer::ALL.len()];
         let _load = Load::random(&mut dice);
         // Seeds of one turn follow each other; turns are far apart.
         let order = Order { seed: dice.bits() >> 8, time: Some(TURN.min(left)), ..Order::default() };
-        let outcome = layer.run(&order)?;
-        match evidence.layers.iter_mut().find(|known| known.layer == outcome.layer) {
-            Some(known) => known.add(outcome),
-            None => evidence.layers.push(outcome),
-        }
+        evidence.add(layer.run(&order)?);
         evidence.seconds = began.elapsed().as_secs_f64();
-        evidence.gaps = points::gaps_of(&evidence.layers)?;
+        if !interrupt::came() {
+            evidence.gaps = points::gaps_of(&evidence.layers)?;
+        }
         kept(&evidence)?;
     }
     Ok(evidence)

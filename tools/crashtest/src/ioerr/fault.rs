@@ -10,6 +10,9 @@ use std::str::FromStr;
 /// The number of files of a kind that are watched; RocksDB numbers all its files from one.
 const FILES: u32 = 99;
 
+/// `strace` counts no further.
+const TIMES_MAX: usize = 65535;
+
 macro_rules! words {
     ($(#[$about:meta])* $kind:ident { $($variant:ident $word:literal $text:literal)* }) => {
         $(#[$about])*
@@ -146,17 +149,29 @@ impl fmt::Display for Fault {
 }
 
 impl FromStr for Fault {
-    type Err = ();
+    type Err = String;
 
-    fn from_str(text: &str) -> Result<Self, ()> {
-        let words: Vec<&str> = text.split('.').collect();
-        let [act, file, errno, nth] = words.as_slice() else { return Err(()) };
-        Ok(Self {
-            act: Act::of(act).ok_or(())?,
-            file: File::of(file).ok_or(())?,
-            errno: Errno::of(errno).ok_or(())?,
-            nth: nth.trim_end_matches('+').parse().map_err(|_| ())?,
-            onwards: nth.ends_with('+'),
-        })
+    fn from_str(text: &str) -> Result<Self, String> {
+        let read = || {
+            let words: Vec<&str> = text.split('.').collect();
+            let [act, file, errno, times] = words.as_slice() else { return None };
+            let nth = times.strip_suffix('+');
+            Some(Self {
+                act: Act::of(act)?,
+                file: File::of(file)?,
+                errno: Errno::of(errno)?,
+                nth: nth.unwrap_or(times).parse().ok().filter(|nth| (1..=TIMES_MAX).contains(nth))?,
+                onwards: nth.is_some(),
+            })
+        };
+        let fault = read().ok_or_else(|| {
+            format!("{text:?} is no fault: write CALL.FILE.ERROR.N, as in write.log.EIO.3, or with a + from there on")
+        })?;
+        if !Self::PLACES.contains(&(fault.act, fault.file)) {
+            let places: Vec<String> =
+                Self::PLACES.iter().map(|(act, file)| format!("{}.{}", act.word(), file.word())).collect();
+            return Err(format!("{text:?} is no place for a fault; there are {}", places.join(", ")));
+        }
+        Ok(fault)
     }
 }

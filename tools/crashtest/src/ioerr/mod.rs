@@ -23,6 +23,7 @@ use self::fault::{Errno, Fault};
 use crate::dice::Dice;
 use crate::disk::Disk;
 use crate::examine::{Subject, examine};
+use crate::interrupt;
 use crate::ledger::Ledger;
 use crate::life::{Life, Promise};
 use crate::order::{Order, copy_folder, keep, scratch};
@@ -42,6 +43,8 @@ const CASES: u64 = 400;
 const FULL: u64 = 6;
 /// What it is given when there is to be room.
 const BALLAST_KIB: u64 = 64 << 10;
+/// A disk in memory has no more: nothing would ever fill it.
+const KIB_MAX: u64 = 64 << 10;
 const BALLAST: &str = "ballast";
 /// Errors that say what to do: open again.
 const STOPPED: &[&str] = &["Closed", "Undetermined", "Io"];
@@ -80,18 +83,24 @@ impl FromStr for Case {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let read = || {
-            let (seed, trouble) = text.strip_prefix(LAYER)?.strip_prefix(':')?.split_once('/')?;
-            let trouble = match trouble.split_once('.')? {
-                ("full", kib) => Trouble::Full(kib.parse().ok()?),
-                ("room", kib) => Trouble::Room(kib.parse().ok()?),
-                _ => Trouble::Fault(trouble.parse().ok()?),
-            };
-            Some(Self { seed: seed.parse().ok()?, trouble })
+        let wrong = || {
+            format!(
+                "{text:?} is no case of {LAYER}: write {LAYER}:SEED/CALL.FILE.ERROR.N, as in {LAYER}:1/write.log.EIO.3, \
+                 {LAYER}:SEED/full.KIB or {LAYER}:SEED/room.KIB, of 1 to {KIB_MAX} KiB"
+            )
         };
-        read().ok_or_else(|| {
-            format!("{text:?} is no case of {LAYER}, as {LAYER}:1/write.log.EIO.3 or {LAYER}:1/full.6000")
-        })
+        let (seed, trouble) = text
+            .strip_prefix(LAYER)
+            .and_then(|rest| rest.strip_prefix(':'))
+            .and_then(|rest| rest.split_once('/'))
+            .ok_or_else(wrong)?;
+        let kib = |kib: &str| kib.parse().ok().filter(|kib| (1..=KIB_MAX).contains(kib)).ok_or_else(wrong);
+        let trouble = match trouble.split_once('.') {
+            Some(("full", size)) => Trouble::Full(kib(size)?),
+            Some(("room", size)) => Trouble::Room(kib(size)?),
+            _ => Trouble::Fault(trouble.parse()?),
+        };
+        Ok(Self { seed: seed.parse().map_err(|_| wrong())?, trouble })
     }
 }
 
@@ -102,10 +111,12 @@ impl FromStr for Case {
 pub fn run(order: &Order) -> anyhow::Result<Outcome> {
     let mut outcome = Outcome::of(LAYER);
     let clock = order.clock();
-    if let Some(case) = &order.case {
-        run_case(order, case.parse().map_err(anyhow::Error::msg)?, &mut outcome)?;
-    } else if let Err(why) = Command::new("strace").arg("--version").output() {
+    let case: Option<Case> = order.case.as_deref().map(str::parse).transpose().map_err(anyhow::Error::msg)?;
+    let needs_strace = case.is_none_or(|case| matches!(case.trouble, Trouble::Fault(_)));
+    if let (true, Err(why)) = (needs_strace, Command::new("strace").arg("--version").output()) {
         outcome.skipped = Some(format!("strace: {why}"));
+    } else if let Some(case) = case {
+        run_case(order, case, &mut outcome)?;
     } else {
         let enough = if order.quick { QUICK_CASES } else { CASES };
         let mut seed = order.seed;
@@ -211,6 +222,9 @@ fn run_case(order: &Order, case: Case, outcome: &mut Outcome) -> anyhow::Result<
     let patience = [2_000, 30_000, 300_000][dice.below(3)];
     std::thread::sleep(Duration::from_micros(dice.below(patience) as u64));
     let (heard, _) = child.end();
+    if interrupt::came() {
+        return Ok(());
+    }
     if let Some(disk) = disk {
         copy_folder(&disk.window().join("store"), &folder)?;
     }
@@ -317,6 +331,19 @@ mod tests {
         for case in (1..60).map(plan) {
             assert_eq!(case.to_string().parse(), Ok(case));
         }
-        assert!("ioerr:1/write.log.EIO".parse::<Case>().is_err());
+        for text in [
+            "write.log.EIO",
+            "write.log.EIO.0",
+            "write.log.EIO.65536",
+            "write.log.EIO.3++",
+            "write.folder.EIO.1",
+            "full.0",
+            "room.0",
+            "full.99999999999",
+            "full",
+            "",
+        ] {
+            assert!(format!("ioerr:1/{text}").parse::<Case>().is_err(), "{text}");
+        }
     }
 }

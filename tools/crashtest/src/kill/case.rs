@@ -139,7 +139,7 @@ impl FromStr for Case {
             bail!("a case looks like kill:batch.written/2/two-phase/sync/17, not like {text}");
         };
         let find = |name: &str, what: &str| format!("no {what}: {name}");
-        Ok(Self {
+        let case = Self {
             point: Point::named(point).with_context(|| find(point, "point"))?,
             nth: Nth::ALL.into_iter().find(|one| one.name() == nth).with_context(|| find(nth, "visit"))?,
             protocol: Protocol::ALL
@@ -151,7 +151,14 @@ impl FromStr for Case {
                 .find(|one| one.name() == durability)
                 .with_context(|| find(durability, "durability"))?,
             seed: seed.parse().with_context(|| find(seed, "seed"))?,
-        })
+        };
+        let possible = points::table()?.into_iter().find(|entry| entry.point == case.point);
+        let places = possible.map(|entry| entry.places).unwrap_or_default();
+        if !places.contains(&case.protocol.place()) {
+            let possible: Vec<String> = places.iter().map(Place::to_string).collect();
+            bail!("{point} cannot occur in {}, only in: {}", case.protocol.place(), possible.join("; "));
+        }
+        Ok(case)
     }
 }
 
@@ -212,6 +219,8 @@ mod tests {
         }
         assert!("kill:batch.written/3/auto/sync/1".parse::<Case>().is_err());
         assert!("kill:batch.written".parse::<Case>().is_err());
+        let why = "kill:prewrite.all/1/auto/sync/1".parse::<Case>().unwrap_err().to_string();
+        assert!(why.contains("only in: sim, embedded; sim, shared; kill, two-phase"), "{why}");
     }
 
     #[test]

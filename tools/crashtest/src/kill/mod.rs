@@ -27,6 +27,7 @@ use anyhow::Context as _;
 use parking_lot::Mutex;
 use percolite::crashtest::{Mutant, Point, mutate};
 
+use crate::interrupt;
 use crate::order::Order;
 use crate::outcome::{Failure, Outcome};
 use crate::points::{Gaps, gaps};
@@ -87,7 +88,7 @@ pub fn run_cases(config: &Config, cases: &[Case], demand: Demand) -> anyhow::Res
         for _ in 0..config.jobs.max(1) {
             scope.spawn(|| {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::SeqCst)) {
-                    if stop.load(Ordering::SeqCst) {
+                    if stop.load(Ordering::SeqCst) || interrupt::came() {
                         break;
                     }
                     match run::run_case(config, case) {
@@ -95,6 +96,7 @@ pub fn run_cases(config: &Config, cases: &[Case], demand: Demand) -> anyhow::Res
                             stop.fetch_or(config.stop && !ran.outcome.failures.is_empty(), Ordering::SeqCst);
                             add(&mut total.lock(), ran);
                         }
+                        Err(_) if interrupt::came() => {}
                         Err(why) => {
                             stop.store(true, Ordering::SeqCst);
                             *first_error.lock() = Some(why.context(case.to_string()));
@@ -109,7 +111,7 @@ pub fn run_cases(config: &Config, cases: &[Case], demand: Demand) -> anyhow::Res
         return Err(why);
     }
     let Ran { mut outcome, deaths, visits } = total.into_inner();
-    if !stop.load(Ordering::SeqCst) {
+    if !stop.load(Ordering::SeqCst) && !interrupt::came() {
         let broken = held_against_the_table(&deaths, &visits, demand)?;
         if !broken.is_empty() {
             let replay = "percolite-crashtest kill".to_owned();

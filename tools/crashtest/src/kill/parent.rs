@@ -6,10 +6,11 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use rustix::process::Signal;
 
 use crate::doom::{Fatal, Visits};
+use crate::interrupt;
 use crate::ledger::Ledger;
 use crate::life::Life;
 use crate::pipe::{Heard, Listener};
@@ -34,7 +35,7 @@ pub struct Lived {
 /// Runs a life and enters what it says in the ledger; what it writes as errors goes to the file `log`.
 ///
 /// # Errors
-/// No process could be started.
+/// No process could be started, or all is interrupted.
 pub fn live(program: &Path, life: &Life, ledger: &mut Ledger, log: &Path) -> anyhow::Result<Lived> {
     let arguments = life.arguments_of(program)?;
     let mut command = Command::new(&arguments[0]);
@@ -44,6 +45,7 @@ pub fn live(program: &Path, life: &Life, ledger: &mut Ledger, log: &Path) -> any
     let ended = child.wait(SILENCE, |_| false);
     let (Heard { ledger: told, failed, acknowledged, dying, visits, .. }, status) = child.end();
     *ledger = told;
+    ensure!(!interrupt::came(), "interrupted");
     let mut lived = Lived { died: None, acknowledged, visits, broken: Vec::new() };
     for call in failed {
         let how = format!("{}: {}", call.call, call.text);

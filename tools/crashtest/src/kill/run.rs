@@ -16,6 +16,7 @@ use super::scenario::{Step, steps};
 use crate::dice::Dice;
 use crate::doom::{Fatal, Visits};
 use crate::examine::Examined;
+use crate::interrupt;
 use crate::ledger::Ledger;
 use crate::life::Life;
 use crate::order::copy_folder;
@@ -56,7 +57,14 @@ pub fn run_case(config: &Config, case: &Case) -> anyhow::Result<Ran> {
         }
         fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
         let mut this = Attempt { config, case, folder: &folder, number, ran: &mut ran, ledger: Ledger::default() };
-        match this.run()? {
+        let verdict = match this.run() {
+            Err(_) if interrupt::came() => {
+                fs::remove_dir_all(&folder).context("the case's folder")?;
+                return Ok(Ran { outcome: Outcome::of("kill"), ..Ran::default() });
+            }
+            verdict => verdict?,
+        };
+        match verdict {
             Verdict::Missed(points) => missed = points,
             Verdict::Judged(found) => {
                 broken = found;
@@ -125,8 +133,10 @@ impl Attempt<'_> {
             if step.wanted {
                 self.ran.outcome.count("acknowledged before the kill", lived.acknowledged);
             }
+            let place = Protocol::from(life).place();
+            self.ran.outcome.death(&place.to_string(), &at.point, 1);
             if let Some(point) = Point::named(&at.point) {
-                *self.ran.deaths.entry(Protocol::from(life).place()).or_default().entry(point).or_default() += 1;
+                *self.ran.deaths.entry(place).or_default().entry(point).or_default() += 1;
             }
             acknowledged += lived.acknowledged;
             name = workload::named(&life.workload).map_or("", |workload| workload.name());

@@ -13,6 +13,7 @@ use percolite::{CommitProtocol, Durability, Error, ErrorKind, Store};
 
 use super::Case;
 use crate::dice::Dice;
+use crate::interrupt;
 use crate::order::{Order, copy_folder, keep, scratch};
 use crate::outcome::Outcome;
 use crate::violation::Broken;
@@ -122,6 +123,9 @@ fn sweep(image: &Image, outcome: &mut Outcome) -> Vec<Broken> {
     let (mut prefixes, mut refusals) = (0, 0);
     let whole = image.borders.last().copied().unwrap_or_default();
     for border in &image.borders {
+        if interrupt::came() {
+            break;
+        }
         match rows_after(image, *border) {
             Ok(Ok(found)) if found < image.synced => {
                 broken.push(Broken::new(

@@ -25,6 +25,7 @@ use percolite::Durability;
 use crate::dice::Dice;
 use crate::disk::Disk;
 use crate::examine::{Examined, Subject, examine};
+use crate::interrupt;
 use crate::ledger::Ledger;
 use crate::life::{Life, Promise};
 use crate::order::{Clock, Order, copy_folder, keep, scratch};
@@ -85,7 +86,7 @@ pub fn run(order: &Order) -> anyhow::Result<Outcome> {
         Some(Case::Log(seed)) => logs::run_log(order, seed, &mut outcome),
         None => {
             run_all(order, clock, &mut outcome);
-            if outcome.skipped.is_none() && outcome.failures.is_empty() {
+            if outcome.skipped.is_none() && outcome.failures.is_empty() && !interrupt::came() {
                 assert_lost(order, &mut outcome);
             }
         }
@@ -165,6 +166,9 @@ fn run_disk(order: &Order, seed: u64, lives: u32, outcome: &mut Outcome) {
     let mut life = plan(seed, order, &disk, &mut dice);
     let (mut ledger, mut told) = (Ledger::default(), BTreeMap::new());
     for number in 0..lives {
+        if interrupt::came() {
+            break;
+        }
         life.number = number;
         life.seed = dice.bits();
         let judged = cut_once(&mut disk, &life, ledger, &mut told, &mut dice, outcome)
@@ -182,6 +186,7 @@ fn run_disk(order: &Order, seed: u64, lives: u32, outcome: &mut Outcome) {
                     return;
                 }
             }
+            Err(_) if interrupt::came() => return,
             Err(why) => {
                 let broken = vec![Broken::new("harness", why)];
                 let folder = disk.window();
@@ -208,6 +213,9 @@ fn cut_once(
     // Mostly while the clients run; now and then while the store opens.
     if !dice.one_in(6) {
         child.wait(SILENCE, |heard| heard.ready);
+        if interrupt::came() {
+            return Err("interrupted".into());
+        }
     }
     let until = Duration::from_micros(dice.below(150_000) as u64);
     std::thread::sleep(until);

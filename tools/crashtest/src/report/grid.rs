@@ -5,33 +5,33 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use indexmap::IndexSet;
 use maud::{Markup, html};
 use percolite::crashtest::Point;
 
-use crate::evidence::{Evidence, MutantResult};
+use crate::evidence::{Evidence, MutantResult, Tried};
+use crate::layers::Layer;
+use crate::outcome::{Counts, Outcome};
 
 use super::words::{count, time};
 
 /// From one visit to a million and more.
 const COLOURS: usize = 7;
 
-/// How often each point was visited in each place.
+type Places<'a> = BTreeMap<&'a str, BTreeMap<&'a str, u64>>;
+
+/// How often each point was visited in each place, and was the last one of a process.
 pub struct Coverage<'a> {
-    /// By place, then by point.
-    places: BTreeMap<&'a str, BTreeMap<&'a str, u64>>,
+    /// Visits by place, then by point.
+    places: Places<'a>,
+    /// Deaths, in the same way.
+    deaths: Places<'a>,
 }
 
 impl<'a> Coverage<'a> {
     /// Of all layers.
     pub fn of(evidence: &'a Evidence) -> Self {
-        let mut places: BTreeMap<&str, BTreeMap<&str, u64>> = BTreeMap::new();
-        for (place, points) in evidence.layers.iter().flat_map(|layer| &layer.visits) {
-            let known = places.entry(place).or_default();
-            for (point, visits) in points {
-                *known.entry(point).or_default() += visits;
-            }
-        }
-        Self { places }
+        Self { places: sum(evidence, |layer| &layer.visits), deaths: sum(evidence, |layer| &layer.deaths) }
     }
 
     /// How many of the points of this program were visited at all.
@@ -62,20 +62,26 @@ impl<'a> Coverage<'a> {
                 @for colour in 0..COLOURS {
                     span.cell.{ "heat" (colour) } { (legend(colour)) } " "
                 }
-                " visits"
+                " times"
             }
             div.wide {
                 table.grid {
                     thead { tr {
                         th scope="col" { "point" }
-                        @for place in self.places.keys() { th scope="col" { (place) } }
+                        @for place in self.places.keys() {
+                            th scope="col" { (place) }
+                            @if self.deaths.contains_key(place) { th scope="col" { "died there" } }
+                        }
                         th.promise scope="col" { "what holds there" }
                     } }
                     tbody {
                         @for (name, promise) in self.rows() {
                             tr {
                                 th scope="row" title=(promise) { (name) }
-                                @for points in self.places.values() { (cell(points.get(name).copied())) }
+                                @for (place, points) in &self.places {
+                                    (cell(points.get(name).copied()))
+                                    @if let Some(deaths) = self.deaths.get(place) { (cell(deaths.get(name).copied())) }
+                                }
                                 td.promise { (promise) }
                             }
                         }
@@ -84,6 +90,17 @@ impl<'a> Coverage<'a> {
             }
         })
     }
+}
+
+fn sum<'a>(evidence: &'a Evidence, counts: fn(&'a Outcome) -> &'a Counts) -> Places<'a> {
+    let mut places = Places::new();
+    for (place, points) in evidence.layers.iter().flat_map(counts) {
+        let known = places.entry(place).or_default();
+        for (point, count) in points {
+            *known.entry(point).or_default() += count;
+        }
+    }
+    places
 }
 
 fn cell(visits: Option<u64>) -> Markup {
@@ -102,21 +119,17 @@ fn legend(colour: usize) -> String {
     names.get(colour).copied().unwrap_or_default().into()
 }
 
-/// Which layers found which mutant, in how many of the cases tried.
+/// Which layers found which mutant, how soon, and in how many of the cases tried.
 pub fn mutants(evidence: &Evidence) -> Option<Markup> {
     if evidence.mutants.is_empty() {
         return None;
     }
-    let mut layers: Vec<&str> = Vec::new();
-    for (layer, ..) in evidence.mutants.iter().flat_map(|mutant| &mutant.found) {
-        if !layers.contains(&layer.as_str()) {
-            layers.push(layer);
-        }
-    }
+    let tried = evidence.mutants.iter().flat_map(|mutant| &mutant.tried).map(|tried| tried.layer.as_str());
+    let layers: IndexSet<&str> = Layer::ALL.iter().map(|layer| layer.name()).chain(tried).collect();
     Some(html! {
         p.legend {
-            span.cell.found { "3 / 9" } " found in 3 of 9 cases "
-            span.cell.missed { "0 / 9" } " in none "
+            span.cell.found { "1.2 s" } " found, the first time after so long "
+            span.cell.missed { "no" } " in none of its cases "
             span.cell.absent { "–" } " not tried"
         }
         div.wide {
@@ -124,8 +137,7 @@ pub fn mutants(evidence: &Evidence) -> Option<Markup> {
                 thead { tr {
                     th scope="col" { "mutant" }
                     @for layer in &layers { th scope="col" { (layer) } }
-                    th scope="col" { "time to kill" }
-                    th.text scope="col" { "killed by, promise, replay line" }
+                    th.text scope="col" { "promise broken, and the first of each layer to replay" }
                 } }
                 tbody { @for mutant in &evidence.mutants { (mutant_row(mutant, &layers)) } }
             }
@@ -133,26 +145,25 @@ pub fn mutants(evidence: &Evidence) -> Option<Markup> {
     })
 }
 
-fn mutant_row(mutant: &MutantResult, layers: &[&str]) -> Markup {
+fn mutant_row(mutant: &MutantResult, layers: &IndexSet<&str>) -> Markup {
     html! {
         tr {
             th scope="row" title=(mutant.text) { (mutant.mutant) }
             @for name in layers {
-                @match mutant.found.iter().find(|(layer, ..)| layer == name) {
+                @match mutant.tried.iter().find(|tried| tried.layer == *name) {
                     None => { td.cell.absent { "–" } }
-                    Some((_, 0, of)) => { td.cell.missed { "0 / " (count(*of)) } }
-                    Some((_, found, of)) => { td.cell.found { (count(*found)) " / " (count(*of)) } }
+                    Some(Tried { found: 0, cases, .. }) => { td.cell.missed { "no" br; small { "0 of " (count(*cases)) } } }
+                    Some(Tried { found, cases, seconds, .. }) => {
+                        td.cell.found { (time(*seconds)) br; small { (count(*found)) " of " (count(*cases)) } }
+                    }
                 }
             }
-            @if let Some(layer) = &mutant.layer {
-                td.number { (time(mutant.seconds)) }
-                td.text {
-                    (layer) @if let Some(promise) = &mutant.promise { ": " (promise) }
-                    @if let Some(replay) = &mutant.replay { br; code { (replay) } }
-                }
-            } @else {
-                td.number { "over " (time(mutant.seconds)) }
-                td.text { strong.bad { "SURVIVED" } ": " (mutant.text) }
+            td.text {
+                @if mutant.layer.is_none() { strong.bad { "SURVIVED" } ": " (mutant.text) }
+                @if let Some(promise) = &mutant.promise { (promise) }
+                @let replays: IndexSet<&String> =
+                    mutant.replay.iter().chain(mutant.tried.iter().filter_map(|tried| tried.replay.as_ref())).collect();
+                @for replay in replays { br; code { (replay) } }
             }
         }
     }

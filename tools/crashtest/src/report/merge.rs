@@ -3,8 +3,21 @@
 //! Nothing that one run found is forgotten because another did not find it: failures and gaps are kept, and a mutant is
 //! found if any run found it. Only "skipped" gives way, to a run that did what the other could not.
 
-use crate::evidence::{Evidence, MutantResult};
-use crate::outcome::Outcome;
+use indexmap::IndexMap;
+
+use crate::evidence::{Evidence, MutantResult, Tried};
+
+/// Each run once, however often and under whatever name it is given, and how many are thus left out.
+pub fn once(parts: Vec<Evidence>) -> anyhow::Result<(Vec<Evidence>, usize)> {
+    let all = parts.len();
+    let mut known = IndexMap::new();
+    for part in parts {
+        known.entry(serde_json::to_string(&part)?).or_insert(part);
+    }
+    let once: Vec<Evidence> = known.into_values().collect();
+    let again = all - once.len();
+    Ok((once, again))
+}
 
 /// The sum of several runs, in the order in which they are given.
 pub fn merge(parts: Vec<Evidence>) -> Evidence {
@@ -16,12 +29,8 @@ pub fn merge(parts: Vec<Evidence>) -> Evidence {
             whole.began = part.began;
         }
         whole.seconds += part.seconds;
-        for outcome in part.layers {
-            match whole.layers.iter_mut().find(|known| known.layer == outcome.layer) {
-                Some(known) => add_outcome(known, outcome),
-                None => whole.layers.push(outcome),
-            }
-        }
+        whole.interrupted |= part.interrupted;
+        part.layers.into_iter().for_each(|outcome| whole.add(outcome));
         for mutant in part.mutants {
             match whole.mutants.iter_mut().find(|known| known.mutant == mutant.mutant) {
                 Some(known) => add_mutant(known, mutant),
@@ -45,22 +54,21 @@ fn join(all: &mut String, one: &str, between: &str) {
     }
 }
 
-fn add_outcome(known: &mut Outcome, other: Outcome) {
-    if other.skipped.is_none() {
-        known.skipped = None;
+fn add_tried(known: &mut Tried, other: Tried) {
+    known.found += other.found;
+    known.cases += other.cases;
+    if known.replay.is_none() {
+        known.seconds += other.seconds;
+        known.replay = other.replay;
     }
-    known.add(other);
 }
 
 /// The first one that found it is the one that is shown; while none has, the time in vain adds up.
 fn add_mutant(known: &mut MutantResult, other: MutantResult) {
-    for (layer, found, of) in other.found {
-        match known.found.iter_mut().find(|(name, ..)| *name == layer) {
-            Some((_, all_found, all_of)) => {
-                *all_found += found;
-                *all_of += of;
-            }
-            None => known.found.push((layer, found, of)),
+    for tried in other.tried {
+        match known.tried.iter_mut().find(|one| one.layer == tried.layer) {
+            Some(one) => add_tried(one, tried),
+            None => known.tried.push(tried),
         }
     }
     if known.layer.is_some() {

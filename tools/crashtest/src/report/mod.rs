@@ -34,6 +34,7 @@ use serde::Serialize;
 
 use crate::evidence::Evidence;
 use verdict::Verdict;
+use words::some;
 
 pub use plot::{RECOVERY_LOCKS, RECOVERY_SECONDS, SWEEP_ACKNOWLEDGED, SWEEP_OFFSET, SWEEP_RECOVERED};
 pub use terminal::print;
@@ -43,7 +44,7 @@ pub use terminal::print;
 /// Exit code 0: everything held. 1: something did not, or nothing was run. 2: a file is not evidence.
 #[derive(Args, Clone, Debug)]
 pub struct ReportArgs {
-    /// What `quick`, `soak` and `mutants` wrote; an earlier `report.json` will do as well.
+    /// What any command wrote with `--json`; an earlier `report.json` will do as well.
     #[arg(required = true)]
     pub evidence: Vec<PathBuf>,
     /// The folder for `report.json` and `report.html`.
@@ -57,7 +58,11 @@ pub struct ReportArgs {
 /// When a file cannot be read or written, or is not evidence.
 pub fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     let read: Vec<_> = args.evidence.iter().map(|path| read(path)).collect::<anyhow::Result<_>>()?;
-    let evidence = merge::merge(read);
+    let (once, again) = merge::once(read)?;
+    if again > 0 {
+        eprintln!("{} given more than once and counted once", some(again, "file"));
+    }
+    let evidence = merge::merge(once);
     print(&evidence);
     // A closed pipe is no reason to fail: the files are there, and so is the exit code.
     for path in write(&evidence, &args.out)? {

@@ -57,13 +57,14 @@ pub fn page(evidence: &Evidence) -> anyhow::Result<String> {
     Ok(page.into_string())
 }
 
-const KILL_POINTS: &str = "How often each point of the code was passed or was the last, by place. Beside it, or on \
-    pointing at its name, is the promise that holds there.";
+const KILL_POINTS: &str = "How often each point of the code was passed, by place, and how often a process died at it. \
+    Beside it, or on pointing at its name, is the promise that holds there.";
 const RECOVERY: &str = "How long a store took to open after its process was killed.";
 const RECOVERY_KEY: [(&str, &str); 2] = [("blue", "one recovery"), ("red", "median")];
 const STAIRCASE: &str = "What is there when the log is cut; it should never be less than was acknowledged.";
 const STAIRCASE_KEY: [(&str, &str); 2] = [("blue", "recovered after the cut"), ("red", "acknowledged below it")];
-const MUTANTS: &str = "Known mistakes, each switched on alone; a layer that finds one has power against it.";
+const MUTANTS: &str = "Known mistakes, each switched on alone: how long each layer took to find it, and in how many \
+    of its cases. Layers are tried from the left until one has found it, or all of them.";
 
 fn headline(evidence: &Evidence, verdict: &Verdict) -> Markup {
     let Evidence { version, began, command, .. } = evidence;
@@ -157,12 +158,14 @@ fn one_failure(layer: &str, failure: &Failure) -> Markup {
 }
 
 fn layers(layers: &[Outcome]) -> Markup {
-    let about = "What was lost is counted in each layer's own unit.";
-    let columns = ["cases", "transactions", "acknowledged", "unsynced lost", "unanswered found", "failures", "time"];
+    let about = "What was lost is counted in each layer's own unit; deaths are kills at a point, where it was to be.";
+    let columns =
+        ["cases", "transactions", "acknowledged", "unsynced lost", "unanswered found", "deaths", "failures", "time"];
     let row = |layer: &Outcome| {
         html! {
             th scope="row" { (layer.layer) }
-            @for value in [layer.cases, layer.transactions, layer.acknowledged, layer.lost, layer.unanswered] {
+            @let Outcome { cases, transactions, acknowledged, lost, unanswered, .. } = layer;
+            @for value in [*cases, *transactions, *acknowledged, *lost, *unanswered, layer.died()] {
                 td.number { (count(value)) }
             }
             td.number { (count(layer.failures.len() as u64)) }

@@ -6,10 +6,13 @@ use std::fmt::Write as _;
 use std::io::{self, Write as _};
 
 use comfy_table::presets::UTF8_FULL_CONDENSED;
-use comfy_table::{CellAlignment, ContentArrangement, Table};
+use comfy_table::{CellAlignment, Table};
+use indexmap::IndexSet;
 
 use crate::evidence::{Evidence, MutantResult};
+use crate::layers::Layer;
 use crate::outcome::{Failure, Outcome};
+use crate::screen;
 
 use super::verdict::{Verdict, word_of};
 use super::words::{count, some, story, time};
@@ -36,13 +39,20 @@ fn tell(told: &mut String, evidence: &Evidence) -> std::fmt::Result {
     writeln!(told, "{command}, version {version}, began {began}, took {}", time(evidence.seconds))?;
     if !evidence.layers.is_empty() {
         writeln!(told, "\n{}", layers(&evidence.layers))?;
+        writeln!(
+            told,
+            "lost: not synced and gone, in the layer's unit; found: committed though nobody had been told."
+        )?;
     }
     if !evidence.mutants.is_empty() {
         writeln!(told, "\n{}", mutants(&evidence.mutants))?;
+        writeln!(told, "Time until each layer found it; no: it did not, –: it was not tried.")?;
     }
     for mutant in &evidence.mutants {
-        if let Some(replay) = &mutant.replay {
-            writeln!(told, "  {}: {replay}", mutant.mutant)?;
+        let first = mutant.replay.iter().chain(mutant.tried.iter().filter_map(|tried| tried.replay.as_ref()));
+        let lines: IndexSet<&String> = first.collect();
+        for line in lines {
+            writeln!(told, "  {}: {line}", mutant.mutant)?;
         }
     }
     if !evidence.gaps.is_empty() {
@@ -73,7 +83,7 @@ fn tell_failure(told: &mut String, failure: &Failure) -> std::fmt::Result {
 }
 
 fn layers(layers: &[Outcome]) -> Table {
-    let numbers = ["cases", "transactions", "acknowledged", "unsynced lost", "unanswered found", "failures", "time"];
+    let numbers = ["cases", "txns", "acked", "lost", "found", "deaths", "failures", "time"];
     let mut table = table(&["layer"], &numbers, &["verdict"]);
     for layer in layers {
         let reason = layer.skipped.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
@@ -84,6 +94,7 @@ fn layers(layers: &[Outcome]) -> Table {
             count(layer.acknowledged),
             count(layer.lost),
             count(layer.unanswered),
+            count(layer.died()),
             count(layer.failures.len() as u64),
             time(layer.seconds),
             word_of(layer).to_owned() + &reason,
@@ -93,22 +104,22 @@ fn layers(layers: &[Outcome]) -> Table {
 }
 
 fn mutants(mutants: &[MutantResult]) -> Table {
-    let mut table = table(&["mutant", "killed by", "promise"], &["time to kill"], &[]);
+    let layers: Vec<&str> = Layer::ALL.iter().map(|layer| layer.name()).collect();
+    let mut table = table(&["mutant"], &layers, &["promise"]);
     for mutant in mutants {
-        let lived = time(mutant.seconds);
-        table.add_row([
-            mutant.mutant.clone(),
-            mutant.layer.clone().unwrap_or_else(|| "SURVIVED".into()),
-            mutant.promise.clone().unwrap_or_default(),
-            if mutant.layer.is_some() { lived } else { format!("over {lived}") },
-        ]);
+        let found = layers.iter().map(|layer| {
+            let tried = mutant.tried.iter().find(|tried| tried.layer == *layer);
+            tried.map_or("–".into(), |tried| if tried.found > 0 { time(tried.seconds) } else { "no".into() })
+        });
+        let promise = mutant.promise.clone().unwrap_or_default();
+        let verdict = if mutant.layer.is_some() { promise } else { "SURVIVED".into() };
+        table.add_row([mutant.mutant.clone()].into_iter().chain(found).chain([verdict]));
     }
     table
 }
 
 fn table(left: &[&str], right: &[&str], after: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Dynamic);
+    let mut table = screen::table(UTF8_FULL_CONDENSED);
     table.set_header([left, right, after].concat());
     for column in table.column_iter_mut().skip(left.len()).take(right.len()) {
         column.set_cell_alignment(CellAlignment::Right);

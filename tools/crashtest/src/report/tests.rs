@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::*;
-use crate::evidence::MutantResult;
+use crate::evidence::{MutantResult, Tried};
 use crate::outcome::{Failure, Outcome};
 use crate::violation::Broken;
 
@@ -29,6 +29,7 @@ fn sample() -> Evidence {
         began: "2026-01-02T03:04:05Z".into(),
         command: "quick".into(),
         seconds: 68.0,
+        interrupted: false,
         layers: vec![sim, kill, sweep, cut],
         mutants: vec![mutant(Some("sim"))],
         gaps: Vec::new(),
@@ -42,8 +43,14 @@ fn mutant(layer: Option<&str>) -> MutantResult {
         layer: layer.map(Into::into),
         promise: layer.map(|_| "I5 isolation".into()),
         seconds: 1.5,
-        found: vec![("sim".into(), u64::from(layer.is_some()), 9)],
         replay: layer.map(|_| "mutant-replay-line".into()),
+        tried: vec![Tried {
+            layer: "sim".into(),
+            found: u64::from(layer.is_some()),
+            cases: 9,
+            seconds: 1.5,
+            replay: layer.map(|_| "mutant-replay-line".into()),
+        }],
     }
 }
 
@@ -110,6 +117,61 @@ fn a_failure_can_be_replayed_from_any_form() {
 }
 
 #[test]
+fn a_run_that_is_given_twice_is_counted_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let [report, _] = write(&sample(), folder.path()).unwrap();
+    // A report of one run is that run.
+    let (once, again) = merge::once(vec![sample(), failing(), read(&report).unwrap()]).unwrap();
+    assert_eq!((once.len(), again), (2, 1));
+    assert_eq!(merge::merge(once).layers[0].cases, 10_000);
+}
+
+#[test]
+fn an_interrupted_run_does_not_hold() {
+    let mut evidence = sample();
+    evidence.layers.push(Outcome::of("ioerr"));
+    evidence.cut_short();
+    assert_eq!(evidence.layers.len(), 4, "what had not begun has nothing to say");
+    assert!(!evidence.is_good() && json(&evidence).unwrap().contains("\"held\": false"));
+    assert!(
+        terminal::summary(&evidence).starts_with("INTERRUPTED: nothing was broken until then; skipped: powercut\n")
+    );
+    let whole = merge::merge(vec![sample(), evidence]);
+    assert!(whole.interrupted && !whole.is_good());
+    let mut broken = failing();
+    broken.cut_short();
+    assert!(terminal::summary(&broken).starts_with("FAILED: 1 failure, 1 gap, and then it was interrupted"));
+}
+
+#[test]
+fn deaths_are_shown_beside_visits() {
+    let mut evidence = sample();
+    evidence.layers[1].visit("kill, auto", "commit.ts", 70);
+    evidence.layers[1].death("kill, auto", "commit.ts", 4321);
+    let mut whole = merge::merge(vec![evidence.clone(), sample(), failing()]);
+    whole.add(evidence.layers.swap_remove(1));
+    assert_eq!(whole.layers[1].died(), 8642);
+    assert!(page::page(&whole).unwrap().contains("<td class=\"cell heat3\">8,642</td>"));
+    assert!(terminal::summary(&whole).contains("8,642"));
+}
+
+#[test]
+fn a_mutant_is_shown_in_every_layer_that_it_went_through() {
+    let mut evidence = sample();
+    let kill = Tried { layer: "kill".into(), found: 0, cases: 54, seconds: 9.0, replay: None };
+    let cut = Tried { layer: "powercut".into(), found: 2, cases: 7, seconds: 3.5, replay: Some("first-cut".into()) };
+    evidence.mutants[0].tried.extend([kill, cut]);
+    let page = page::page(&evidence).unwrap();
+    assert!(page.contains("no<br><small>0 of 54</small>") && page.contains("3.5 s<br><small>2 of 7</small>"), "{page}");
+    assert!(page.contains("first-cut"));
+    let told = terminal::summary(&evidence);
+    let row = told.lines().find(|line| line.contains("reads-latest")).unwrap();
+    let cells: Vec<&str> = row.split(['│', '┆']).map(str::trim).collect();
+    assert_eq!(cells[1..8], ["reads-latest", "1.5 s", "no", "–", "–", "3.5 s", "I5 isolation"]);
+    assert!(told.contains("reads-latest: first-cut"));
+}
+
+#[test]
 fn several_runs_add_up() {
     let mut second = failing();
     second.began = "2026-01-01T00:00:00Z".into();
@@ -124,7 +186,10 @@ fn several_runs_add_up() {
     assert_eq!((whole.layers[3].skipped.as_deref(), whole.layers[3].cases), (None, 20));
     assert_eq!((whole.version.as_str(), whole.began.as_str()), ("0.1.0", "2026-01-01T00:00:00Z"));
     let mutant = &whole.mutants[0];
-    assert_eq!((mutant.layer.as_deref(), &mutant.found), (Some("sim"), &vec![("sim".into(), 1, 18)]));
+    let tried = &mutant.tried[0];
+    assert_eq!((mutant.layer.as_deref(), mutant.tried.len()), (Some("sim"), 1));
+    assert_eq!((tried.found, tried.cases, tried.replay.as_deref()), (1, 18, Some("mutant-replay-line")));
+    assert!((tried.seconds - 3.0).abs() < 1e-9, "the time in vain and the time to the first");
 }
 
 #[test]

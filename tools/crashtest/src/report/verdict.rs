@@ -12,6 +12,7 @@ use super::words::some;
 pub struct Verdict {
     /// Every reason why it did not hold.
     pub why_not: Vec<String>,
+    interrupted: bool,
     /// What could not be run, which is no reason, and must be said.
     skipped: Vec<String>,
 }
@@ -24,6 +25,7 @@ impl Verdict {
         if failures > 0 {
             why_not.push(some(failures, "failure"));
         }
+        let interrupted = evidence.interrupted;
         for layer in evidence.layers.iter().filter(|layer| layer.failures.is_empty() && !layer.is_good()) {
             why_not.push(format!("{} verified no commit", layer.layer));
         }
@@ -34,26 +36,37 @@ impl Verdict {
         if survivors > 0 {
             why_not.push(some(survivors, "surviving mutant"));
         }
-        if evidence.mutants.is_empty() && evidence.layers.iter().all(has_not_run) {
+        if !interrupted && evidence.mutants.is_empty() && evidence.layers.iter().all(has_not_run) {
             why_not.push("nothing was run".into());
         }
         let skipped = evidence.layers.iter().filter(|layer| layer.skipped.is_some() && has_not_run(layer));
-        Self { why_not, skipped: skipped.map(|layer| layer.layer.clone()).collect() }
+        Self { why_not, interrupted, skipped: skipped.map(|layer| layer.layer.clone()).collect() }
     }
 
     /// Whether it all held, and something was there to hold.
     pub fn held(&self) -> bool {
-        self.why_not.is_empty()
+        self.why_not.is_empty() && !self.interrupted
     }
 
     /// In a word.
     pub fn word(&self) -> &'static str {
-        if self.held() { "HELD" } else { "FAILED" }
+        match (self.why_not.is_empty(), self.interrupted) {
+            (true, false) => "HELD",
+            (true, true) => "INTERRUPTED",
+            (false, _) => "FAILED",
+        }
     }
 
     /// In a sentence.
     pub fn sentence(&self) -> String {
-        let told = if self.held() { "every promise held".into() } else { self.why_not.join(", ") };
+        let mut told = match (self.why_not.is_empty(), self.interrupted) {
+            (true, false) => "every promise held".into(),
+            (true, true) => "nothing was broken until then".into(),
+            (false, _) => self.why_not.join(", "),
+        };
+        if self.interrupted && !self.why_not.is_empty() {
+            told += ", and then it was interrupted";
+        }
         if self.skipped.is_empty() { told } else { format!("{told}; skipped: {}", self.skipped.join(", ")) }
     }
 }

@@ -9,6 +9,7 @@ use percolite::crashtest::mutate;
 
 use super::{Mode, Run, Scheduler};
 use crate::history::Line;
+use crate::interrupt;
 use crate::order::Order;
 use crate::outcome::{Failure, Outcome};
 use crate::points::Place;
@@ -98,7 +99,7 @@ fn round(args: &SimArgs, first: u64, count: u64) -> Outcome {
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                while !stop.load(Ordering::Relaxed) {
+                while !stop.load(Ordering::Relaxed) && !interrupt::came() {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     if seed >= first + count {
                         break;
@@ -131,7 +132,9 @@ pub struct Again {
 pub fn replay(order: &Order) -> anyhow::Result<Again> {
     Scheduler::listen();
     let case = order.case.as_deref().unwrap_or_default();
-    let (mode, seed) = case.strip_prefix("sim:").and_then(|case| case.split_once('/')).context("sim:MODE/SEED")?;
+    let parts = case.strip_prefix("sim:").and_then(|case| case.split_once('/'));
+    let (mode, seed) =
+        parts.with_context(|| format!("{case:?} is no case of sim: write sim:embedded/SEED or sim:shared/SEED"))?;
     let mode = match mode {
         "embedded" => Mode::Embedded,
         "shared" => Mode::Shared,

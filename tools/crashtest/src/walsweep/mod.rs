@@ -85,6 +85,8 @@ pub fn run(order: &Order) -> anyhow::Result<Outcome> {
     if let Some(case) = &order.case {
         let case: Case = case.parse().map_err(anyhow::Error::msg)?;
         let made = make(case.seed)?;
+        let last = made.log.len() - usize::from(case.bit.is_some());
+        anyhow::ensure!(case.offset <= last, "the log of seed {} can be damaged at 0 to {last}", case.seed);
         run_case(order, &made, case, &mut outcome)?;
     } else {
         // One store of either protocol, more while there is time.
@@ -136,7 +138,6 @@ fn sweep(order: &Order, made: &Made, seed: u64, clock: Clock, outcome: &mut Outc
 }
 
 fn run_case(order: &Order, made: &Made, case: Case, outcome: &mut Outcome) -> anyhow::Result<()> {
-    anyhow::ensure!(case.offset <= made.log.len(), "the log of seed {} has {} bytes", case.seed, made.log.len());
     let mut log = made.log.clone();
     match case.bit {
         Some(bit) => *log.get_mut(case.offset).ok_or_else(|| anyhow::anyhow!("no such byte"))? ^= 1 << bit,

@@ -1,0 +1,238 @@
+//! A run that is interrupted ends, says so, and leaves nothing behind.
+
+#![cfg(all(feature = "rocks", target_os = "linux"))]
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A run that has not come to what is waited for by then never will.
+const NEVER: Duration = Duration::from_secs(120);
+const POLL: Duration = Duration::from_millis(2);
+/// An option that has it go on for much longer than that.
+const LONG: &[&str] = &["--for", "10h"];
+
+/// A run with temporary files of its own.
+struct Run {
+    child: Child,
+    place: tempfile::TempDir,
+}
+
+impl Run {
+    fn start(arguments: &[&str]) -> Self {
+        let place = tempfile::tempdir().unwrap();
+        let child = Command::new(env!("CARGO_BIN_EXE_percolite-crashtest"))
+            .args(arguments)
+            .arg("--json")
+            .arg(json(place.path()))
+            .env("TMPDIR", scratch(place.path()))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        fs::create_dir_all(scratch(place.path())).unwrap();
+        Self { child: child.unwrap(), place }
+    }
+
+    fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// From then on a signal is noted.
+    fn wait_until_it_watches(&self) {
+        let watches = || [Signal::INT, Signal::TERM].iter().all(|signal| has(self.id(), "SigCgt:", *signal));
+        wait("it watches for signals", watches);
+    }
+
+    fn end(&mut self) -> ExitStatus {
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(began.elapsed() < NEVER, "an interrupted run does not end");
+            sleep(POLL);
+        }
+    }
+
+    /// Everything of it that is still there.
+    fn left(&self) -> Vec<String> {
+        let mut left = self.processes();
+        left.extend(files(&scratch(self.place.path())));
+        left.extend(files(Path::new("/dev/shm")).into_iter().filter(|name| name.contains(&self.in_memory())));
+        let place = self.place.path().to_str().unwrap().to_owned();
+        let disks = fs::read_dir("/sys/block").into_iter().flatten().flatten().map(|disk| disk.path());
+        let behind = disks.filter_map(|disk| fs::read_to_string(disk.join("loop/backing_file")).ok());
+        left.extend(behind.filter(|file| file.starts_with(&place)));
+        left.extend(
+            fs::read_to_string("/proc/mounts").unwrap().lines().filter(|line| line.contains(&place)).map(Into::into),
+        );
+        left
+    }
+
+    fn in_memory(&self) -> String {
+        format!("percolite-crashtest-{}-", self.id())
+    }
+
+    /// Other processes that it has started, directly or not: they have its folder for temporary files.
+    fn processes(&self) -> Vec<String> {
+        let mark = format!("TMPDIR={}", scratch(self.place.path()).display());
+        let mut found = Vec::new();
+        for process in fs::read_dir("/proc").unwrap().flatten() {
+            let environment = fs::read(process.path().join("environ")).unwrap_or_default();
+            let is_one = environment.split(|byte| *byte == 0).any(|one| one == mark.as_bytes());
+            if is_one && process.file_name().to_str() != Some(&self.id().to_string()) {
+                let command = fs::read(process.path().join("cmdline")).unwrap_or_default();
+                found.push(format!("{}: {}", process.file_name().display(), command.escape_ascii()));
+            }
+        }
+        found
+    }
+
+    fn evidence(&self) -> serde_json::Value {
+        serde_json::from_slice(&fs::read(json(self.place.path())).unwrap()).unwrap()
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        // It has ended, unless the test has failed.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn wait(what: &str, holds: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < NEVER, "not before {what}: it never came");
+        sleep(POLL);
+    }
+}
+
+/// Whether a signal is in a set that the system shows of a process.
+fn has(process: u32, set: &str, signal: Signal) -> bool {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let set = status.lines().find_map(|line| line.strip_prefix(set)).unwrap();
+    u64::from_str_radix(set.trim(), 16).unwrap() & (1 << (signal.as_raw() - 1)) != 0
+}
+
+fn json(place: &Path) -> PathBuf {
+    place.join("evidence.json")
+}
+
+fn scratch(place: &Path) -> PathBuf {
+    place.join("scratch")
+}
+
+fn files(folder: &Path) -> Vec<String> {
+    fs::read_dir(folder).into_iter().flatten().flatten().map(|file| file.path().display().to_string()).collect()
+}
+
+/// Interrupts a run as soon as it has begun with something that could be left behind.
+fn interrupt(arguments: &[&str], signal: Signal, has_begun: impl Fn(&Run) -> bool) -> serde_json::Value {
+    let mut run = Run::start(arguments);
+    run.wait_until_it_watches();
+    wait("it has begun", || has_begun(&run));
+    run.signal(signal);
+    let status = run.end();
+    assert_eq!(status.code(), Some(128 + signal.as_raw()), "{arguments:?}: {status}");
+    let left = run.left();
+    assert!(left.is_empty(), "{arguments:?} has left {left:#?}");
+    let evidence = run.evidence();
+    assert_eq!(evidence["interrupted"], true, "{arguments:?}");
+    let failures: Vec<_> =
+        evidence["layers"].as_array().unwrap().iter().map(|layer| layer["failures"].clone()).collect();
+    assert!(failures.iter().all(|failures| *failures == serde_json::json!([])), "{arguments:?}: {failures:#?}");
+    evidence
+}
+
+fn with_a_process(run: &Run) -> bool {
+    !run.processes().is_empty()
+}
+
+#[test]
+fn a_layer_in_memory_ends_with_what_it_has_seen() {
+    interrupt(&[&["sim"], LONG].concat(), Signal::INT, |_| true);
+    let in_memory = |run: &Run| files(Path::new("/dev/shm")).iter().any(|name| name.contains(&run.in_memory()));
+    interrupt(&[&["walsweep"], LONG].concat(), Signal::TERM, in_memory);
+}
+
+#[test]
+fn a_layer_with_processes_ends_them() {
+    for layer in ["kill", "ioerr"] {
+        for signal in [Signal::INT, Signal::TERM] {
+            interrupt(&[&[layer], LONG].concat(), signal, with_a_process);
+        }
+    }
+}
+
+#[test]
+fn a_layer_with_disks_takes_them_down() {
+    // Where the machine has no such disks it is skipped, in no time.
+    let mut skipped = Run::start(&["powercut", "--case", "powercut:1"]);
+    skipped.end();
+    if !skipped.evidence()["layers"][0]["skipped"].is_null() {
+        return;
+    }
+    interrupt(&[&["powercut"], LONG].concat(), Signal::INT, with_a_process);
+    // A small disk comes with every sixth seed.
+    interrupt(&[&["ioerr", "--seed", "6"], LONG].concat(), Signal::TERM, with_a_process);
+}
+
+#[test]
+fn runs_of_many_layers_end_in_any_of_them() {
+    interrupt(&[&["soak"], LONG].concat(), Signal::INT, |_| true);
+    interrupt(&["quick"], Signal::INT, |_| true);
+    interrupt(&["mutants", "--all-layers"], Signal::TERM, with_a_process);
+}
+
+#[test]
+fn a_second_signal_ends_a_run_at_once() {
+    let mut run = Run::start(&["mutants"]);
+    run.wait_until_it_watches();
+    let child = || {
+        let list = fs::read_to_string(format!("/proc/{0}/task/{0}/children", run.id())).unwrap();
+        list.split_whitespace().next().and_then(|id| id.parse::<u32>().ok())
+    };
+    // Until then it is still a copy of its parent, which waits for it to become another program.
+    let is_itself = |child| fs::read_to_string(format!("/proc/{child}/cmdline")).unwrap().contains("--quick");
+    wait("it has begun", || child().is_some_and(|one| is_itself(one) && has(one, "SigCgt:", Signal::TERM)));
+    // It hands the first signal on to a process that does not stir, and waits for it.
+    let id = child().unwrap();
+    let child = Pid::from_raw(id.try_into().unwrap()).unwrap();
+    kill_process(child, Signal::STOP).unwrap();
+    run.signal(Signal::INT);
+    wait("the first signal is handed on", || has(id, "ShdPnd:", Signal::TERM));
+    run.signal(Signal::INT);
+    assert_eq!(run.end().code(), Some(130));
+    assert_eq!(fs::read(json(run.place.path())).unwrap(), b"", "there was time for evidence");
+    kill_process(child, Signal::CONT).unwrap();
+    wait("the other process ends, too", || run.processes().is_empty());
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_told_before_the_run() {
+    let place = tempfile::tempdir().unwrap();
+    for missing in ["no/such/folder.json", "."] {
+        for command in [&["kill"][..], &["sim"], &["quick"], &["mutants"], &["soak", "--for", "10h"]] {
+            let output = Command::new(env!("CARGO_BIN_EXE_percolite-crashtest"))
+                .args(command)
+                .arg("--json")
+                .arg(place.path().join(missing))
+                .output()
+                .unwrap();
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(2), "{command:?}: {said}");
+            assert!(said.contains(missing) && said.lines().count() == 1, "{said}");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Lines that are no case are refused at once, with what would be one; a case that is one is run.
+
+#![cfg(feature = "rocks")]
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use std::process::{Command, Output};
+
+fn replay(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_percolite-crashtest")).arg("replay").args(arguments).output().unwrap()
+}
+
+fn refused(arguments: &[&str], hint: &str) {
+    let output = replay(arguments);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+    assert!(said.contains(hint), "{arguments:?}: {said}");
+    assert!(said.starts_with("error: ") && !said.contains("panicked"), "{arguments:?}: {said}");
+}
+
+#[test]
+fn a_line_that_is_no_case_is_told_what_one_looks_like() {
+    for line in ["", ":", "sim", "nothing:1", "SIM:embedded/1", " sim:embedded/1", "sim embedded/1", "ß:1/2"] {
+        refused(&[line], "sim:embedded/17 or kill:");
+    }
+    for line in ["sim:", "sim:embedded", "sim:/", "sim:other/1"] {
+        refused(&[line], "embedded");
+    }
+    for seed in ["", "x", "-1", "1.5", "1/2", "18446744073709551616"] {
+        refused(&[&format!("sim:embedded/{seed}")], "is no seed");
+    }
+    for line in ["kill:", "kill:batch.written", "kill:batch.written/1/auto/sync", "kill:a/b/c/d/e/f"] {
+        refused(&[line], "a case looks like kill:");
+    }
+    refused(&["kill:nowhere/1/auto/sync/1"], "no point");
+    refused(&["kill:batch.written/3/auto/sync/1"], "no visit");
+    refused(&["kill:batch.written/1/both/sync/1"], "no protocol");
+    refused(&["kill:batch.written/1/auto/never/1"], "no durability");
+    refused(&["kill:batch.written/1/auto/sync/x"], "no seed");
+    for line in ["walsweep:", "walsweep:1", "walsweep:1/", "walsweep:1/-1", "walsweep:1/2.8", "walsweep:1/2.3.4"] {
+        refused(&[line], "walsweep:SEED/OFFSET.BIT");
+    }
+    for line in ["powercut:", "powercut:x", "powercut:log-", "powercut:log-x", "powercut:1/2"] {
+        refused(&[line], "powercut:log-SEED");
+    }
+    for line in ["ioerr:", "ioerr:1", "ioerr:1/full.0", "ioerr:1/room.0", "ioerr:1/full.x", "ioerr:x/full.1000"] {
+        refused(&[line], "full.KIB");
+    }
+    for line in
+        ["ioerr:1/", "ioerr:1/full", "ioerr:1/write.log.EIO", "ioerr:1/write.log.EIO.0", "ioerr:1/write.log.EBADF.1"]
+    {
+        refused(&[line], "write.log.EIO.3");
+    }
+    for line in ["ioerr:1/write.log.EIO.3++", "ioerr:1/write.log.EIO.-1", "ioerr:1/write.log.EIO.99999"] {
+        refused(&[line], "write.log.EIO.3");
+    }
+}
+
+#[test]
+fn a_case_that_cannot_be_is_told_what_can() {
+    // The table of points says where each can occur.
+    refused(&["kill:prewrite.all/1/auto/sync/1"], "kill, two-phase");
+    refused(&["kill:one-phase.before/1/two-phase/sync/1"], "kill, auto");
+    refused(&["kill:heartbeat.done/last/auto/buffered/1"], "only in: sim, shared");
+    refused(&["ioerr:1/rename.log.EIO.1"], "rename.current");
+    refused(&["ioerr:1/write.folder.EIO.1"], "sync.folder");
+    refused(&["walsweep:1/99999999"], "can be damaged at 0 to");
+    refused(&["walsweep:1/99999999.1"], "can be damaged at 0 to");
+}
+
+#[test]
+fn what_a_layer_does_not_have_is_refused() {
+    let file = std::env::temp_dir().join(format!("percolite-no-history-{}", std::process::id()));
+    for line in ["kill:batch.written/1/auto/sync/1", "walsweep:1/200", "ioerr:1/write.log.EIO.3", "powercut:1"] {
+        refused(&[line, "--history", file.to_str().unwrap()], "only a case of sim has a history");
+        refused(&[line, "--trace"], "only a case of sim has a trace");
+    }
+    assert!(!file.exists());
+    refused(&["sim:embedded/1", "--mutant", "none-of-them"], "there is no mutant");
+}
+
+#[test]
+fn what_the_machine_lacks_is_named() {
+    let replayed = |line: &str| {
+        let program = env!("CARGO_BIN_EXE_percolite-crashtest");
+        Command::new(program).args(["replay", line]).env("PATH", "/nowhere").output().unwrap()
+    };
+    for (line, missing) in
+        [("ioerr:2/write.log.EIO.3", "strace"), ("powercut:1", "unshare"), ("ioerr:1/full.6000", "unshare")]
+    {
+        let output = replayed(line);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{line}: {said}");
+        assert!(said.contains("this machine cannot run it") && said.contains(missing), "{line}: {said}");
+    }
+}
+
+#[test]
+fn a_case_that_holds_is_replayed_and_its_history_is_one() {
+    let place = tempfile::tempdir().unwrap();
+    let history = place.path().join("history.jsonl");
+    let output = replay(&["sim:embedded/2", "--history", history.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stdout));
+    let program = env!("CARGO_BIN_EXE_percolite-crashtest");
+    assert_eq!(Command::new(program).arg("check").arg(history).output().unwrap().status.code(), Some(0));
+    assert_eq!(replay(&["walsweep:1/5000"]).status.code(), Some(0));
+}
