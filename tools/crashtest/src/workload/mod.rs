@@ -12,6 +12,7 @@ mod set;
 mod skew;
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use percolite::Error;
 
@@ -42,6 +43,12 @@ pub trait Workload: Send + Sync {
     /// # Errors
     /// What is wrong.
     fn judge(&self, state: &State) -> Result<(), String>;
+}
+
+impl fmt::Debug for dyn Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
 }
 
 pub use skew::skewed;
