@@ -15,6 +15,7 @@ use super::plan::{Crash, LIVES_MAX, Plan};
 use super::runtime::SimRuntime;
 use super::scheduler::Scheduler;
 use super::sink::Book;
+use super::thinking::Thinking;
 use super::{Seen, hours, other};
 use crate::client::{BESIDE, Client, Ended, Habits, ROWS, Who};
 use crate::dice::Dice;
@@ -197,6 +198,7 @@ impl<'a> Embedded<'a> {
             let (store, engine, rows, beside) = (store.clone(), Arc::clone(engine), rows.clone(), beside.clone());
             let (scheduler, sink, dead) = (Arc::clone(self.scheduler), self.book.of(dead), Arc::clone(dead));
             let (broken, session, first) = (Arc::clone(&self.broken), self.sessions, threads.is_empty());
+            let (every, watches) = (self.plan.thinks, self.plan.watches && threads.len() == 1);
             let (drops, beside_every, book) = (self.plan.drops, self.plan.beside_every(), book.clone());
             let (clock_steps, skewed) = (self.plan.clock_steps, Arc::clone(&self.seen.skewed));
             let work = move || {
@@ -204,6 +206,7 @@ impl<'a> Embedded<'a> {
                 let keyspaces = (rows, Some(beside));
                 let mut client = Client::new((&store, &*engine), keyspaces, &sink, who, dice.split())
                     .with_beside_every(beside_every);
+                let thinking = Thinking { workload, scheduler: Arc::clone(&scheduler), every };
                 let outcome = (|| {
                     if first && drops && dice.one_in(2) {
                         // Before anybody has met what an earlier life left locked.
@@ -222,7 +225,11 @@ impl<'a> Embedded<'a> {
                             }
                             _ => {}
                         }
-                        client.run(workload)?;
+                        if watches && dice.one_in(2) {
+                            client.observe(workload)?;
+                        } else {
+                            client.run(&thinking)?;
+                        }
                         if is_dead(&dead) {
                             break;
                         }

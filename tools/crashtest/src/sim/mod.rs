@@ -13,6 +13,7 @@ mod runtime;
 mod scheduler;
 mod shared;
 mod sink;
+mod thinking;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -19,12 +19,12 @@ const CRASHES_MAX: u32 = 6;
 /// As many lives as that have always been enough.
 pub const LIVES_MAX: u32 = CRASHES_MAX + 4;
 /// One history in so many has transactions of many rows, which take long.
-const LARGE_EVERY: usize = 6_000_000;
+const LARGE_EVERY: usize = 60;
 /// From where on a transaction streams, unless it is to do so early.
 const STREAMS_LATE: usize = 16 << 20;
 
 /// Most of what a crash can break it breaks right after a sync, when people have just been told something.
-const AROUND_A_SYNC: &[Point] = &[Point::SyncReturned, Point::SyncPublished, Point::BatchPublished];
+const AROUND_A_SYNC: [Point; 3] = [Point::SyncReturned, Point::SyncPublished, Point::BatchPublished];
 
 /// The table of points. Without one the crashes come anywhere, and whoever holds the run against the table says why.
 static POINTS: LazyLock<Vec<Entry>> = LazyLock::new(|| table().unwrap_or_default());
@@ -50,6 +50,10 @@ pub struct Plan {
     pub admission: usize,
     pub long_values: usize,
     pub clock_steps: bool,
+    /// One transaction in so many thinks before it commits; 0: none does.
+    pub thinks: usize,
+    /// Whether one of the clients mostly looks at what the others do.
+    pub watches: bool,
     /// How long a silent process is waited for, and whether it may be cut off for a while.
     pub ttl_ms: u64,
     pub cut_off: bool,
@@ -91,6 +95,8 @@ impl Plan {
             admission: 2 + dice.below(6),
             long_values: [0, 2, 8][dice.below(3)],
             clock_steps: dice.one_in(3),
+            thinks: [0, 0, 8][dice.below(3)],
+            watches: dice.one_in(2),
             ttl_ms: [10, 30, 500][dice.below(3)],
             cut_off: dice.one_in(2),
             drops: dice.one_in(3),
@@ -101,7 +107,7 @@ impl Plan {
             stream_at_bytes: if dice.one_in(4) { [1, 200, 1000][dice.below(3)] } else { STREAMS_LATE },
         };
         if dice.one_in(LARGE_EVERY) {
-            plan.workload = workload::LARGE;
+            plan.workload = workload::SELDOM_LARGE;
             plan.group_rows = usize::MAX;
         }
         if plan.drops && dice.one_in(3) {
@@ -146,19 +152,19 @@ impl Plan {
         let at_last = Some(1 + dice.below(300) as u64);
         let points: Vec<Point> =
             self.points.iter().copied().filter(|point| orphans || !is_of_recovery(*point)).collect();
-        let point = match dice.below(12) {
-            0..=3 => None,
-            4..=6 if !self.clears && self.mode == Mode::Embedded => dice.pick(AROUND_A_SYNC).copied(),
+        let point = match dice.below(6) {
+            0 | 1 => None,
+            2 | 3 if !self.clears && self.mode == Mode::Embedded => {
+                let point = *dice.pick(&AROUND_A_SYNC).unwrap_or(&AROUND_A_SYNC[0]);
+                let due = Due::Point(point, 1 + dice.below(20) as u64, dice.below(40) as u64);
+                return Crash { due, at_last };
+            }
             _ => dice.pick(&points).copied(),
         };
         let Some(point) = point else { return Crash { due: Due::Step(1 + dice.below(2500) as u64), at_last } };
-        if is_of_opening(point) || is_of_closing(point) {
-            let at_last = at_last.filter(|_| !is_of_closing(point));
-            return Crash { due: Due::Point(point, 1, 0), at_last };
-        }
-        let (visit, later) =
-            (1 + dice.below(self.visits) as u64, if dice.one_in(2) { dice.below(40) as u64 } else { 0 });
-        Crash { due: Due::Point(point, visit, later), at_last }
+        let visit = if is_once(point) { 1 } else { 1 + dice.below(self.visits) as u64 };
+        // One of closing comes when all transactions are over, so nobody hurries.
+        Crash { due: Due::Point(point, visit, 0), at_last: at_last.filter(|_| !is_of_closing(point)) }
     }
 
     /// Whether the table and the plan allow that a history comes to a point.
@@ -204,12 +210,12 @@ fn is_of_recovery(point: Point) -> bool {
     )
 }
 
-/// Met once a life, at its beginning.
-fn is_of_opening(point: Point) -> bool {
-    matches!(point, Point::OpenBefore | Point::OpenLeased | Point::OpenScanned)
+/// Met once a life.
+fn is_once(point: Point) -> bool {
+    is_of_closing(point) || matches!(point, Point::OpenBefore | Point::OpenLeased | Point::OpenScanned)
 }
 
-/// Met once a life, when its transactions are over.
+/// Met when its transactions are over.
 fn is_of_closing(point: Point) -> bool {
     matches!(point, Point::CloseSynced | Point::CloseDone)
 }

@@ -9,7 +9,10 @@ use crate::recorder::Recorded;
 const ROWS: usize = 1500;
 const FIRST: &str = "g/0000";
 
-pub struct Large;
+pub struct Large {
+    /// So many transactions of six are large ones.
+    pub of_six: usize,
+}
 
 impl Workload for Large {
     fn name(&self) -> &'static str {
@@ -21,7 +24,7 @@ impl Workload for Large {
     }
 
     fn transaction(&self, txn: &mut Recorded<'_>) -> Result<(), Error> {
-        if txn.dice().one_in(3) {
+        if txn.dice().below(6) >= self.of_six {
             // A small one in the way of the large ones.
             let row = ROWS - 1 - txn.dice().below(8);
             return txn.get_for_update(&format!("g/{row:04}")).map(drop);

@@ -4,6 +4,7 @@
 //! its users would count on, judged at every snapshot, and true only if transactions are whole and isolated.
 
 mod bank;
+mod fork;
 mod index;
 mod large;
 mod list;
@@ -55,10 +56,12 @@ pub use skew::skewed;
 
 /// All workloads of ordinary size.
 pub const ALL: &[&dyn Workload] =
-    &[&bank::Bank, &list::List, &register::Register, &index::Index, &set::Set, &skew::Skew];
+    &[&bank::Bank, &list::List, &register::Register, &index::Index, &set::Set, &skew::Skew, &fork::Fork];
 
 /// Transactions of more rows than fit into one request.
-pub const LARGE: &dyn Workload = &large::Large;
+pub const LARGE: &dyn Workload = &large::Large { of_six: 4 };
+/// The same, but most are small: for who has no time for many.
+pub const SELDOM_LARGE: &dyn Workload = &large::Large { of_six: 1 };
 
 /// The workload of this name.
 pub fn named(name: &str) -> Option<&'static dyn Workload> {
