@@ -241,7 +241,11 @@ impl<'a> Client<'a> {
         let number = self.sink.number();
         self.sink.asked(number, Entry { txn, life: self.who.life, durable: self.is_durable(), marker: None });
         self.answer(number, Outcome::Committed, None);
-        judged.map_err(|what| ErrorKind::Corruption(format!("at {read_ts}: {what}")).into())
+        judged.map_err(|what| {
+            let session = self.who.session;
+            ErrorKind::Corruption(format!("transaction {number} of session {session}, reading at {read_ts}: {what}"))
+                .into()
+        })
     }
 
     /// A transaction that claims every row that has a value or a lock: nothing that was left behind may stand in its way.

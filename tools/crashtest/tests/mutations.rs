@@ -21,7 +21,11 @@ type Mutation = fn(&mut [Line], &mut StdRng) -> Option<()>;
 
 /// Each change, and what it may be called.
 const MUTATIONS: &[(&str, Mutation, &[Anomaly])] = &[
-    ("a read shows an older value", older, &[StaleRead, LongFork, LostAcknowledgedWrite, FracturedRead, NonRepeatableRead]),
+    (
+        "a read shows an older value",
+        older,
+        &[StaleRead, LongFork, LostAcknowledgedWrite, FracturedRead, NonRepeatableRead],
+    ),
     ("a read shows a later value", later, &[FutureRead, LongFork, FracturedRead, NonRepeatableRead]),
     ("a read shows an aborted value", aborted, &[AbortedRead]),
     ("a read shows an intermediate value", intermediate, &[IntermediateRead]),

@@ -1,5 +1,6 @@
 //! Many seeds, on several threads.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use anyhow::Context as _;
@@ -9,7 +10,7 @@ use percolite::crashtest::mutate;
 
 use super::{Mode, Run, Scheduler, TRANSACTIONS_MIN};
 use crate::history::Line;
-use crate::order::Order;
+use crate::order::{Order, keep_with};
 use crate::outcome::{Failure, Outcome};
 use crate::points::Place;
 use crate::violation::Broken;
@@ -175,10 +176,10 @@ pub fn replay(order: &Order) -> anyhow::Result<Again> {
     let seed = seed.parse().with_context(|| format!("{seed:?} is no seed"))?;
     mutate(order.mutant);
     let mut found = super::run(mode, seed, true);
-    mutate(None);
     let (trace, lines) = (std::mem::take(&mut found.trace), found.lines().collect());
     let mut outcome = Outcome::of("sim");
     add(&mut outcome, order, mode, seed, found);
+    mutate(None);
     Ok(Again { outcome, trace, lines })
 }
 
@@ -208,6 +209,11 @@ fn add(outcome: &mut Outcome, order: &Order, mode: Mode, seed: u64, found: Run) 
         outcome.visit(&place.to_string(), point.name(), visits);
     }
     if !found.broken.is_empty() && outcome.failures.len() < FAILURES_KEPT {
-        outcome.failures.push(Failure { replay: order.replay(&case(mode, seed)), broken: found.broken, kept: None });
+        let again = super::run(mode, seed, true);
+        let more = |kept: &Path| {
+            std::fs::write(kept.join("plan.txt"), &found.plan)?;
+            std::fs::write(kept.join("trace.txt"), again.trace.join("\n"))
+        };
+        outcome.failures.push(keep_with(order, &case(mode, seed), Some(&found.ledger), found.broken, more));
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use percolite::engine::Engine;
 use percolite::engine::sim::{SimEngine, SimStorage};
-use percolite::{Durability, Keyspace, KeyspaceId, Store};
+use percolite::{Durability, Keyspace, Store};
 
 use super::engine::{Dead, Scheduled, is_dead};
 use super::plan::{Crash, LIVES_MAX, Plan};
@@ -19,7 +19,7 @@ use super::thinking::Thinking;
 use super::{Seen, hours, other};
 use crate::client::{BESIDE, Client, Ended, Habits, ROWS, Who};
 use crate::dice::Dice;
-use crate::invariants::{History, digest, structure};
+use crate::invariants::{History, digest, keyspaces, structure};
 use crate::violation::Broken;
 
 /// See the [module](self).
@@ -158,7 +158,7 @@ impl<'a> Embedded<'a> {
         }
     }
 
-    fn keyspaces(&self, store: &Store, dead: &Dead, may_fail: bool) -> Option<(Keyspace, Keyspace)> {
+    fn both_keyspaces(&self, store: &Store, dead: &Dead, may_fail: bool) -> Option<(Keyspace, Keyspace)> {
         match store.keyspace(BESIDE).and_then(|beside| Ok((beside, store.keyspace(ROWS)?))) {
             Ok(both) => Some(both),
             Err(why) => {
@@ -181,7 +181,7 @@ impl<'a> Embedded<'a> {
         if self.plan.clears && store.drop_keyspace(BESIDE).is_ok() {
             self.scheduler.sleep(Duration::from_millis(1500));
         }
-        let Some((beside, rows)) = self.keyspaces(store, dead, may_fail) else { return };
+        let Some((beside, rows)) = self.both_keyspaces(store, dead, may_fail) else { return };
         let workload = self.plan.workload;
         let mut threads = Vec::new();
         let (share, book) = (self.plan.share(life, self.book.tried()), self.book.clone());
@@ -260,8 +260,7 @@ impl<'a> Embedded<'a> {
     /// A last life without a crash: everything is resolved, looked at, and opened once more.
     fn look_back(&mut self, life: u32) {
         let outcome = self.resolve_and_judge(life).and_then(|before| {
-            let (before, rows) = before;
-            let after = self.open_and_digest(rows)?;
+            let after = self.open_and_digest()?;
             if before != after {
                 self.breaks("I11 recovery is idempotent", "opening again has changed what is stored");
             }
@@ -272,11 +271,11 @@ impl<'a> Embedded<'a> {
         }
     }
 
-    fn resolve_and_judge(&mut self, life: u32) -> Result<(u64, KeyspaceId), String> {
+    fn resolve_and_judge(&mut self, life: u32) -> Result<u64, String> {
         let dead = Dead::default();
         let engine: Process = self.process(&dead);
         let Some(store) = self.open(&engine, &dead) else { return Err("it does not open".into()) };
-        let (beside, rows) = self.keyspaces(&store, &dead, false).ok_or("its keyspaces do not open")?;
+        let (beside, rows) = self.both_keyspaces(&store, &dead, false).ok_or("its keyspaces do not open")?;
         store.resolve_orphans().map_err(|why| format!("orphans are not resolved: {why}"))?;
         {
             let mut ledger = self.book.ledger();
@@ -291,8 +290,8 @@ impl<'a> Embedded<'a> {
         let sink = self.book.of(&dead);
         self.sessions += 1;
         let who = Who { session: self.sessions, life, habits: self.plan.habits() };
-        let keyspaces = (rows.clone(), Some(beside));
-        let mut client = Client::new((&store, &*engine), keyspaces, &sink, who, self.dice.split());
+        let both = (rows, Some(beside));
+        let mut client = Client::new((&store, &*engine), both, &sink, who, self.dice.split());
         let judged = client.observe(self.plan.workload);
         let progress = client.touch_every_row();
         drop(client);
@@ -304,20 +303,21 @@ impl<'a> Embedded<'a> {
             other => self.breaks("I12 progress", format!("a transaction on every row: {other:?}")),
         }
         store.resolve_orphans().map_err(|why| why.to_string())?;
+        let there = keyspaces(&store).map_err(|why| why.to_string())?;
         store.close().map_err(|why| format!("it does not close: {why}"))?;
         let broken = structure(engine.engine().storage(), History::None).map_err(|why| why.to_string())?;
         self.broken.lock().extend(broken);
-        let before = digest(engine.engine().storage(), rows.id()).map_err(|why| why.to_string())?;
-        Ok((before, rows.id()))
+        digest(engine.engine().storage(), &there).map_err(|why| why.to_string())
     }
 
-    fn open_and_digest(&mut self, rows: KeyspaceId) -> Result<u64, String> {
+    fn open_and_digest(&mut self) -> Result<u64, String> {
         let dead = Dead::default();
         let engine: Process = self.process(&dead);
         let Some(store) = self.open(&engine, &dead) else { return Err("it does not open again".into()) };
         store.resolve_orphans().map_err(|why| why.to_string())?;
+        let there = keyspaces(&store).map_err(|why| why.to_string())?;
         store.close().map_err(|why| why.to_string())?;
-        digest(engine.engine().storage(), rows).map_err(|why| why.to_string())
+        digest(engine.engine().storage(), &there).map_err(|why| why.to_string())
     }
 
     fn step_clock(&mut self) {

@@ -23,6 +23,7 @@ use percolite::CommitProtocol;
 use percolite::crashtest::Point;
 
 use crate::checker::check;
+use crate::counter::miscounted;
 use crate::dice::Dice;
 use crate::history::Line;
 use crate::ledger::Ledger;
@@ -114,6 +115,7 @@ pub fn run(mode: Mode, seed: u64, trace: bool) -> Run {
     };
     Scheduler::release();
     let ledger = book.ledger().clone();
+    broken.extend(miscounted(&ledger));
     match ledger.history() {
         Ok(history) => broken.extend(Broken::found_by_checker(&check(&history))),
         Err(why) => broken.push(Broken::new("harness", why.to_string())),

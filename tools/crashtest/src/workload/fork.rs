@@ -3,7 +3,7 @@
 
 use percolite::Error;
 
-use super::{State, Workload, under};
+use super::{State, Workload, told, under};
 use crate::recorder::Recorded;
 
 const PAIRS: usize = 2;
@@ -33,7 +33,7 @@ impl Workload for Fork {
 
     fn judge(&self, state: &State) -> Result<(), String> {
         match under(state, "f/").find(|(key, body)| !key.ends_with(body)) {
-            Some((key, body)) => Err(format!("{key} holds what was written to another row: {body}")),
+            Some((key, _)) => Err(format!("a row holds what was written to another: {}", told(state, [key]))),
             None => Ok(()),
         }
     }

@@ -52,6 +52,7 @@ impl fmt::Debug for dyn Workload {
     }
 }
 
+pub use register::COUNTER;
 pub use skew::skewed;
 
 /// All workloads of ordinary size.
@@ -72,6 +73,15 @@ pub fn named(name: &str) -> Option<&'static dyn Workload> {
 fn under<'a>(state: &'a State, prefix: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
     let rows = state.range(prefix.to_owned()..).take_while(move |(key, _)| key.starts_with(prefix));
     rows.map(|(key, value)| (key.as_str(), crate::value::body(value)))
+}
+
+/// Rows as a message shows them, with who wrote them.
+fn told<'a>(state: &State, keys: impl IntoIterator<Item = &'a str>) -> String {
+    let row = |key: &str| match state.get(key) {
+        Some(value) => format!("{key} = {} ({})", crate::value::body(value), crate::value::writer(value)),
+        None => format!("{key} is not there"),
+    };
+    keys.into_iter().map(row).collect::<Vec<_>>().join(", ")
 }
 
 fn number(body: &str) -> Result<i64, String> {
