@@ -46,7 +46,7 @@ pub fn body(shown: &str) -> &str {
 pub fn writer(shown: &str) -> String {
     let stamp = shown.split('|').nth(1).unwrap_or_default();
     match stamp.split('.').collect::<Vec<_>>()[..] {
-        [session, number, _] => format!("written by transaction {number} of session {session}"),
+        [session, number, _] => format!("written by session {session} as its transaction {number}"),
         _ => "written by nobody known".into(),
     }
 }
@@ -63,7 +63,7 @@ mod tests {
             let (stored, shown) = seal("body", STAMP, filling);
             assert_eq!(unseal(&stored), shown);
             assert_eq!(body(&shown), "body");
-            assert_eq!(writer(&shown), "written by transaction 2 of session 1");
+            assert_eq!(writer(&shown), "written by session 1 as its transaction 2");
         }
     }
 
