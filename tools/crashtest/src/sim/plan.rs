@@ -16,7 +16,7 @@ use crate::workload::{self, Workload};
 pub const TRANSACTIONS_MIN: u64 = 50;
 /// How many lives may end with a crash in the end; one that comes later is left alone, so that every history comes to an end.
 const CRASHES_MAX: u32 = 6;
-/// As many lives as that have always been enough.
+/// After so many lives a history that still does not count is given up: a few in ten thousand.
 pub const LIVES_MAX: u32 = CRASHES_MAX + 4;
 /// One history in so many has transactions of many rows, which take long.
 const LARGE_EVERY: usize = 60;
