@@ -126,6 +126,7 @@ named! {
         SecondariesFirst "secondaries-first" "secondaries are committed before the primary"
         AcknowledgeBeforeSync "acknowledge-before-sync" "commits are acknowledged when they are visible"
         SplitColumns "split-columns" "the lock column is written in a batch of its own"
+        ReplacedGoesEarly "replaced-goes-early" "a commit drops the version that it replaces before it is durable itself"
         BackWithoutAsking "back-without-asking" "an orphan's lock is rolled back without asking its primary"
         NoRollbackRecord "no-rollback-record" "rolling back leaves no record"
         ForwardAtWrongTs "forward-at-wrong-ts" "rolling forward makes up a commit timestamp"

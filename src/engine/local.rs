@@ -96,6 +96,12 @@ impl<S: Storage> Engine for LocalEngine<S> {
                     cells.add(&RowChange { lock, ..RowChange::new(change.row.clone(), change.start_ts) });
                     self.storage.write(std::mem::replace(&mut cells.batch, self.storage.batch()))?;
                 }
+                if mutated!(ReplacedGoesEarly) {
+                    let gone = change.data.iter().filter(|(ts, edit)| *ts != change.start_ts && *edit == Edit::Delete);
+                    let data = gone.cloned().collect();
+                    cells.add(&RowChange { data, ..RowChange::new(change.row.clone(), change.start_ts) });
+                    self.storage.write(std::mem::replace(&mut cells.batch, self.storage.batch()))?;
+                }
                 cells.add(change);
             }
             if reads {

@@ -23,6 +23,8 @@ pub const ROWS: &str = "rows";
 /// The one beside it, which comes and goes, so that transactions span two. It is created first and thus holds the primary
 /// of those that do.
 pub const BESIDE: &str = "beside";
+/// One transaction in so many writes there, unless a client is told otherwise.
+pub const BESIDE_EVERY: usize = 6;
 
 /// Where a client enters what it does. It must not depend on the store: what was entered survives the store's death.
 pub trait Sink: Send + Sync {
@@ -65,6 +67,7 @@ pub struct Client<'a> {
     engine: &'a dyn Engine,
     rows: Keyspace,
     beside: Option<Keyspace>,
+    beside_every: usize,
     who: Who,
     dice: Dice,
     sink: &'a dyn Sink,
@@ -92,7 +95,13 @@ impl<'a> Client<'a> {
         who: Who,
         dice: Dice,
     ) -> Self {
-        Self { store, engine, rows, beside, who, dice, sink, begun: 0, skewed: 0 }
+        Self { store, engine, rows, beside, beside_every: BESIDE_EVERY, who, dice, sink, begun: 0, skewed: 0 }
+    }
+
+    /// The same client, who writes to the keyspace beside once in so many transactions.
+    #[must_use]
+    pub fn with_beside_every(self, transactions: usize) -> Self {
+        Self { beside_every: transactions, ..self }
     }
 
     /// How often it has seen write skew where nothing forbids it.
@@ -232,7 +241,11 @@ impl<'a> Client<'a> {
         let number = self.sink.number();
         self.sink.asked(number, Entry { txn, life: self.who.life, durable: self.is_durable(), marker: None });
         self.answer(number, Outcome::Committed, None);
-        judged.map_err(|what| ErrorKind::Corruption(format!("at {read_ts}: {what}")).into())
+        judged.map_err(|what| {
+            let session = self.who.session;
+            ErrorKind::Corruption(format!("transaction {number} of session {session}, reading at {read_ts}: {what}"))
+                .into()
+        })
     }
 
     /// A transaction that claims every row that has a value or a lock: nothing that was left behind may stand in its way.
@@ -291,7 +304,9 @@ impl<'a> Client<'a> {
             worked = txn.put(&self.rows, marker, stored);
             ops.push(Op::Write(marker.clone(), Some(shown)));
         }
-        if let Some(beside) = self.beside.as_ref().filter(|_| writes && worked.is_ok() && dice.one_in(6)) {
+        if let Some(beside) =
+            self.beside.as_ref().filter(|_| writes && worked.is_ok() && dice.one_in(self.beside_every))
+        {
             worked = txn.put(beside, dice.below(3).to_string(), "beside");
         }
         let entry = self.entry(Some(txn.start_ts()), txn.read_ts().to_u64(), began, ops);

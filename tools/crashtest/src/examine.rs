@@ -16,9 +16,10 @@ use percolite::{Builder, Durability, Error, Store};
 
 use crate::checker::check;
 use crate::client::{BESIDE, Client, Ended, Habits, ROWS, Who};
+use crate::counter::miscounted;
 use crate::desk::Desk;
 use crate::dice::Dice;
-use crate::invariants::{History, digest, structure};
+use crate::invariants::{History, digest, keyspaces, structure};
 use crate::ledger::Ledger;
 use crate::violation::Broken;
 use crate::workload::Workload;
@@ -87,6 +88,7 @@ pub fn examine(subject: &Subject<'_>, ledger: Ledger) -> Examined {
     }
     found.ledger = desk.into_ledger();
     if found.refused.is_none() {
+        found.broken.extend(miscounted(&found.ledger));
         match found.ledger.history() {
             Ok(history) => found.broken.extend(Broken::found_by_checker(&check(&history))),
             Err(why) => breaks(&mut found, "harness", why.to_string()),
@@ -119,8 +121,8 @@ fn resolve_and_judge(subject: &Subject<'_>, desk: &Desk, found: &mut Examined) -
         life: subject.life,
         habits: Habits { durability: Durability::Sync, ..subject.habits },
     };
-    let (keyspaces, dice) = ((rows.clone(), Some(beside)), Dice::new(u64::from(subject.life)));
-    let mut client = Client::new((&store, &*engine), keyspaces, desk, who, dice);
+    let (both, dice) = ((rows, Some(beside)), Dice::new(u64::from(subject.life)));
+    let mut client = Client::new((&store, &*engine), both, desk, who, dice);
     let judged = client.observe(subject.workload);
     let progress = client.touch_every_row();
     drop(client);
@@ -132,11 +134,12 @@ fn resolve_and_judge(subject: &Subject<'_>, desk: &Desk, found: &mut Examined) -
         other => breaks(found, "I12 progress", format!("a transaction on every row: {other:?}")),
     }
     store.resolve_orphans()?;
+    let there = keyspaces(&store)?;
     if let Err(why) = store.close() {
         breaks(found, "closes", why.to_string());
     }
     found.broken.extend(structure(engine.storage(), History::None)?);
-    Ok(digest(engine.storage(), rows.id())?)
+    Ok(digest(engine.storage(), &there)?)
 }
 
 fn locks(engine: &RocksEngine) -> Result<u64, EngineError> {
@@ -151,10 +154,10 @@ fn locks(engine: &RocksEngine) -> Result<u64, EngineError> {
 fn open_and_digest(subject: &Subject<'_>) -> Result<u64, Error> {
     let engine = reopen(subject.folder)?;
     let store: Store = builder(subject).open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
-    let rows = store.keyspace(ROWS)?;
     store.resolve_orphans()?;
+    let there = keyspaces(&store)?;
     store.close()?;
-    Ok(digest(engine.storage(), rows.id())?)
+    Ok(digest(engine.storage(), &there)?)
 }
 
 /// Opens what this process has just closed. A process that another case is starting may still hold what this one had open,

@@ -9,7 +9,7 @@ use percolite::engine::storage::{Column, Reader};
 use percolite::engine::{EngineError, RowRange};
 use percolite::keys::{data_key, keyspace_bounds};
 use percolite::row::{Lock, RowKey, Value, WriteRecord};
-use percolite::{KeyspaceId, Timestamp};
+use percolite::{Error, Keyspace, KeyspaceId, Store, Timestamp};
 
 use crate::violation::Broken;
 
@@ -68,24 +68,35 @@ pub fn structure(reader: &impl Reader, history: History) -> Result<Vec<Broken>, 
     Ok(broken)
 }
 
-/// A number for everything that a keyspace holds: values, locks and versions. Records of deletions do not count, because they
-/// are collected at any time.
+/// The keyspaces that there are.
+///
+/// # Errors
+/// Those of the store.
+pub fn keyspaces(store: &Store) -> Result<Vec<KeyspaceId>, Error> {
+    Ok(store.snapshot()?.keyspaces()?.iter().map(Keyspace::id).collect())
+}
+
+/// A number for which keyspaces there are and everything that they hold: values, locks and versions. Records of deletions do
+/// not count, because they are collected at any time; nor do rows of dropped keyspaces, which are erased at any time.
 ///
 /// # Errors
 /// Those of reading.
-pub fn digest(reader: &impl Reader, keyspace: KeyspaceId) -> Result<u64, EngineError> {
-    let (start, end) = keyspace_bounds(keyspace);
-    let range = RowRange { start: Bound::Included(start), end: Bound::Excluded(end) };
+pub fn digest(reader: &impl Reader, keyspaces: &[KeyspaceId]) -> Result<u64, EngineError> {
     let mut hasher = DefaultHasher::new();
-    for column in [Column::Data, Column::Lock, Column::Write] {
-        reader.scan(column, &range, false, |key, bytes| {
-            let is_deletion =
-                column == Column::Write && WriteRecord::decode(bytes).is_ok_and(|write| write.value.is_none());
-            if !is_deletion {
-                (column, key, bytes).hash(&mut hasher);
-            }
-            true
-        })?;
+    for keyspace in keyspaces {
+        let (start, end) = keyspace_bounds(*keyspace);
+        let range = RowRange { start: Bound::Included(start), end: Bound::Excluded(end) };
+        keyspace.0.hash(&mut hasher);
+        for column in [Column::Data, Column::Lock, Column::Write] {
+            reader.scan(column, &range, false, |key, bytes| {
+                let is_deletion =
+                    column == Column::Write && WriteRecord::decode(bytes).is_ok_and(|write| write.value.is_none());
+                if !is_deletion {
+                    (column, key, bytes).hash(&mut hasher);
+                }
+                true
+            })?;
+        }
     }
     Ok(hasher.finish())
 }

@@ -73,6 +73,7 @@ pub struct Settled {
 pub struct Ledger {
     entries: BTreeMap<u64, Entry>,
     lives: u32,
+    crashes: Vec<u64>,
 }
 
 impl Ledger {
@@ -91,6 +92,11 @@ impl Ledger {
             entry.txn.commit_ts = answer.commit_ts.filter(|_| changes);
             entry.txn.ended = Some(answer.ended);
         }
+    }
+
+    /// Enters a crash under a number, so that it stands between what was asked for before and after.
+    pub fn crashed(&mut self, number: u64) {
+        self.crashes.push(number);
     }
 
     /// How many commits were acknowledged.
@@ -179,17 +185,17 @@ impl Ledger {
     /// All of it as a history.
     pub fn history(&self) -> Result<History, Problem> {
         let mut history = History::default();
-        for (number, entry) in &self.entries {
-            let txn = Transaction { id: Some(*number), ..entry.txn.clone() };
-            history.push(&Line::Transaction(txn))?;
-        }
+        self.lines().try_for_each(|line| history.push(&line))?;
         Ok(history)
     }
 
     /// All of it as the lines of a history.
     pub fn lines(&self) -> impl Iterator<Item = Line> {
-        self.entries
-            .iter()
-            .map(|(number, entry)| Line::Transaction(Transaction { id: Some(*number), ..entry.txn.clone() }))
+        let mut crashes = self.crashes.iter().peekable();
+        self.entries.iter().flat_map(move |(number, entry)| {
+            let before = std::iter::from_fn(|| crashes.next_if(|crash| *crash < number)).count();
+            let txn = Line::Transaction(Transaction { id: Some(*number), ..entry.txn.clone() });
+            std::iter::repeat_n(Line::Crash, before).chain([txn])
+        })
     }
 }

@@ -18,6 +18,7 @@
 
 pub mod checker;
 pub mod client;
+pub mod counter;
 #[cfg(feature = "rocks")]
 pub mod desk;
 pub mod dice;

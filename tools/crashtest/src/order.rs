@@ -107,11 +107,24 @@ pub fn mutant(name: &str) -> Result<Mutant, String> {
 
 /// Keeps what shows a failure: the store's folder, the history, and what was broken.
 pub fn keep(order: &Order, case: &str, folder: &Path, ledger: Option<&Ledger>, broken: Vec<Broken>) -> Failure {
+    keep_with(order, case, ledger, broken, |kept| copy_folder(folder, &kept.join("store")))
+}
+
+/// The same of a case whose store has no folder: `more` is told where to write what else there is.
+pub fn keep_with(
+    order: &Order,
+    case: &str,
+    ledger: Option<&Ledger>,
+    broken: Vec<Broken>,
+    more: impl FnOnce(&Path) -> std::io::Result<()>,
+) -> Failure {
     let name: String = case.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     let kept = std::env::temp_dir().join("percolite-crashtest").join(name);
+    let replay = order.replay(case);
     let write = || {
         let _ = fs::remove_dir_all(&kept);
-        copy_folder(folder, &kept.join("store"))?;
+        fs::create_dir_all(&kept)?;
+        more(&kept)?;
         if let Some(ledger) = ledger {
             let mut history = BufWriter::new(fs::File::create(kept.join("history.jsonl"))?);
             for line in ledger.lines() {
@@ -120,10 +133,10 @@ pub fn keep(order: &Order, case: &str, folder: &Path, ledger: Option<&Ledger>, b
             history.flush()?;
         }
         let text: Vec<String> = broken.iter().map(ToString::to_string).collect();
-        fs::write(kept.join("broken.txt"), text.join("\n"))
+        fs::write(kept.join("broken.txt"), format!("{}\n\n{replay}\n", text.join("\n")))
     };
     let kept = write().is_ok().then_some(kept);
-    Failure { replay: order.replay(case), broken, kept }
+    Failure { replay, broken, kept }
 }
 
 /// Copies the files of a folder, which may be written to meanwhile, and of the folders in it.

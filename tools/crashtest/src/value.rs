@@ -42,6 +42,15 @@ pub fn body(shown: &str) -> &str {
     shown.split('|').next().unwrap_or_default()
 }
 
+/// Who wrote a value that a history shows.
+pub fn writer(shown: &str) -> String {
+    let stamp = shown.split('|').nth(1).unwrap_or_default();
+    match stamp.split('.').collect::<Vec<_>>()[..] {
+        [session, number, _] => format!("written by session {session} as its transaction {number}"),
+        _ => "written by nobody known".into(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -54,6 +63,7 @@ mod tests {
             let (stored, shown) = seal("body", STAMP, filling);
             assert_eq!(unseal(&stored), shown);
             assert_eq!(body(&shown), "body");
+            assert_eq!(writer(&shown), "written by session 1 as its transaction 2");
         }
     }
 

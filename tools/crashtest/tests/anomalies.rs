@@ -17,6 +17,10 @@ fn shows(anomaly: Anomaly, transactions: &[u64], lines: &str) {
 }
 
 #[track_caller]
+fn names(lines: &str) -> Vec<Anomaly> {
+    report(lines).violations.iter().map(|violation| violation.anomaly).collect()
+}
+
 fn is_fine(lines: &str) {
     let report = report(lines);
     assert_eq!(report.verdict, Verdict::Consistent, "{report}");
@@ -126,6 +130,44 @@ fn stale_read() {
            {"session":1,"read_ts":3,"commit_ts":4,"outcome":"committed","ops":[["w","x","2"]]}
            {"session":2,"read_ts":5,"outcome":"committed","ops":[["r","x","1"]]}"#,
     );
+}
+
+#[test]
+fn long_fork() {
+    let writers = r#"{"session":1,"read_ts":0,"commit_ts":2,"outcome":"committed","ops":[["w","x","1"]]}
+           {"session":2,"read_ts":0,"commit_ts":4,"outcome":"committed","ops":[["w","y","1"]]}"#;
+    let x_first = r#"{"session":3,"read_ts":3,"outcome":"committed","ops":[["r","x","1"],["r","y",null]]}"#;
+    let y_first = r#"{"session":4,"read_ts":5,"outcome":"committed","ops":[["r","y","1"],["r","x",null]]}"#;
+    // Whichever of the readers is in the wrong: here the one that came too late to see less, or too early to see more.
+    shows(Anomaly::LongFork, &[1, 2, 3, 4], &format!("{writers}\n{x_first}\n{y_first}"));
+    let early = y_first.replace("\"read_ts\":5", "\"read_ts\":1");
+    assert!(names(&format!("{writers}\n{x_first}\n{early}")).contains(&Anomaly::LongFork));
+    // Alone, each has only read something old, or nothing wrong at all.
+    shows(Anomaly::StaleRead, &[1, 3], &format!("{writers}\n{y_first}"));
+    is_fine(&format!("{writers}\n{x_first}"));
+}
+
+#[test]
+fn a_smallest_set_has_nothing_that_the_anomaly_does_not_need() {
+    let garbage = r#"{"event":"initial","rows":[["x","0"],["y","0"]]}
+           {"session":1,"read_ts":0,"commit_ts":3,"outcome":"committed","ops":[["w","x","1"]]}
+           {"session":2,"read_ts":5,"outcome":"committed","ops":[["r","x","nobody's"]]}"#;
+    let aborted = r#"{"session":1,"read_ts":0,"commit_ts":3,"outcome":"committed","ops":[["w","x","1"]]}
+           {"session":2,"read_ts":0,"outcome":"aborted","ops":[["w","x","2"]]}
+           {"session":3,"read_ts":5,"outcome":"committed","ops":[["r","x","2"]]}"#;
+    let real_time = r#"{"event":"initial","rows":[["x","0"]]}
+           {"session":1,"read_ts":0,"commit_ts":3,"outcome":"committed","began":1,"ended":5,"ops":[["w","x","1"]]}
+           {"session":2,"read_ts":2,"outcome":"committed","began":6,"ended":7,"ops":[["r","x","0"]]}"#;
+    let cases: [(_, _, &[u64], _); 3] = [
+        (Anomaly::GarbageRead, garbage, &[3], 1),
+        (Anomaly::AbortedRead, aborted, &[2, 3], 2),
+        (Anomaly::RealTimeOrder, real_time, &[2, 3], 2),
+    ];
+    for (anomaly, lines, transactions, length) in cases {
+        let report = report(lines);
+        let found = report.violations.iter().find(|violation| violation.anomaly == anomaly).unwrap();
+        assert_eq!((found.transactions.as_slice(), found.history.len()), (transactions, length), "{report}");
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What can be wrong with a history, in the words of the field.
 //!
-//! The names are part of the output format and stay as they are. Snapshot isolation forbids all of these; write skew and the
-//! long fork's weaker relatives that it permits are not here.
+//! The names are part of the output format and stay as they are. Snapshot isolation forbids all of these; write skew, which
+//! it permits, is not here.
 
 use serde::Serialize;
 
@@ -25,6 +25,8 @@ pub enum Anomaly {
     LostAcknowledgedWrite,
     /// A scan missed a row of its snapshot, or showed one that is not in it.
     Phantom,
+    /// It and another reader saw two independent writes in opposite orders, so one of them read what does not fit its snapshot.
+    LongFork,
     /// It read what had been overwritten before its snapshot, or did not find a row that was there.
     StaleRead,
     /// It read what was committed after its snapshot.
@@ -47,7 +49,7 @@ pub enum Anomaly {
 
 impl Anomaly {
     /// Every anomaly.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::AbortedRead,
         Self::IntermediateRead,
         Self::GarbageRead,
@@ -56,6 +58,7 @@ impl Anomaly {
         Self::FracturedRead,
         Self::LostAcknowledgedWrite,
         Self::Phantom,
+        Self::LongFork,
         Self::StaleRead,
         Self::FutureRead,
         Self::MalformedScan,
@@ -66,6 +69,11 @@ impl Anomaly {
         Self::TimestampOrder,
         Self::TimestampReuse,
     ];
+
+    /// Whether it is wrong whatever should have been read instead.
+    pub(super) fn is_wrong_anyway(self) -> bool {
+        matches!(self, Self::AbortedRead | Self::IntermediateRead | Self::GarbageRead)
+    }
 
     /// The name in reports.
     pub fn name(self) -> &'static str {
@@ -78,6 +86,7 @@ impl Anomaly {
             Self::FracturedRead => "fractured-read",
             Self::LostAcknowledgedWrite => "lost-acknowledged-write",
             Self::Phantom => "phantom",
+            Self::LongFork => "long-fork",
             Self::StaleRead => "stale-read",
             Self::FutureRead => "future-read",
             Self::MalformedScan => "malformed-scan",

@@ -34,6 +34,17 @@ pub struct Sight {
     pub found: String,
 }
 
+impl Sight {
+    /// Whether another history shows the same. Who wrote what should have been read has nothing to do with a read that is
+    /// wrong anyway, and need not be there.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let expects = |sight: &Self| (!sight.anomaly.is_wrong_anyway()).then(|| sight.expected.clone());
+        (self.anomaly, self.transaction, &self.key, &self.found)
+            == (other.anomaly, other.transaction, &other.key, &other.found)
+            && expects(self) == expects(other)
+    }
+}
+
 impl Finding {
     /// A finding about a transaction's row.
     pub fn of_row(

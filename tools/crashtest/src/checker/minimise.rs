@@ -3,7 +3,7 @@
 //! Who may be needed is known from how the violation was found: the reader, the writer of what it should have read, the
 //! writer of what it did read; for a transaction of unknown outcome, those who saw it. These transactions, with only
 //! the steps on the rows in question, are a history, and the checker is asked whether it still shows the same. If not, a larger
-//! set is tried. Then one transaction after the other is left out for as long as the violation stays.
+//! set is tried. Then one transaction and one initial row after the other is left out for as long as the violation stays.
 
 use crate::history::{History, InternedOp, Key, Line, TxnIndex};
 
@@ -19,25 +19,41 @@ type Suspects = (Vec<TxnIndex>, Vec<Key>);
 pub fn minimise(history: &History, finding: &Finding) -> Vec<Line> {
     let attempts: [fn(&History, &Finding) -> Suspects; 3] = [involved, concerned, everybody];
     for attempt in attempts {
-        let (mut txns, keys) = attempt(history, finding);
-        if txns.len() > REDUCED_MAX || !shows(&excerpt(history, &txns, &keys), &finding.sight) {
+        let (txns, keys) = attempt(history, finding);
+        let there = history.initial().iter().map(|(key, _)| *key).filter(|key| keys.contains(key)).collect();
+        let mut part = Part { txns, keys, there };
+        let shows = |part: &Part| shows(&excerpt(history, part), &finding.sight);
+        if part.txns.len() > REDUCED_MAX || !shows(&part) {
             continue;
         }
         // Who cannot be left out at first may be when others are gone, so until nobody can.
-        let mut fewer = true;
-        while std::mem::take(&mut fewer) {
-            for at in (0..txns.len()).rev() {
-                let left_out = txns.remove(at);
-                if shows(&excerpt(history, &txns, &keys), &finding.sight) {
-                    fewer = true;
-                } else {
-                    txns.insert(at, left_out);
-                }
-            }
-        }
-        return excerpt(history, &txns, &keys);
+        while reduce(&mut part, |part| &mut part.txns, shows) | reduce(&mut part, |part| &mut part.there, shows) {}
+        return excerpt(history, &part);
     }
     Vec::new()
+}
+
+/// What of a history is kept.
+struct Part {
+    txns: Vec<TxnIndex>,
+    /// The rows whose steps are kept.
+    keys: Vec<Key>,
+    /// The rows that were there before the first transaction.
+    there: Vec<Key>,
+}
+
+/// Leaves out one after the other of some list, and says whether any could be.
+fn reduce<T>(part: &mut Part, list: impl Fn(&mut Part) -> &mut Vec<T>, shows: impl Fn(&Part) -> bool) -> bool {
+    let mut fewer = false;
+    for at in (0..list(part).len()).rev() {
+        let left_out = list(part).remove(at);
+        if shows(part) {
+            fewer = true;
+        } else {
+            list(part).insert(at, left_out);
+        }
+    }
+    fewer
 }
 
 /// Those that the finding names.
@@ -64,8 +80,8 @@ fn everybody(history: &History, _: &Finding) -> Suspects {
     (history.indexed().map(|(txn, _)| txn).collect(), history.keys().collect())
 }
 
-fn excerpt(history: &History, txns: &[TxnIndex], keys: &[Key]) -> Vec<Line> {
-    let initial = history.initial().iter().filter(|(key, _)| keys.contains(key));
+fn excerpt(history: &History, Part { txns, keys, there }: &Part) -> Vec<Line> {
+    let initial = history.initial().iter().filter(|(key, _)| there.contains(key));
     let initial =
         initial.filter_map(|(key, value)| Some((history.key(*key).to_owned(), history.value(*value)?.to_owned())));
     let initial: Vec<_> = initial.collect();
@@ -77,5 +93,5 @@ fn shows(lines: &[Line], sight: &Sight) -> bool {
     let mut history = History::default();
     // A part of a history is a history: nothing is refused.
     lines.iter().all(|line| history.push(line).is_ok())
-        && find(&history).findings.iter().any(|found| found.sight == *sight)
+        && find(&history).findings.iter().any(|found| found.sight.is_same(sight))
 }

@@ -9,11 +9,12 @@
 //! | `sweep`, `frontier` | reads and conflicts, in the order of timestamps |
 //! | `unknown`, `place`, `scope` | which unknown outcomes were commits, and when |
 //! | `order` | sessions, real time, reuse, a transaction's own timestamps |
-//! | `reads`, `writers` | the name of what a read shows |
+//! | `reads`, `fork`, `writers` | the name of what a read shows |
 //! | `minimise` | the smallest set |
 
 mod anomaly;
 mod finding;
+mod fork;
 mod frontier;
 mod minimise;
 mod order;

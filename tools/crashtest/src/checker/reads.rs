@@ -61,10 +61,18 @@ impl Context<'_> {
             Origin::After(_, writer) => self.name_of_new(read, writer),
             Origin::Itself => (Anomaly::FutureRead, None),
         };
+        let fork = matches!(anomaly, Anomaly::StaleRead | Anomaly::FutureRead)
+            .then(|| self.fork(read.txn, read.key, read.found))
+            .flatten();
+        let anomaly = if fork.is_some() { Anomaly::LongFork } else { anomaly };
         let others = expected_of.into_iter().chain(found_of);
         let (expected, found) = (told(self.history, read.expected), told(self.history, read.found));
         let mut finding = Finding::of_row(self.history, (anomaly, read.txn, read.key), expected, found, others);
         finding.keys.extend(other_key);
+        if let Some(fork) = fork {
+            finding.keys.push(fork.key);
+            finding.involved.extend(fork.involved);
+        }
         finding
     }
 

@@ -1,5 +1,6 @@
 //! Many seeds, on several threads.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use anyhow::Context as _;
@@ -7,20 +8,25 @@ use clap::Args;
 use parking_lot::Mutex;
 use percolite::crashtest::mutate;
 
-use super::{Mode, Run, Scheduler};
+use super::{Mode, Run, Scheduler, TRANSACTIONS_MIN};
 use crate::history::Line;
 use crate::interrupt;
-use crate::order::Order;
+use crate::order::{Order, keep_with};
 use crate::outcome::{Failure, Outcome};
 use crate::points::Place;
 use crate::violation::Broken;
 
-/// One history in so many is run twice, and must be the same.
-const TWICE_EVERY: u64 = 50;
+/// One history in so many is run twice, and must be the same. An odd number, so that both modes are.
+const TWICE_EVERY: u64 = 49;
+/// Of so many histories one may have too few transactions or no crash, and is checked without being counted. A plan that makes
+/// more of them is broken.
+const UNCOUNTED_EVERY: u64 = 100;
 /// What of a failing history is kept on the way to its end.
 const FAILURES_KEPT: usize = 20;
 /// A figure: how often each history has seen write skew where nothing forbids it.
 const SKEW: &str = "write skew";
+/// A figure: how many histories of each round had too few transactions or no crash.
+const UNCOUNTED: &str = "histories that do not count";
 
 /// How many histories a quick run has, and how many another.
 const QUICK_HISTORIES: u64 = 10_000;
@@ -37,7 +43,7 @@ pub struct SimArgs {
     /// Only this mode; otherwise even seeds are embedded and odd ones shared.
     #[arg(long)]
     pub mode: Option<Mode>,
-    /// How many seeds.
+    /// How many histories that count: with at least 50 transactions and a crash.
     #[arg(long)]
     pub count: Option<u64>,
 }
@@ -77,25 +83,50 @@ pub fn run_with(args: &SimArgs) -> anyhow::Result<Outcome> {
     let clock = order.clock();
     let enough = args.count.unwrap_or(if order.quick { QUICK_HISTORIES } else { HISTORIES });
     let mut total = Outcome::of("sim");
-    while clock.allows(total.cases, enough) && !order.is_enough(&total) {
-        let first = order.seed + total.cases;
+    let (mut begun, mut uncounted) = (0, 0);
+    while clock.allows(total.cases, enough) && !order.is_enough(&total) && !too_many(uncounted, begun) {
         let count = if order.time.is_some() { ROUND } else { ROUND.min(enough - total.cases) };
-        total.add(round(args, first, count));
+        let found = round(args, order.seed + begun, count);
+        (begun, uncounted) = (begun + count, uncounted + found.uncounted);
+        total.count(UNCOUNTED, found.uncounted);
+        total.add(found.outcome);
     }
     mutate(None);
     total.seconds = clock.seconds();
-    if order.mutant.is_none() && total.cases >= QUICK_HISTORIES && total.figures[SKEW].iter().sum::<f64>() == 0.0 {
-        let broken = vec![Broken::new("harness", "write skew, which nothing forbids, was never seen")];
-        total.failures.push(Failure { replay: "percolite-crashtest sim".into(), broken, kept: None });
+    if order.mutant.is_none() {
+        if too_many(uncounted, begun) {
+            let how = format!("{uncounted} of {begun} have less than {TRANSACTIONS_MIN} transactions or no crash");
+            total.failures.push(of_the_harness(how));
+        }
+        if total.cases >= QUICK_HISTORIES && total.figures[SKEW].iter().sum::<f64>() == 0.0 {
+            total.failures.push(of_the_harness("write skew, which nothing forbids, was never seen".into()));
+        }
     }
     Ok(total)
 }
 
+fn too_many(uncounted: u64, begun: u64) -> bool {
+    uncounted > begun / UNCOUNTED_EVERY
+}
+
+fn of_the_harness(how: String) -> Failure {
+    let broken = vec![Broken::new("harness: what a history must have", how)];
+    Failure { replay: "percolite-crashtest sim".into(), broken, kept: None }
+}
+
+/// What came of some seeds.
+struct Round {
+    /// Of the histories that count, and of those that broke a promise.
+    outcome: Outcome,
+    /// How many do not count.
+    uncounted: u64,
+}
+
 /// A few hundred seeds, on as many threads as there are cores.
-fn round(args: &SimArgs, first: u64, count: u64) -> Outcome {
+fn round(args: &SimArgs, first: u64, count: u64) -> Round {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let (next, stop) = (AtomicU64::new(first), AtomicBool::new(false));
-    let total = Mutex::new(Outcome::of("sim"));
+    let total = Mutex::new(Round { outcome: Outcome::of("sim"), uncounted: 0 });
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
@@ -107,7 +138,12 @@ fn round(args: &SimArgs, first: u64, count: u64) -> Outcome {
                     let mode = args.mode.unwrap_or_else(|| mode_of(seed));
                     let found = judge(mode, seed);
                     stop.fetch_or(args.order.stop && !found.broken.is_empty(), Ordering::Relaxed);
-                    add(&mut total.lock(), &args.order, mode, seed, found);
+                    let mut total = total.lock();
+                    if found.counts || !found.broken.is_empty() {
+                        add(&mut total.outcome, &args.order, mode, seed, found);
+                    } else {
+                        total.uncounted += 1;
+                    }
                 }
             });
         }
@@ -143,10 +179,10 @@ pub fn replay(order: &Order) -> anyhow::Result<Again> {
     let seed = seed.parse().with_context(|| format!("{seed:?} is no seed"))?;
     mutate(order.mutant);
     let mut found = super::run(mode, seed, true);
-    mutate(None);
-    let (trace, lines) = (std::mem::take(&mut found.trace), std::mem::take(&mut found.lines));
+    let (trace, lines) = (std::mem::take(&mut found.trace), found.lines().collect());
     let mut outcome = Outcome::of("sim");
     add(&mut outcome, order, mode, seed, found);
+    mutate(None);
     Ok(Again { outcome, trace, lines })
 }
 
@@ -154,7 +190,7 @@ fn judge(mode: Mode, seed: u64) -> Run {
     let mut found = super::run(mode, seed, false);
     if seed.is_multiple_of(TWICE_EVERY) {
         let again = super::run(mode, seed, false);
-        if again.digest != found.digest {
+        if again.digest != found.digest || !again.lines().eq(found.lines()) {
             found.broken.push(Broken::new("harness", "the same seed ran differently the second time"));
         }
     }
@@ -176,6 +212,11 @@ fn add(outcome: &mut Outcome, order: &Order, mode: Mode, seed: u64, found: Run) 
         outcome.visit(&place.to_string(), point.name(), visits);
     }
     if !found.broken.is_empty() && outcome.failures.len() < FAILURES_KEPT {
-        outcome.failures.push(Failure { replay: order.replay(&case(mode, seed)), broken: found.broken, kept: None });
+        let again = super::run(mode, seed, true);
+        let more = |kept: &Path| {
+            std::fs::write(kept.join("plan.txt"), &found.plan)?;
+            std::fs::write(kept.join("trace.txt"), again.trace.join("\n"))
+        };
+        outcome.failures.push(keep_with(order, &case(mode, seed), Some(&found.ledger), found.broken, more));
     }
 }

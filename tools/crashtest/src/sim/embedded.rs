@@ -8,16 +8,18 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use percolite::engine::Engine;
 use percolite::engine::sim::{SimEngine, SimStorage};
-use percolite::{Durability, Keyspace, KeyspaceId, Store};
+use percolite::{Durability, Keyspace, Store};
 
 use super::engine::{Dead, Scheduled, is_dead};
+use super::plan::{Crash, LIVES_MAX, Plan};
 use super::runtime::SimRuntime;
-use super::scheduler::{Due, Scheduler};
+use super::scheduler::Scheduler;
 use super::sink::Book;
-use super::{Plan, Seen, hours, other};
+use super::thinking::Thinking;
+use super::{Seen, hours, other};
 use crate::client::{BESIDE, Client, Ended, Habits, ROWS, Who};
 use crate::dice::Dice;
-use crate::invariants::{History, digest, structure};
+use crate::invariants::{History, digest, keyspaces, structure};
 use crate::violation::Broken;
 
 /// See the [module](self).
@@ -51,14 +53,17 @@ impl<'a> Embedded<'a> {
 
     /// Lives all lives.
     pub fn run(mut self) -> (Book, Seen, Vec<Broken>) {
-        for life in 0..self.plan.lives {
+        let mut life = 0;
+        while life < self.plan.lives || (life < LIVES_MAX && !self.seen.is_enough()) {
             self.live(life);
+            self.seen.tried = self.book.tried();
             if self.scheduler.stuck().is_some() {
                 break;
             }
+            life += 1;
         }
         if self.scheduler.stuck().is_none() {
-            self.look_back();
+            self.look_back(life);
         }
         if let Some(what) = self.scheduler.stuck() {
             self.breaks("I12 progress", what);
@@ -70,15 +75,16 @@ impl<'a> Embedded<'a> {
     fn live(&mut self, life: u32) {
         let dead = Dead::default();
         let engine: Process = self.process(&dead);
-        self.plan_crash(&dead);
-        let disk_fails = self.plan.failing_disk && self.dice.one_in(2);
+        let patience = if Plan::may_crash(life) { self.plan_crash(&dead, life) } else { None };
+        let disk_fails = self.plan.failing_disk && Plan::may_crash(life) && self.dice.one_in(2);
         if let Some(store) = self.open(&engine, &dead) {
             if disk_fails && !is_dead(&dead) {
                 let nth = 1 + self.dice.below(30) as u64;
                 if self.dice.one_in(2) { self.memory.fail_sync(nth) } else { self.memory.fail_write(nth) }
             }
-            self.clients(&store, &engine, &dead, life, disk_fails);
-            if !is_dead(&dead) && self.dice.one_in(3) {
+            self.clients(&store, &engine, &dead, life, (disk_fails, patience));
+            let must = !Plan::may_crash(life) && self.seen.crashes == 0;
+            if !is_dead(&dead) && (must || self.dice.one_in(3)) {
                 self.scheduler.unwatch();
                 self.crash(&dead);
             }
@@ -90,6 +96,7 @@ impl<'a> Embedded<'a> {
                 self.crash(&dead);
             }
             if is_dead(&dead) {
+                self.seen.crashes += 1;
                 let mut ledger = self.book.ledger();
                 self.seen.told.extend(ledger.told());
                 ledger.lose(life, durable_ts);
@@ -105,27 +112,26 @@ impl<'a> Embedded<'a> {
         Arc::new(Scheduled::new(engine, scheduler, Arc::clone(dead), self.plan.group_rows))
     }
 
-    /// Says when the power goes in this life: after so many steps, or at a point.
-    fn plan_crash(&mut self, dead: &Dead) {
-        let due = if self.dice.one_in(3) {
-            Due::Step(1 + self.dice.below(2500) as u64)
-        } else {
-            let Some(point) = self.dice.pick(&self.plan.points).copied() else { return };
-            Due::Point(point, 1 + self.dice.below(self.plan.visits) as u64)
-        };
+    /// Has the power go in this life; the answer is within how many pauses when it does not come of itself.
+    fn plan_crash(&mut self, dead: &Dead, life: u32) -> Option<u64> {
+        let Crash { due, at_last } = self.plan.crash(&mut self.dice, life > 0);
         let choice = self.dice.bits();
         let (memory, dead, lost) = (self.memory.clone(), Arc::clone(dead), Arc::clone(&self.seen.lost));
+        let book = self.book.clone();
         let act = move |_| {
             dead.store(true, Ordering::SeqCst);
+            book.crashed();
             lost.fetch_add(memory.crash(choice).lost, Ordering::SeqCst);
         };
         self.scheduler.watch(due, Arc::new(act));
+        at_last
     }
 
     fn crash(&mut self, dead: &Dead) {
         let choice = self.dice.bits();
         dead.store(true, Ordering::SeqCst);
         self.scheduler.tell("crash");
+        self.book.crashed();
         self.seen.lost.fetch_add(self.memory.crash(choice).lost, Ordering::SeqCst);
     }
 
@@ -152,7 +158,7 @@ impl<'a> Embedded<'a> {
         }
     }
 
-    fn keyspaces(&self, store: &Store, dead: &Dead, may_fail: bool) -> Option<(Keyspace, Keyspace)> {
+    fn both_keyspaces(&self, store: &Store, dead: &Dead, may_fail: bool) -> Option<(Keyspace, Keyspace)> {
         match store.keyspace(BESIDE).and_then(|beside| Ok((beside, store.keyspace(ROWS)?))) {
             Ok(both) => Some(both),
             Err(why) => {
@@ -164,14 +170,22 @@ impl<'a> Embedded<'a> {
         }
     }
 
-    fn clients(&mut self, store: &Store, engine: &Process, dead: &Dead, life: u32, may_fail: bool) {
+    fn clients(
+        &mut self,
+        store: &Store,
+        engine: &Process,
+        dead: &Dead,
+        life: u32,
+        (may_fail, at_last): (bool, Option<u64>),
+    ) {
         if self.plan.clears && store.drop_keyspace(BESIDE).is_ok() {
             self.scheduler.sleep(Duration::from_millis(1500));
         }
-        let Some((beside, rows)) = self.keyspaces(store, dead, may_fail) else { return };
+        let Some((beside, rows)) = self.both_keyspaces(store, dead, may_fail) else { return };
         let workload = self.plan.workload;
         let mut threads = Vec::new();
-        let share = self.plan.transactions.div_ceil(self.plan.clients * self.plan.lives as usize);
+        let (share, book) = (self.plan.share(life, self.book.tried()), self.book.clone());
+        let enough = book.tried() + share * self.plan.clients as u64 * 3 / 4;
         for _ in 0..self.plan.clients {
             self.sessions += 1;
             let mut dice = self.dice.split();
@@ -184,12 +198,15 @@ impl<'a> Embedded<'a> {
             let (store, engine, rows, beside) = (store.clone(), Arc::clone(engine), rows.clone(), beside.clone());
             let (scheduler, sink, dead) = (Arc::clone(self.scheduler), self.book.of(dead), Arc::clone(dead));
             let (broken, session, first) = (Arc::clone(&self.broken), self.sessions, threads.is_empty());
-            let drops = self.plan.drops;
+            let (every, watches) = (self.plan.thinks, self.plan.watches && threads.len() == 1);
+            let (drops, beside_every, book) = (self.plan.drops, self.plan.beside_every(), book.clone());
             let (clock_steps, skewed) = (self.plan.clock_steps, Arc::clone(&self.seen.skewed));
             let work = move || {
                 let who = Who { session, life, habits };
                 let keyspaces = (rows, Some(beside));
-                let mut client = Client::new((&store, &*engine), keyspaces, &sink, who, dice.split());
+                let mut client = Client::new((&store, &*engine), keyspaces, &sink, who, dice.split())
+                    .with_beside_every(beside_every);
+                let thinking = Thinking { workload, scheduler: Arc::clone(&scheduler), every };
                 let outcome = (|| {
                     if first && drops && dice.one_in(2) {
                         // Before anybody has met what an earlier life left locked.
@@ -208,9 +225,16 @@ impl<'a> Embedded<'a> {
                             }
                             _ => {}
                         }
-                        client.run(workload)?;
+                        if watches && dice.one_in(2) {
+                            client.observe(workload)?;
+                        } else {
+                            client.run(&thinking)?;
+                        }
                         if is_dead(&dead) {
                             break;
+                        }
+                        if let Some(pauses) = at_last.filter(|_| book.tried() >= enough) {
+                            scheduler.hurry(pauses);
                         }
                     }
                     skewed.fetch_add(client.skewed(), Ordering::SeqCst);
@@ -234,11 +258,9 @@ impl<'a> Embedded<'a> {
     }
 
     /// A last life without a crash: everything is resolved, looked at, and opened once more.
-    fn look_back(&mut self) {
-        self.scheduler.unwatch();
-        let outcome = self.resolve_and_judge().and_then(|before| {
-            let (before, rows) = before;
-            let after = self.open_and_digest(rows)?;
+    fn look_back(&mut self, life: u32) {
+        let outcome = self.resolve_and_judge(life).and_then(|before| {
+            let after = self.open_and_digest()?;
             if before != after {
                 self.breaks("I11 recovery is idempotent", "opening again has changed what is stored");
             }
@@ -249,11 +271,11 @@ impl<'a> Embedded<'a> {
         }
     }
 
-    fn resolve_and_judge(&mut self) -> Result<(u64, KeyspaceId), String> {
+    fn resolve_and_judge(&mut self, life: u32) -> Result<u64, String> {
         let dead = Dead::default();
         let engine: Process = self.process(&dead);
         let Some(store) = self.open(&engine, &dead) else { return Err("it does not open".into()) };
-        let (beside, rows) = self.keyspaces(&store, &dead, false).ok_or("its keyspaces do not open")?;
+        let (beside, rows) = self.both_keyspaces(&store, &dead, false).ok_or("its keyspaces do not open")?;
         store.resolve_orphans().map_err(|why| format!("orphans are not resolved: {why}"))?;
         {
             let mut ledger = self.book.ledger();
@@ -267,9 +289,9 @@ impl<'a> Embedded<'a> {
         }
         let sink = self.book.of(&dead);
         self.sessions += 1;
-        let who = Who { session: self.sessions, life: self.plan.lives, habits: self.plan.habits() };
-        let keyspaces = (rows.clone(), Some(beside));
-        let mut client = Client::new((&store, &*engine), keyspaces, &sink, who, self.dice.split());
+        let who = Who { session: self.sessions, life, habits: self.plan.habits() };
+        let both = (rows, Some(beside));
+        let mut client = Client::new((&store, &*engine), both, &sink, who, self.dice.split());
         let judged = client.observe(self.plan.workload);
         let progress = client.touch_every_row();
         drop(client);
@@ -281,20 +303,21 @@ impl<'a> Embedded<'a> {
             other => self.breaks("I12 progress", format!("a transaction on every row: {other:?}")),
         }
         store.resolve_orphans().map_err(|why| why.to_string())?;
+        let there = keyspaces(&store).map_err(|why| why.to_string())?;
         store.close().map_err(|why| format!("it does not close: {why}"))?;
         let broken = structure(engine.engine().storage(), History::None).map_err(|why| why.to_string())?;
         self.broken.lock().extend(broken);
-        let before = digest(engine.engine().storage(), rows.id()).map_err(|why| why.to_string())?;
-        Ok((before, rows.id()))
+        digest(engine.engine().storage(), &there).map_err(|why| why.to_string())
     }
 
-    fn open_and_digest(&mut self, rows: KeyspaceId) -> Result<u64, String> {
+    fn open_and_digest(&mut self) -> Result<u64, String> {
         let dead = Dead::default();
         let engine: Process = self.process(&dead);
         let Some(store) = self.open(&engine, &dead) else { return Err("it does not open again".into()) };
         store.resolve_orphans().map_err(|why| why.to_string())?;
+        let there = keyspaces(&store).map_err(|why| why.to_string())?;
         store.close().map_err(|why| why.to_string())?;
-        digest(engine.engine().storage(), rows).map_err(|why| why.to_string())
+        digest(engine.engine().storage(), &there).map_err(|why| why.to_string())
     }
 
     fn step_clock(&mut self) {

@@ -41,8 +41,8 @@ pub fn current() -> Option<(Arc<Scheduler>, ThreadId)> {
 pub enum Due {
     /// At the n-th pause from now.
     Step(u64),
-    /// At the n-th visit of a point from now; 1 is the first.
-    Point(Point, u64),
+    /// So many pauses after the n-th visit of a point from now; 1 is the first.
+    Point(Point, u64, u64),
 }
 
 /// What happens at the crash; it is told in whose turn.
@@ -146,6 +146,16 @@ impl Scheduler {
         *self.watch.lock() = Some((due, act));
     }
 
+    /// What is due and has not come comes within so many pauses.
+    pub fn hurry(&self, pauses: u64) {
+        if let Some((due, _)) = &mut *self.watch.lock() {
+            *due = match *due {
+                Due::Step(left) => Due::Step(left.min(pauses)),
+                Due::Point(..) => Due::Step(pauses),
+            };
+        }
+    }
+
     /// Forgets what was due; the answer is whether it had not happened.
     pub fn unwatch(&self) -> bool {
         self.watch.lock().take().is_some()
@@ -158,12 +168,18 @@ impl Scheduler {
 
     fn reach(&self, own: ThreadId, point: Point) {
         *self.hits.lock().entry(point).or_default() += 1;
-        self.count_down(own, |due| match due {
-            Due::Point(wanted, left) if *wanted == point => {
-                *left -= 1;
-                *left == 0
+        self.count_down(own, |due| {
+            if let Due::Point(wanted, left, later) = due
+                && *wanted == point
+            {
+                *left = left.saturating_sub(1);
+                if *left == 0 {
+                    let later = *later;
+                    *due = Due::Step(later);
+                    return later == 0;
+                }
             }
-            Due::Point(..) | Due::Step(_) => false,
+            false
         });
         self.pause(point.name());
     }

@@ -13,10 +13,11 @@ use percolite::oracle::{MemoryOracle, Oracle};
 use percolite::{Commons, Pause, Store, Timestamp};
 
 use super::engine::{Dead, Scheduled, is_dead};
+use super::plan::{Crash, LIVES_MAX, Plan};
 use super::runtime::SimRuntime;
 use super::scheduler::{Due, Scheduler};
 use super::sink::Book;
-use super::{Plan, Seen, hours};
+use super::{Seen, hours};
 use crate::client::{Client, Ended, ROWS, Who};
 use crate::dice::Dice;
 use crate::invariants::{History, structure};
@@ -82,14 +83,18 @@ impl<'a> Shared<'a> {
         if let Err(why) = begun {
             self.breaks("harness", why);
         }
-        for life in 1..=self.plan.lives {
+        let loaded = self.book.tried();
+        let mut life = 0;
+        while life < self.plan.lives || (life < LIVES_MAX && !self.seen.is_enough()) {
             self.clients(life);
+            self.seen.tried = self.book.tried() - loaded;
             if self.scheduler.stuck().is_some() {
                 break;
             }
+            life += 1;
         }
         if self.scheduler.stuck().is_none()
-            && let Err(why) = self.look_back()
+            && let Err(why) = self.look_back(life)
         {
             self.breaks("I12 progress", why);
         }
@@ -146,7 +151,9 @@ impl<'a> Shared<'a> {
     }
 
     fn clients(&mut self, life: u32) {
-        let share = self.plan.transactions.div_ceil(self.plan.clients * self.plan.lives as usize);
+        let (share, book) = (self.plan.share(life, self.book.tried()), self.book.clone());
+        let enough = book.tried() + share * self.plan.clients as u64 * 3 / 4;
+        let Crash { due, at_last } = self.plan.crash(&mut self.dice, true);
         let processes: Vec<_> = (0..self.plan.clients)
             .map(|_| {
                 let dead = Dead::default();
@@ -162,7 +169,7 @@ impl<'a> Shared<'a> {
             let (workload, clock_steps) = (plan.workload, plan.clock_steps);
             let who = Who { session, life, habits: plan.habits() };
             let (store, engine, dead) = (store.clone(), Arc::clone(engine), Arc::clone(dead));
-            let (scheduler, sink) = (Arc::clone(self.scheduler), self.book.of(&dead));
+            let (scheduler, sink, book) = (Arc::clone(self.scheduler), self.book.of(&dead), book.clone());
             let (broken, skewed) = (Arc::clone(&self.broken), Arc::clone(&self.seen.skewed));
             let work = move || {
                 let Ok(rows) = store.keyspace(ROWS) else { return };
@@ -176,6 +183,9 @@ impl<'a> Shared<'a> {
                     let ran = client.run(workload);
                     if is_dead(&dead) {
                         return;
+                    }
+                    if let Some(pauses) = at_last.filter(|_| book.tried() >= enough) {
+                        scheduler.hurry(pauses);
                     }
                     match ran {
                         Err(why) if matches!(why.kind(), percolite::ErrorKind::Corruption(_)) => {
@@ -196,11 +206,12 @@ impl<'a> Shared<'a> {
         if self.plan.cut_off {
             self.cut_off(&threads);
         }
-        self.plan_death(&threads, processes.iter().map(|(dead, ..)| Arc::clone(dead)).collect());
+        self.plan_death(due, &threads, processes.iter().map(|(dead, ..)| Arc::clone(dead)).collect());
         for thread in threads {
             self.scheduler.join(thread);
         }
         self.scheduler.unwatch();
+        self.seen.crashes += processes.iter().filter(|(dead, ..)| is_dead(dead)).count() as u64;
     }
 
     /// Networks that carry nothing for a while, one after the other.
@@ -222,33 +233,27 @@ impl<'a> Shared<'a> {
         }
     }
 
-    /// One process dies, wherever it is when the moment comes.
-    fn plan_death(&mut self, threads: &[super::scheduler::ThreadId], processes: Vec<Dead>) {
-        let due = if self.dice.one_in(3) {
-            Due::Step(1 + self.dice.below(4000) as u64)
-        } else {
-            let Some(point) = self.dice.pick(&self.plan.points).copied() else { return };
-            Due::Point(point, 1 + self.dice.below(self.plan.visits) as u64)
-        };
-        let threads = threads.to_vec();
+    /// One process dies, wherever it is when the moment comes: the one whose turn it is.
+    fn plan_death(&mut self, due: Due, threads: &[super::scheduler::ThreadId], processes: Vec<Dead>) {
+        let (threads, book, otherwise) = (threads.to_vec(), self.book.clone(), self.dice.below(processes.len()));
         let act = move |whose| {
-            if let Some(at) = threads.iter().position(|thread| *thread == whose)
-                && let Some(dead) = processes.get(at)
-            {
+            let at = threads.iter().position(|thread| *thread == whose).unwrap_or(otherwise);
+            if let Some(dead) = processes.get(at) {
                 dead.store(true, Ordering::SeqCst);
+                book.crashed();
             }
         };
         self.scheduler.watch(due, Arc::new(act));
     }
 
     /// Whoever is silent is taken for dead now, and one process with a good network looks at everything.
-    fn look_back(&mut self) -> Result<(), String> {
+    fn look_back(&mut self, life: u32) -> Result<(), String> {
         self.scheduler.advance(A_DAY);
         let dead = Dead::default();
         let (engine, store) = self.process(&dead, Faults::default());
         let sink = self.book.of(&dead);
         let rows = store.keyspace(ROWS).map_err(|why| why.to_string())?;
-        let mut client = self.client(&store, &*engine, &sink, rows.clone(), self.plan.lives + 1);
+        let mut client = self.client(&store, &*engine, &sink, rows.clone(), life);
         let judged = client.observe(self.plan.workload);
         if let Err(why) = judged {
             self.breaks("I8 workload", why.to_string());

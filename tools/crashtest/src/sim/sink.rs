@@ -14,12 +14,28 @@ use crate::ledger::{Answer, Entry, Ledger};
 pub struct Book {
     ledger: Arc<Mutex<Ledger>>,
     ticks: Arc<AtomicU64>,
+    tried: Arc<AtomicU64>,
 }
 
 impl Book {
     /// The ledger.
     pub fn ledger(&self) -> MutexGuard<'_, Ledger> {
         self.ledger.lock()
+    }
+
+    /// How many transactions were entered.
+    pub fn tried(&self) -> u64 {
+        self.tried.load(Ordering::SeqCst)
+    }
+
+    /// Enters that a process has died.
+    pub fn crashed(&self) {
+        let now = self.tick();
+        self.ledger().crashed(now);
+    }
+
+    fn tick(&self) -> u64 {
+        self.ticks.fetch_add(1, Ordering::SeqCst) + 1
     }
 
     /// The book as one process writes into it.
@@ -36,7 +52,7 @@ pub struct ProcessSink {
 
 impl Sink for ProcessSink {
     fn now(&self) -> u64 {
-        self.book.ticks.fetch_add(1, Ordering::SeqCst) + 1
+        self.book.tick()
     }
 
     fn number(&self) -> u64 {
@@ -45,6 +61,7 @@ impl Sink for ProcessSink {
 
     fn asked(&self, number: u64, entry: Entry) {
         if !self.dead.load(Ordering::SeqCst) {
+            self.book.tried.fetch_add(1, Ordering::SeqCst);
             self.book.ledger().asked(number, entry);
         }
     }

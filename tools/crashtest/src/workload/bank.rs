@@ -2,7 +2,7 @@
 
 use percolite::Error;
 
-use super::{State, Workload, number, number_in, under};
+use super::{State, Workload, number, number_in, told, under};
 use crate::recorder::Recorded;
 
 const ACCOUNTS: usize = 8;
@@ -48,7 +48,8 @@ impl Workload for Bank {
         if accounts == 0 || (accounts == ACCOUNTS && sum == expected) {
             Ok(())
         } else {
-            Err(format!("{accounts} accounts hold {sum}, {ACCOUNTS} should hold {expected}"))
+            let rows = told(state, under(state, "b/").map(|(key, _)| key));
+            Err(format!("{accounts} accounts hold {sum}, {ACCOUNTS} should hold {expected}: {rows}"))
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use percolite::Error;
 
-use super::{State, Workload, under};
+use super::{State, Workload, told, under};
 use crate::recorder::Recorded;
 use crate::value::body;
 
@@ -46,7 +46,12 @@ impl Workload for Index {
         if entries == expected {
             Ok(())
         } else {
-            Err(format!("the index has {entries:?}, the records need {expected:?}"))
+            // Those that are missing, and those that nobody needs, with the records that they are of.
+            let differ = expected.iter().filter(|key| !entries.contains(key));
+            let differ = differ.chain(entries.iter().filter(|key| !expected.contains(key)));
+            let record = |key: &str| format!("o/{}", key.rsplit('/').next().unwrap_or_default());
+            let rows: Vec<String> = differ.map(|key| told(state, [*key, &record(key)])).collect();
+            Err(format!("the index and the records do not agree: {}", rows.join("; ")))
         }
     }
 }

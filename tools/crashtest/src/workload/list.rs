@@ -2,7 +2,7 @@
 
 use percolite::Error;
 
-use super::{State, Workload, under};
+use super::{State, Workload, told, under};
 use crate::recorder::Recorded;
 use crate::value::body;
 
@@ -42,7 +42,7 @@ impl Workload for List {
         for (key, items) in under(state, "l/") {
             let counts = items.split(',').enumerate().all(|(at, item)| item == at.to_string());
             if !counts {
-                return Err(format!("list {key} has lost or repeated an item: {items}"));
+                return Err(format!("a list has lost or repeated an item: {}", told(state, [key])));
             }
         }
         Ok(())

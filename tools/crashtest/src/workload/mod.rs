@@ -4,6 +4,7 @@
 //! its users would count on, judged at every snapshot, and true only if transactions are whole and isolated.
 
 mod bank;
+mod fork;
 mod index;
 mod large;
 mod list;
@@ -12,6 +13,7 @@ mod set;
 mod skew;
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use percolite::Error;
 
@@ -44,14 +46,23 @@ pub trait Workload: Send + Sync {
     fn judge(&self, state: &State) -> Result<(), String>;
 }
 
+impl fmt::Debug for dyn Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+pub use register::COUNTER;
 pub use skew::skewed;
 
 /// All workloads of ordinary size.
 pub const ALL: &[&dyn Workload] =
-    &[&bank::Bank, &list::List, &register::Register, &index::Index, &set::Set, &skew::Skew];
+    &[&bank::Bank, &list::List, &register::Register, &index::Index, &set::Set, &skew::Skew, &fork::Fork];
 
 /// Transactions of more rows than fit into one request.
-pub const LARGE: &dyn Workload = &large::Large;
+pub const LARGE: &dyn Workload = &large::Large { of_six: 4 };
+/// The same, but most are small: for who has no time for many.
+pub const SELDOM_LARGE: &dyn Workload = &large::Large { of_six: 1 };
 
 /// The workload of this name.
 pub fn named(name: &str) -> Option<&'static dyn Workload> {
@@ -62,6 +73,15 @@ pub fn named(name: &str) -> Option<&'static dyn Workload> {
 fn under<'a>(state: &'a State, prefix: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
     let rows = state.range(prefix.to_owned()..).take_while(move |(key, _)| key.starts_with(prefix));
     rows.map(|(key, value)| (key.as_str(), crate::value::body(value)))
+}
+
+/// Rows as a message shows them, with who wrote them.
+fn told<'a>(state: &State, keys: impl IntoIterator<Item = &'a str>) -> String {
+    let row = |key: &str| match state.get(key) {
+        Some(value) => format!("{key} = {} ({})", crate::value::body(value), crate::value::writer(value)),
+        None => format!("{key} is not there"),
+    };
+    keys.into_iter().map(row).collect::<Vec<_>>().join(", ")
 }
 
 fn number(body: &str) -> Result<i64, String> {

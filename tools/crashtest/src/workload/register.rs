@@ -3,11 +3,12 @@
 
 use percolite::Error;
 
-use super::{State, Workload, number, number_in, under};
+use super::{State, Workload, number, number_in, told, under};
 use crate::recorder::Recorded;
 
 const REGISTERS: usize = 6;
-const COUNTER: &str = "c";
+/// The row that counts; [`crate::counter`] judges it.
+pub const COUNTER: &str = "c";
 
 pub struct Register;
 
@@ -50,8 +51,9 @@ impl Workload for Register {
 
     fn judge(&self, state: &State) -> Result<(), String> {
         if let Some((key, _)) = under(state, "r/").find(|(_, body)| *body != "set") {
-            return Err(format!("register {key} holds what was taken back"));
+            return Err(format!("a register holds what was taken back: {}", told(state, [key])));
         }
-        under(state, COUNTER).try_for_each(|(_, body)| number(body).map(drop))
+        under(state, COUNTER)
+            .try_for_each(|(key, body)| number(body).map(drop).map_err(|why| format!("{why}: {}", told(state, [key]))))
     }
 }

@@ -2,7 +2,7 @@
 
 use percolite::Error;
 
-use super::{State, Workload, under};
+use super::{State, Workload, told, under};
 use crate::recorder::Recorded;
 
 const THINGS: usize = 6;
@@ -37,8 +37,15 @@ impl Workload for Set {
     }
 
     fn judge(&self, state: &State) -> Result<(), String> {
-        let rows: Vec<&str> = under(state, "s/").map(|(key, _)| key).collect();
-        let without = |end: &str| -> Vec<&str> { rows.iter().filter_map(|key| key.strip_suffix(end)).collect() };
-        if without("a") == without("b") { Ok(()) } else { Err(format!("a thing without its twin: {rows:?}")) }
+        for (key, _) in under(state, "s/") {
+            let twin = match key.strip_suffix('a') {
+                Some(thing) => format!("{thing}b"),
+                None => format!("{}a", key.trim_end_matches('b')),
+            };
+            if !state.contains_key(&twin) {
+                return Err(format!("a thing without its twin: {}", told(state, [key, &twin])));
+            }
+        }
+        Ok(())
     }
 }

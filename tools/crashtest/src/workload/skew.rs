@@ -4,7 +4,7 @@
 
 use percolite::Error;
 
-use super::{State, Workload, under};
+use super::{State, Workload, told, under};
 use crate::recorder::Recorded;
 use crate::value::body;
 
@@ -55,7 +55,8 @@ impl Workload for Skew {
             let prefix = format!("w/{CLAIMING}/{pair}/");
             let gone = under(state, &prefix).filter(|(_, body)| *body == "gone").count();
             if gone == 2 {
-                return Err(format!("write skew although both claimed: {prefix}"));
+                let rows = told(state, under(state, &prefix).map(|(key, _)| key));
+                return Err(format!("write skew although both claimed: {rows}"));
             }
         }
         Ok(())

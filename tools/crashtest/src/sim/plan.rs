@@ -1,0 +1,221 @@
+//! What a seed decides before anything runs, and what a history must have had to count.
+
+use std::sync::LazyLock;
+
+use percolite::crashtest::Point;
+use percolite::{CommitProtocol, Durability};
+
+use super::Mode;
+use super::scheduler::Due;
+use crate::client::{BESIDE_EVERY, Habits};
+use crate::dice::Dice;
+use crate::points::{Entry, Place, table};
+use crate::workload::{self, Workload};
+
+/// How many transactions a history must have tried, beside a crash, to count.
+pub const TRANSACTIONS_MIN: u64 = 50;
+/// How many lives may end with a crash in the end; one that comes later is left alone, so that every history comes to an end.
+const CRASHES_MAX: u32 = 6;
+/// After so many lives a history that still does not count is given up: a few in ten thousand.
+pub const LIVES_MAX: u32 = CRASHES_MAX + 4;
+/// One history in so many has transactions of many rows, which take long.
+const LARGE_EVERY: usize = 60;
+/// From where on a transaction streams, unless it is to do so early.
+const STREAMS_LATE: usize = 16 << 20;
+
+/// Most of what a crash can break it breaks right after a sync, when people have just been told something.
+const AROUND_A_SYNC: [Point; 3] = [Point::SyncReturned, Point::SyncPublished, Point::BatchPublished];
+
+/// The table of points. Without one the crashes come anywhere, and whoever holds the run against the table says why.
+static POINTS: LazyLock<Vec<Entry>> = LazyLock::new(|| table().unwrap_or_default());
+
+/// What a seed has decided before anything runs.
+#[derive(Debug)]
+#[allow(clippy::struct_excessive_bools)] // Each is a choice of its own.
+pub struct Plan {
+    pub mode: Mode,
+    pub workload: &'static dyn Workload,
+    pub clients: usize,
+    /// Of all lives and clients together.
+    pub transactions: u64,
+    /// How many there are at least; there are more until the history counts.
+    pub lives: u32,
+    pub protocol: CommitProtocol,
+    pub mixed: bool,
+    pub durability: Durability,
+    pub sweep: bool,
+    pub conflict_slots: usize,
+    /// The most rows that the engine changes at once.
+    pub group_rows: usize,
+    pub admission: usize,
+    pub long_values: usize,
+    pub clock_steps: bool,
+    /// One transaction in so many thinks before it commits; 0: none does.
+    pub thinks: usize,
+    /// Whether one of the clients mostly looks at what the others do.
+    pub watches: bool,
+    /// How long a silent process is waited for, and whether it may be cut off for a while.
+    pub ttl_ms: u64,
+    pub cut_off: bool,
+    pub drops: bool,
+    /// Whether each life begins by dropping a keyspace and waiting until its space is given back.
+    pub clears: bool,
+    pub failing_disk: bool,
+    /// From where on a transaction streams.
+    pub stream_at_bytes: usize,
+    /// Where it may crash, and at which visit at most.
+    pub points: Vec<Point>,
+    pub visits: usize,
+}
+
+/// When a life's crash is due.
+#[derive(Clone, Copy, Debug)]
+pub struct Crash {
+    pub due: Due,
+    /// If it has not come when three of four of the life's transactions were tried, it comes within so many pauses.
+    pub at_last: Option<u64>,
+}
+
+impl Plan {
+    pub fn new(mode: Mode, dice: &mut Dice) -> Self {
+        let protocol = if dice.one_in(2) { CommitProtocol::TwoPhase } else { CommitProtocol::Auto };
+        let workloads = workload::ALL;
+        let mut plan = Self {
+            mode,
+            workload: *dice.pick(workloads).unwrap_or(&workloads[0]),
+            clients: 3 + dice.below(3),
+            transactions: TRANSACTIONS_MIN + 4 + dice.below(20) as u64,
+            lives: 1 + u32::try_from(dice.below(3)).unwrap_or_default(),
+            protocol,
+            mixed: dice.one_in(4),
+            durability: if dice.one_in(3) { Durability::Buffered } else { Durability::Sync },
+            sweep: !dice.one_in(3),
+            conflict_slots: [1, 4, 64, 4096][dice.below(4)],
+            group_rows: [usize::MAX, usize::MAX, 2, 3][dice.below(4)],
+            admission: 2 + dice.below(6),
+            long_values: [0, 2, 8][dice.below(3)],
+            clock_steps: dice.one_in(3),
+            thinks: [0, 0, 8][dice.below(3)],
+            watches: dice.one_in(2),
+            ttl_ms: [10, 30, 500][dice.below(3)],
+            cut_off: dice.one_in(2),
+            drops: dice.one_in(3),
+            failing_disk: dice.one_in(6),
+            clears: false,
+            points: Vec::new(),
+            visits: [1, 3, 40][dice.below(3)],
+            stream_at_bytes: if dice.one_in(4) { [1, 200, 1000][dice.below(3)] } else { STREAMS_LATE },
+        };
+        if dice.one_in(LARGE_EVERY) {
+            plan.workload = workload::SELDOM_LARGE;
+            plan.group_rows = usize::MAX;
+        }
+        if plan.drops && dice.one_in(3) {
+            // Committed, with rows locked whose primary may lie in the keyspace that the next life drops first of all. Its
+            // space must not be given back before those are resolved.
+            plan.clears = true;
+            plan.protocol = CommitProtocol::TwoPhase;
+            // In several batches, or nobody could tell afterwards that it had been committed.
+            plan.group_rows = 2 + dice.below(2);
+            (plan.lives, plan.sweep) = (3, dice.one_in(2));
+        }
+        plan.points = if plan.clears {
+            vec![Point::CommitPrimary, Point::CommitBetween, Point::StreamCommitted]
+        } else {
+            POINTS.iter().filter(|entry| plan.comes_to(entry)).map(|entry| entry.point).collect()
+        };
+        plan
+    }
+
+    /// One transaction in so many also writes to the keyspace beside.
+    pub fn beside_every(&self) -> usize {
+        if self.clears { 2 } else { BESIDE_EVERY }
+    }
+
+    pub fn habits(&self) -> Habits {
+        Habits { protocol: self.protocol, durability: self.durability, long_values: self.long_values }
+    }
+
+    /// Whether a life may crash: the later ones are there to bring the history to its end.
+    pub fn may_crash(life: u32) -> bool {
+        life < CRASHES_MAX
+    }
+
+    /// How many transactions each client tries in a life, of those that are left to do.
+    pub fn share(&self, life: u32, tried: u64) -> u64 {
+        let lives = u64::from(self.lives.saturating_sub(life).max(1));
+        self.transactions.saturating_sub(tried).div_ceil(self.clients as u64 * lives).max(2)
+    }
+
+    /// When a life that comes after a crash, or does not, is to crash.
+    pub fn crash(&self, dice: &mut Dice, orphans: bool) -> Crash {
+        let at_last = Some(1 + dice.below(300) as u64);
+        let points: Vec<Point> =
+            self.points.iter().copied().filter(|point| orphans || !is_of_recovery(*point)).collect();
+        let point = match dice.below(6) {
+            0 | 1 => None,
+            2 | 3 if !self.clears && self.mode == Mode::Embedded => {
+                let point = *dice.pick(&AROUND_A_SYNC).unwrap_or(&AROUND_A_SYNC[0]);
+                let due = Due::Point(point, 1 + dice.below(20) as u64, dice.below(40) as u64);
+                return Crash { due, at_last };
+            }
+            _ => dice.pick(&points).copied(),
+        };
+        let Some(point) = point else { return Crash { due: Due::Step(1 + dice.below(2500) as u64), at_last } };
+        let visit = if is_once(point) { 1 } else { 1 + dice.below(self.visits) as u64 };
+        // One of closing comes when all transactions are over, so nobody hurries.
+        Crash { due: Due::Point(point, visit, 0), at_last: at_last.filter(|_| !is_of_closing(point)) }
+    }
+
+    /// Whether the table and the plan allow that a history comes to a point.
+    fn comes_to(&self, entry: &Entry) -> bool {
+        use Point as P;
+        let can = |place| entry.places.contains(&place);
+        match self.mode {
+            Mode::Shared => can(Place::SimShared) && entry.point != P::KeyspaceCreated,
+            Mode::Embedded => {
+                let is_two_phase = |protocol| protocol == CommitProtocol::TwoPhase || self.mixed;
+                let locks = is_two_phase(self.protocol) || self.group_rows != usize::MAX;
+                let auto = self.protocol == CommitProtocol::Auto || self.mixed;
+                let by_protocol = auto && can(Place::KillAuto) || locks && can(Place::KillTwoPhase);
+                let by_plan = match entry.point {
+                    P::StreamBetween | P::StreamAll | P::StreamCommitted => self.streams(),
+                    P::EndingForward | P::EndingBack | P::EndingDone => self.streams(),
+                    P::KeyspaceDropped | P::KeyspaceErased => self.drops,
+                    P::SweepBetween | P::SweepDone | P::SafePointBefore | P::SafePointDurable => self.sweep,
+                    _ => true,
+                };
+                can(Place::SimEmbedded) && by_protocol && by_plan
+            }
+        }
+    }
+
+    fn streams(&self) -> bool {
+        self.stream_at_bytes < STREAMS_LATE
+    }
+}
+
+/// Where one process has the engine for itself, these are met only by a life that finds something of an earlier one.
+fn is_of_recovery(point: Point) -> bool {
+    use Point as P;
+    matches!(
+        point,
+        P::ResolveLockSeen
+            | P::ResolveVerdict
+            | P::ResolveBeforeBack
+            | P::ResolvePrimaryBack
+            | P::ResolveBeforeForward
+            | P::ResolveDone
+            | P::SweepBetween
+    )
+}
+
+/// Met once a life.
+fn is_once(point: Point) -> bool {
+    is_of_closing(point) || matches!(point, Point::OpenBefore | Point::OpenLeased | Point::OpenScanned)
+}
+
+/// Met when its transactions are over.
+fn is_of_closing(point: Point) -> bool {
+    matches!(point, Point::CloseSynced | Point::CloseDone)
+}

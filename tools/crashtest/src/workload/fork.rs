@@ -1,0 +1,40 @@
+//! Writers of rows that have nothing to do with each other, and readers who look at two of them, in either order. What a
+//! single reader sees is always possible; two of them must not disagree on who wrote first, which is for the checker to see.
+
+use percolite::Error;
+
+use super::{State, Workload, told, under};
+use crate::recorder::Recorded;
+
+const PAIRS: usize = 2;
+const SIDES: [&str; 2] = ["left", "right"];
+
+pub struct Fork;
+
+impl Workload for Fork {
+    fn name(&self) -> &'static str {
+        "fork"
+    }
+
+    fn load(&self, _txn: &mut Recorded<'_>) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn transaction(&self, txn: &mut Recorded<'_>) -> Result<(), Error> {
+        let pair = txn.dice().below(PAIRS);
+        let first = txn.dice().below(SIDES.len());
+        let key = |side: usize| format!("f/{pair}/{}", SIDES[side]);
+        if txn.dice().one_in(2) {
+            return txn.put(&key(first), SIDES[first]);
+        }
+        txn.get(&key(first))?;
+        txn.get(&key(1 - first)).map(drop)
+    }
+
+    fn judge(&self, state: &State) -> Result<(), String> {
+        match under(state, "f/").find(|(key, body)| !key.ends_with(body)) {
+            Some((key, _)) => Err(format!("a row holds what was written to another: {}", told(state, [key]))),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! What the simulation promises about its histories.
+
+use percolite_crashtest::history::Line;
+use percolite_crashtest::sim::campaign::{SimArgs, run_with};
+use percolite_crashtest::sim::{Mode, Run, Scheduler, TRANSACTIONS_MIN, run};
+
+const MODES: [Mode; 2] = [Mode::Embedded, Mode::Shared];
+
+fn histories(mode: Mode) -> impl Iterator<Item = (u64, Run)> {
+    Scheduler::listen();
+    let first = rand::random_range(0..1 << 40);
+    println!("{mode:?} from seed {first}");
+    (first..first + 40).map(move |seed| (seed, run(mode, seed, false)))
+}
+
+#[test]
+fn every_history_holds_and_hardly_one_lacks_a_crash_or_transactions() {
+    for mode in MODES {
+        let mut uncounted = Vec::new();
+        for (seed, run) in histories(mode) {
+            let sessions = |line: &Line| if let Line::Transaction(txn) = line { Some(txn.session) } else { None };
+            let transactions = run.lines().filter(|line| sessions(line).is_some()).count() as u64;
+            let crashes = run.lines().filter(|line| *line == Line::Crash).count();
+            assert!(run.broken.is_empty(), "{mode:?}/{seed}: {:?}", run.broken);
+            if run.counts {
+                assert!(crashes > 0 && transactions >= TRANSACTIONS_MIN, "{mode:?}/{seed}");
+            } else {
+                uncounted.push(seed);
+            }
+        }
+        // A few in ten thousand do.
+        assert!(uncounted.len() <= 1, "{mode:?}: {uncounted:?}");
+    }
+}
+
+#[test]
+fn the_same_seed_is_the_same_history() {
+    for mode in MODES {
+        for (seed, first) in histories(mode).take(10) {
+            let second = run(mode, seed, false);
+            assert_eq!(first.digest, second.digest, "{mode:?}/{seed}");
+            assert!(first.lines().eq(second.lines()), "{mode:?}/{seed}");
+        }
+    }
+}
+
+#[test]
+fn a_run_has_as_many_histories_that_count_as_were_asked_for() {
+    let order = percolite_crashtest::order::Order { seed: 1, ..Default::default() };
+    let outcome = run_with(&SimArgs { order, mode: None, count: Some(30) }).unwrap();
+    assert_eq!((outcome.cases, outcome.failures.len()), (30, 0));
+}
