@@ -176,7 +176,8 @@ fn layer(order: &Order, outcome: Outcome) -> anyhow::Result<ExitCode> {
     if let Some(path) = &order.json {
         std::fs::write(path, serde_json::to_vec_pretty(&outcome)?).with_context(|| path.display().to_string())?;
     }
-    let evidence = Evidence { layers: vec![outcome], ..Evidence::begin("one layer") };
+    let gaps = percolite_crashtest::points::gaps_in(&outcome)?;
+    let evidence = Evidence { gaps, layers: vec![outcome], ..Evidence::begin("one layer") };
     report::print(&evidence);
     Ok(if evidence.is_good() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -22,7 +22,8 @@ macro_rules! words {
                 match self { $(Self::$variant => $word,)* }
             }
 
-            fn of(word: &str) -> Option<Self> {
+            /// The one of this word.
+            pub fn of(word: &str) -> Option<Self> {
                 [$(Self::$variant,)*].into_iter().find(|one| one.word() == word)
             }
         }
@@ -35,7 +36,8 @@ words! {
         Write "write" "Bytes are written."
         Sync "sync" "What was written is made durable."
         Rename "rename" "It gets the name that counts."
-        Create "create" "It is opened, or created."
+        Create "create" "It is created."
+        Delete "delete" "It is no longer needed."
     }
 }
 
@@ -46,6 +48,7 @@ words! {
         Table "table" "Rows that were flushed or compacted."
         Manifest "manifest" "Which tables there are."
         Current "current" "Which manifest counts, before it has that name."
+        Options "options" "How it was opened, before it has that name."
         Marker "marker" "The store's own marker, before the store is there."
         Folder "folder" "The store's folder."
     }
@@ -76,21 +79,6 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// Where faults are tried.
-    pub const PLACES: &[(Act, File)] = &[
-        (Act::Write, File::Log),
-        (Act::Sync, File::Log),
-        (Act::Write, File::Table),
-        (Act::Sync, File::Table),
-        (Act::Create, File::Log),
-        (Act::Create, File::Table),
-        (Act::Write, File::Manifest),
-        (Act::Sync, File::Manifest),
-        (Act::Rename, File::Current),
-        (Act::Rename, File::Marker),
-        (Act::Sync, File::Folder),
-    ];
-
     /// Whether the store cannot go on after it: the log is what it lives by.
     pub fn is_fatal(self) -> bool {
         self.file == File::Log && matches!(self.act, Act::Write | Act::Sync)
@@ -103,6 +91,7 @@ impl Fault {
             Act::Sync => "fsync,fdatasync",
             Act::Rename => "rename,renameat,renameat2",
             Act::Create => "openat",
+            Act::Delete => "unlink,unlinkat",
         };
         let (nth, onwards) = (self.nth, if self.onwards { "+" } else { "" });
         let what = match self.errno {
@@ -115,6 +104,9 @@ impl Fault {
             // Only calls of this kind are stopped at, which is much faster; but signals are not injected then.
             command.arg("--seccomp-bpf");
         }
+        if self.file == File::Folder {
+            command.arg("-P").arg(folder);
+        }
         for name in self.names() {
             command.arg("-P").arg(folder.join(name));
         }
@@ -124,6 +116,18 @@ impl Fault {
         command
     }
 
+    /// Whether the notes say that it happened. A file is also opened to be read, which is no creation.
+    pub fn happened(self, notes: &str) -> bool {
+        let is_it = |call: &str| self.act != Act::Create || call.contains("O_CREAT");
+        if self.errno == Errno::Kill {
+            let killed = notes.contains("+++ killed by SIGKILL +++");
+            // The call at which it was killed has no answer; others may not have one either.
+            killed && notes.lines().any(|call| call.ends_with("= ?") && is_it(call))
+        } else {
+            notes.lines().any(|call| call.contains("(INJECTED)") && is_it(call))
+        }
+    }
+
     fn names(self) -> Vec<String> {
         let numbered = |name: fn(u32) -> String| (1..=FILES).map(name).collect();
         match self.file {
@@ -131,8 +135,9 @@ impl Fault {
             File::Table => numbered(|number| format!("{number:06}.sst")),
             File::Manifest => numbered(|number| format!("MANIFEST-{number:06}")),
             File::Current => numbered(|number| format!("{number:06}.dbtmp")),
+            File::Options => numbered(|number| format!("OPTIONS-{number:06}.dbtmp")),
             File::Marker => vec!["PERCOLITE.new".into()],
-            File::Folder => vec![String::new()],
+            File::Folder => Vec::new(),
         }
     }
 }

@@ -14,6 +14,8 @@ pub struct Verdict {
     pub why_not: Vec<String>,
     /// What could not be run, which is no reason, and must be said.
     skipped: Vec<String>,
+    /// What there was no time or no means for, of what was run.
+    reservations: Vec<String>,
 }
 
 impl Verdict {
@@ -38,7 +40,15 @@ impl Verdict {
             why_not.push("nothing was run".into());
         }
         let skipped = evidence.layers.iter().filter(|layer| layer.skipped.is_some() && has_not_run(layer));
-        Self { why_not, skipped: skipped.map(|layer| layer.layer.clone()).collect() }
+        let reserved = |layer: &Outcome| {
+            let name = layer.layer.clone();
+            layer.reservations().into_iter().map(move |what| format!("{name}: {what}"))
+        };
+        Self {
+            why_not,
+            skipped: skipped.map(|layer| layer.layer.clone()).collect(),
+            reservations: evidence.layers.iter().flat_map(reserved).collect(),
+        }
     }
 
     /// Whether it all held, and something was there to hold.
@@ -54,7 +64,8 @@ impl Verdict {
     /// In a sentence.
     pub fn sentence(&self) -> String {
         let told = if self.held() { "every promise held".into() } else { self.why_not.join(", ") };
-        if self.skipped.is_empty() { told } else { format!("{told}; skipped: {}", self.skipped.join(", ")) }
+        let skipped = (!self.skipped.is_empty()).then(|| format!("skipped: {}", self.skipped.join(", ")));
+        [told].into_iter().chain(skipped).chain(self.reservations.clone()).collect::<Vec<_>>().join("; ")
     }
 }
 
