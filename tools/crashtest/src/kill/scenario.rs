@@ -86,7 +86,9 @@ pub fn steps(case: &Case, folder: &Path, mutant: Option<&str>, dice: &mut Dice) 
         }
         Way::Recovering => {
             plan.leave_orphans();
-            let life = plan.life(true);
+            // The sweep asks once for each transaction; clients ask for every lock that they meet.
+            let sweep = case.nth == Nth::First || case.point == Point::SweepBetween;
+            let life = Life { sweep, ..plan.life(true) };
             plan.at_nth_visit(life);
         }
         Way::Creating => {
@@ -245,9 +247,13 @@ impl<'a> Plan<'a> {
         let points: &[Point] = match self.case.point {
             Point::ResolveBeforeForward if self.common.workload == workload::LARGE.name() => &[Point::CommitBetween],
             Point::ResolveBeforeForward => &[Point::CommitPrimary],
+            Point::ResolvePrimaryBack if self.case.nth != Nth::First => &[Point::PrewriteAll],
             Point::ResolvePrimaryBack => &[Point::PrewritePrimary, Point::PrewriteAll],
             // More than clients can resolve before the sweep has begun.
             Point::SweepBetween => &[Point::PrewriteBetween, Point::CommitBetween],
+            _ if way(self.case.point) == Way::Recovering && self.case.nth != Nth::First => {
+                &[Point::PrewriteAll, Point::CommitPrimary]
+            }
             _ => &[Point::PrewritePrimary, Point::PrewriteAll, Point::CommitPrimary],
         };
         self.dies_at_work(Protocol::TwoPhase, points);
