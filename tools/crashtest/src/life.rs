@@ -21,6 +21,7 @@ use crate::dice::Dice;
 use crate::doom::{Doom, Fatal};
 use crate::examine::engine;
 use crate::fast::Fast;
+use crate::keeper;
 use crate::pipe::{Call, Event, PipeSink};
 use crate::recorder::Recorded;
 use crate::workload::{self, State, Workload};
@@ -74,6 +75,10 @@ pub struct Life {
     pub stream_at_bytes: usize,
     /// One step in so many drops and creates the keyspace beside; 0: none does.
     pub drops: usize,
+    /// One step of the first client in so many makes a copy of the store; 0: none does.
+    pub copies: usize,
+    /// One step of the first client in so many restores a dump; 0: none does.
+    pub restores: usize,
     /// How many times faster than the world's its clock runs.
     pub speed: u32,
     /// Whether it sweeps in the background.
@@ -107,6 +112,8 @@ impl Default for Life {
             conflict_slots: 64,
             stream_at_bytes: 16 << 20,
             drops: 0,
+            copies: 0,
+            restores: 0,
             speed: 1,
             sweep: true,
             seed: 0,
@@ -274,6 +281,9 @@ fn run_client(
             client.drop_beside()?;
             client.create_beside()?;
         }
+        if number == 0 {
+            keep(life, opened, sink, done as u64, &mut dice)?;
+        }
         client.run(&Thoughtful { workload, thinks_ms: life.thinks_ms })?;
         done += 1;
         if life.filler > 0 {
@@ -286,6 +296,22 @@ fn run_client(
         if !life.lingers && began.elapsed() > LIFE_MAX {
             break;
         }
+    }
+    Ok(())
+}
+
+/// What the first client does beside its transactions.
+fn keep(life: &Life, opened: &Opened, sink: &PipeSink, done: u64, dice: &mut Dice) -> Result<(), Error> {
+    let number = u64::from(life.number) * SESSIONS + done;
+    if life.copies > 0 && dice.one_in(life.copies) {
+        sink.say(&Event::Copying(number));
+        opened.store.checkpoint(keeper::copy_of(&life.folder, number))?;
+        sink.say(&Event::Copied(number));
+    }
+    if life.restores > 0 && dice.one_in(life.restores) {
+        sink.say(&Event::Restoring(number));
+        keeper::restore(&opened.store, number)?;
+        sink.say(&Event::Restored(number));
     }
     Ok(())
 }

@@ -9,12 +9,13 @@ use percolite::crashtest::Mutant;
 
 use super::Config;
 use super::case::{Case, Protocol};
-use super::judge::judge;
+use super::judge::{judge, judge_kept};
 use super::parent::live;
 use super::scenario::{Step, steps};
 use crate::dice::Dice;
 use crate::doom::{Fatal, Visits};
 use crate::examine::Examined;
+use crate::keeper::{Restores, judge_restores};
 use crate::ledger::Ledger;
 use crate::life::Life;
 use crate::order::copy_folder;
@@ -91,6 +92,7 @@ impl Attempt<'_> {
         let steps = steps(self.case, &store, self.config.mutant.map(Mutant::name), &mut dice)?;
         let lives = u32::try_from(steps.len()).unwrap_or_default();
         let mut name = "";
+        let (mut copies, mut restores) = (Vec::new(), Restores::default());
         let (mut acknowledged, mut stated) = (0, Vec::new());
         for mut step in steps {
             if step.last && !self.find_last(&mut step, &log)? {
@@ -100,6 +102,8 @@ impl Attempt<'_> {
             let lived = live(&self.config.program, life, &mut self.ledger, &log)?;
             self.note(life, &lived.visits);
             acknowledged += lived.acknowledged;
+            copies.extend(lived.copies.into_iter().map(|copy| (life.number, copy)));
+            restores.goes_on_with(lived.restores);
             let so_far = format!("{acknowledged} acknowledged of at least {}", step.least);
             note_in(&log, &format!("{life:?}: {:?}, {so_far}", lived.died))?;
             if !lived.broken.is_empty() {
@@ -116,10 +120,19 @@ impl Attempt<'_> {
         }
         let workload = workload::named(name).context("no such workload")?;
         copy_folder(&store, &self.folder.join("as-it-died")).context("the store as it died")?;
+        let mut broken = judge_kept(*self.case, workload, &store, copies, lives);
+        if restores.were_made() {
+            let copy = self.folder.join("restored");
+            copy_folder(&store, &copy).context("the store with what was restored")?;
+            let judged = judge_restores(&copy, &restores);
+            broken.extend(judged.unwrap_or_else(|why| vec![Broken::new("opens again", why.to_string())]));
+            fs::remove_dir_all(&copy).context("the store with what was restored")?;
+        }
         let ledger = std::mem::take(&mut self.ledger);
-        let Examined { broken, unanswered, locks, recovery, ledger, .. } =
+        let Examined { broken: found, unanswered, locks, recovery, ledger, .. } =
             judge(store, *self.case, workload, ledger, lives);
         self.ledger = ledger;
+        broken.extend(found);
         let outcome = &mut *self.outcome;
         for (least, acknowledged) in stated {
             outcome.hit(&self.case.protocol.place().to_string(), self.case.point.name());

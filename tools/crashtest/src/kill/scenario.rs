@@ -18,6 +18,9 @@ use crate::workload::{self, Workload};
 /// Until the life's point, or its time, has come.
 const ENDLESS: usize = 0;
 
+/// Of so many steps of a client that keeps the store one makes a copy, or restores.
+const KEEPS: usize = 4;
+
 /// One life, and whether the visit that it dies at is still to be found out.
 #[derive(Debug)]
 pub struct Step {
@@ -138,6 +141,7 @@ impl<'a> Plan<'a> {
         let workload = workload_for(case, dice);
         let large = workload.name() == workload::LARGE.name();
         let collects = matches!(case.point, P::CollectBefore | P::CollectDone);
+        let restores = matches!(case.point, P::RestoreBetween | P::RestoreAll | P::RestoreNamed);
         let common = Life {
             folder: folder.into(),
             two_phase: case.protocol == Protocol::TwoPhase,
@@ -158,6 +162,8 @@ impl<'a> Plan<'a> {
                 P::KeyspaceCreated | P::KeyspaceDropped | P::KeyspaceErased => 6,
                 _ => [0, 0, 20][dice.below(3)],
             },
+            copies: if matches!(case.point, P::CheckpointUnmarked | P::CheckpointDone) { KEEPS } else { 0 },
+            restores: if restores { KEEPS } else { 0 },
             speed: match case.point {
                 P::LeaseBefore | P::LeaseDurable => 500,
                 P::CollectBefore | P::CollectDone | P::KeyspaceDropped | P::KeyspaceErased => 50,
@@ -169,7 +175,7 @@ impl<'a> Plan<'a> {
             // Some commit long after they have read, behind the collector's back, and what memory has forgotten by then only
             // the records of deletions say.
             thinks_ms: if collects { 40 } else { 0 },
-            stream_at_bytes: if streams(case.point) { 4000 } else { 16 << 20 },
+            stream_at_bytes: if streams(case.point) || restores && dice.one_in(2) { 4000 } else { 16 << 20 },
             conflict_slots: if collects { 4 } else { [4, 4096][dice.below(2)] },
             mutant: mutant.map(str::to_owned),
             ..Life::default()
