@@ -22,8 +22,10 @@ use crate::doom::{Doom, Fatal};
 use crate::examine::engine;
 use crate::fast::Fast;
 use crate::keeper;
+use crate::outcome::Outcome;
 use crate::pipe::{Call, Event, PipeSink};
 use crate::recorder::Recorded;
+use crate::violation::Broken;
 use crate::workload::{self, State, Workload};
 
 /// One sync in so many transactions where nothing else asks for one.
@@ -32,6 +34,37 @@ const SYNCS: usize = 24;
 const SESSIONS: u64 = 1000;
 /// A life that ends itself ends after this time: what was not reached until then is not reached.
 const LIFE_MAX: Duration = Duration::from_secs(8);
+
+/// What a layer calls the number of commits that were streamed, and of lives that were to stream.
+pub const STREAMED: &str = "streamed commits";
+/// See [`STREAMED`].
+pub const STREAMING: &str = "lives that stream";
+/// Lives enough for one of them to stream something.
+const STREAMING_ENOUGH: f64 = 8.0;
+
+/// The workload of a seed, and from how many bytes on its transactions stream: those of every third one do, large ones by the
+/// page or small ones row by row.
+pub fn load_of(seed: u64, dice: &mut Dice) -> (&'static str, usize) {
+    let small = dice.pick(workload::ALL).map_or("bank", |workload| workload.name());
+    match seed % 6 {
+        0 => (workload::LARGE.name(), 4000),
+        3 => (small, 100),
+        _ => (small, 16 << 20),
+    }
+}
+
+/// Counts what one life has streamed.
+pub fn count_streamed(outcome: &mut Outcome, life: &Life, streamed: u64) {
+    outcome.count(STREAMING, u64::from(life.stream_at_bytes < 16 << 20));
+    outcome.count(STREAMED, streamed);
+}
+
+/// Lives that were to stream and did not show nothing of it.
+pub fn none_streamed(outcome: &Outcome) -> Option<Broken> {
+    let sum = |name: &str| outcome.figures.get(name).into_iter().flatten().sum::<f64>();
+    let missing = sum(STREAMING) >= STREAMING_ENOUGH && sum(STREAMED) <= 0.0;
+    missing.then(|| Broken::new("harness", format!("{} lives were to stream, and none did", sum(STREAMING))))
+}
 
 /// When commits are acknowledged in a life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -292,7 +325,11 @@ fn run_client(
         if life.promise == Promise::Buffered && dice.one_in(SYNCS) {
             opened.store.sync()?;
         }
-        sink.say(&Event::Durable(opened.store.stats().durable_ts.to_u64()));
+        let stats = opened.store.stats();
+        sink.say(&Event::Durable(stats.durable_ts.to_u64()));
+        if life.stream_at_bytes < 16 << 20 {
+            sink.say(&Event::Streamed(stats.commits_streamed));
+        }
         if !life.lingers && began.elapsed() > LIFE_MAX {
             break;
         }

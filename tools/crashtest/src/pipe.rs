@@ -35,6 +35,8 @@ pub enum Event {
     Answered(u64, Answer),
     /// Everything at or below survives a power cut.
     Durable(u64),
+    /// How many commits were streamed so far.
+    Streamed(u64),
     /// A copy is about to be made.
     Copying(u64),
     /// It is made.
@@ -144,6 +146,8 @@ pub struct Heard {
     pub ready: bool,
     /// The newest word on what is durable.
     pub durable_ts: u64,
+    /// How many commits were streamed.
+    pub streamed: u64,
     /// Copies that were begun.
     pub copies: Vec<Copy>,
     /// Dumps that were restored.
@@ -182,6 +186,7 @@ impl Heard {
                 self.copies.iter_mut().filter(|_| is_over).for_each(|copy| copy.ledger.answered(number, answer));
                 self.ledger.answered(number, answer);
             }
+            Event::Streamed(count) => self.streamed = self.streamed.max(count),
             Event::Copying(number) => {
                 self.copies.push(Copy { number, ledger: self.ledger.clone(), done: false });
             }

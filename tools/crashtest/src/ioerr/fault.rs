@@ -122,7 +122,7 @@ impl Fault {
         if self.errno == Errno::Kill {
             let killed = notes.contains("+++ killed by SIGKILL +++");
             // The call at which it was killed has no answer; others may not have one either.
-            killed && notes.lines().any(|call| call.ends_with("= ?") && is_it(call))
+            killed && notes.lines().any(|call| is_unanswered(call, notes) && is_it(call))
         } else {
             notes.lines().any(|call| call.contains("(INJECTED)") && is_it(call))
         }
@@ -140,6 +140,13 @@ impl Fault {
             File::Folder => Vec::new(),
         }
     }
+}
+
+/// Whether a noted call has no answer. One that others came in between with has it on a line of its own.
+fn is_unanswered(call: &str, notes: &str) -> bool {
+    let thread = |line: &str| line.split(' ').next().map(str::to_owned);
+    let goes_on = |line: &str| line.contains(" resumed>") && !line.ends_with("= ?") && thread(line) == thread(call);
+    call.ends_with("= ?") || call.ends_with("<unfinished ...>") && !notes.lines().any(goes_on)
 }
 
 impl fmt::Display for Fault {
@@ -163,5 +170,24 @@ impl FromStr for Fault {
             nth: nth.trim_end_matches('+').parse().map_err(|_| ())?,
             onwards: nth.ends_with('+'),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_was_killed_at_a_call_that_has_no_answer() {
+        let fault: Fault = "create.table.KILL.1".parse().unwrap();
+        let call = |end: &str| format!("7  openat(3, \"000009.sst\", O_WRONLY|O_CREAT|O_TRUNC, 0644{end}\n");
+        let killed = "8  +++ killed by SIGKILL +++\n";
+        assert!(fault.happened(&(call(") = ?") + killed)));
+        assert!(fault.happened(&(call(" <unfinished ...>") + killed)));
+        assert!(!fault.happened(&(call(") = 5") + killed)), "it was answered");
+        assert!(!fault.happened(&(call(" <unfinished ...>") + "7  <... openat resumed>) = 5\n" + killed)));
+        assert!(!fault.happened(&call(") = ?")), "nobody was killed");
+        let reads = format!("7  openat(3, \"000009.sst\", O_RDONLY) = ?\n{killed}");
+        assert!(!fault.happened(&reads), "it was opened to be read");
     }
 }

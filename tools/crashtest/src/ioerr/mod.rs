@@ -29,7 +29,7 @@ use crate::dice::Dice;
 use crate::disk::Disk;
 use crate::examine::{Subject, examine};
 use crate::ledger::Ledger;
-use crate::life::{Life, Promise};
+use crate::life::{Life, Promise, count_streamed, load_of, none_streamed};
 use crate::order::{Order, copy_folder, keep, scratch};
 use crate::outcome::{Failure, Outcome, Rotation};
 use crate::pipe::{Call, Heard, Listener};
@@ -121,6 +121,9 @@ pub fn run(order: &Order) -> anyhow::Result<Outcome> {
             run_case(order, plan(next.as_ref(), order.seed.wrapping_add(done)), &mut outcome)?;
             done += 1;
         }
+        if let Some(broken) = none_streamed(&outcome) {
+            outcome.failures.push(Failure { replay: order.replay(LAYER), broken: vec![broken], kept: None });
+        }
         // What cannot be injected is not expected either, and that is said.
         outcome.rotation = (possible.len() == all.len()).then_some(Rotation { done, of });
     }
@@ -172,15 +175,22 @@ fn life(order: &Order, case: Case, folder: PathBuf, dice: &mut Dice) -> Life {
         Trouble::Fault(fault) => (false, fault.file != File::Log || matches!(fault.act, Act::Create | Act::Delete)),
         Trouble::Full(_) | Trouble::Room(_) => (true, true),
     };
+    let (workload, stream_at_bytes) = load_of(case.seed, dice);
+    let is_large = workload == workload::LARGE.name();
     let promises = [Promise::Sync, Promise::Sync, Promise::Buffered, Promise::Mixed];
     Life {
         folder,
         number: 1,
-        workload: dice.pick(workload::ALL).map_or("bank", |workload| workload.name()).into(),
+        workload: workload.into(),
+        stream_at_bytes,
         two_phase: dice.one_in(2),
         promise: *dice.pick(&promises).unwrap_or(&Promise::Sync),
         clients: 3,
-        transactions: if is_full { 0 } else { 40 },
+        transactions: match (is_full, is_large) {
+            (true, _) => 0,
+            (false, true) => 8,
+            (false, false) => 40,
+        },
         long_values: [0, 2, 8][dice.below(3)],
         // Enough for a few tables.
         write_buffers: if is_full { 4 << 20 } else { 1 << 20 },
@@ -311,6 +321,7 @@ fn judge(
     outcome.cases += 1;
     outcome.acknowledged += heard.ledger.acknowledged() as u64;
     outcome.transactions += heard.ledger.entries().count() as u64;
+    count_streamed(outcome, life, heard.streamed);
     outcome.count("calls refused after an error", heard.called.len() as u64);
     let kept = scratch()?;
     if folder.is_dir() {
