@@ -96,10 +96,18 @@ impl Door {
             return;
         }
         self.open();
-        while store.stats().large_unfinished > 0 || !self.waits.load(Ordering::SeqCst) {
+        while store.stats().large_unfinished > 0 {
             std::thread::sleep(POLL);
         }
+        self.wait_for_housekeeper();
         self.open.store(false, Ordering::SeqCst);
+    }
+
+    /// Waits until the housekeeper has done what it had to do.
+    pub fn wait_for_housekeeper(&self) {
+        while !self.waits.load(Ordering::SeqCst) {
+            std::thread::sleep(POLL);
+        }
     }
 
     fn open(&self) {

@@ -106,6 +106,7 @@ pub fn make(seed: u64) -> anyhow::Result<Made> {
     let _open = OpenInTheEnd(Arc::clone(&door));
     let (beside, rows) = (store.keyspace(BESIDE)?, store.keyspace(ROWS)?);
     // What the store does by itself after opening would come at another place of the log each time.
+    door.wait_for_housekeeper();
     std::thread::sleep(SETTLES);
     let log = logs(place.path())?.pop().ok_or_else(|| anyhow::anyhow!("no log"))?;
     let notes = Notes::new(&place.path().join(log));
