@@ -13,7 +13,7 @@ use percolite::engine::rocks::RocksEngine;
 use percolite::engine::storage::{Column, Reader as _};
 use percolite::engine::{Engine, EngineError, RowRange};
 use percolite::row::RowKey;
-use percolite::{Error, Existing, KeyspaceId, Store};
+use percolite::{Error, Existing, KeyspaceId, Store, Timestamp};
 
 use crate::examine::{MEMORY, engine};
 use crate::fast::Fast;
@@ -117,6 +117,14 @@ pub fn is_store(folder: &Path, copy: &Copy) -> Result<bool, Broken> {
             Err(Broken::new(PROMISE, format!("copy {number} was cut short and opens with {:?}", other.map(drop).err())))
         }
     }
+}
+
+/// Above this nothing was handed out in a store that nobody has open.
+///
+/// # Errors
+/// Those of opening it.
+pub fn last_timestamp(folder: &Path) -> Result<Timestamp, Error> {
+    Ok(Store::builder().read_only(true).open(folder)?.snapshot()?.read_ts())
 }
 
 /// Judges the restored keyspaces of a store that was killed.

@@ -9,7 +9,7 @@ use percolite::Timestamp;
 use super::case::Case;
 use crate::client::Habits;
 use crate::examine::{Examined, Subject, examine};
-use crate::keeper::{Copy, copy_of, is_store};
+use crate::keeper::{Copy, copy_of, is_store, last_timestamp};
 use crate::ledger::Ledger;
 use crate::violation::Broken;
 use crate::workload::Workload;
@@ -40,6 +40,11 @@ pub fn judge_kept(
                 // The copy may end anywhere behind what had been told.
                 let newest = ledger.told().into_values().max().unwrap_or_default();
                 ledger.lose(life, Timestamp::from_u64(newest));
+                // What the store has handed out since, the copy hands out once more.
+                match last_timestamp(&place) {
+                    Ok(last) => ledger.forget_above(last),
+                    Err(why) => broken.push(Broken::new("opens again", format!("copy {}: {why}", copy.number))),
+                }
                 let found = judge(place, case, workload, ledger, lives).broken;
                 let of_copy = |one: Broken| Broken { how: format!("copy {}: {}", copy.number, one.how), ..one };
                 broken.extend(found.into_iter().map(of_copy));
