@@ -13,7 +13,7 @@ use percolite::engine::rocks::RocksEngine;
 use percolite::engine::storage::{Column, Reader as _};
 use percolite::engine::{Engine, EngineError, RowRange};
 use percolite::row::RowKey;
-use percolite::{Error, Existing, KeyspaceId, Store, Timestamp};
+use percolite::{CommitProtocol, Error, Existing, KeyspaceId, Store, Timestamp};
 
 use crate::examine::{MEMORY, engine};
 use crate::fast::Fast;
@@ -70,16 +70,17 @@ pub fn copy_of(folder: &Path, number: u64) -> PathBuf {
     folder.with_extension("copies").join(number.to_string())
 }
 
-/// Restores the dump of this number into a store.
+/// Restores the dump of this number into a store. The dump is of a store beside it, which comes by points of its own: so
+/// it commits in the same way.
 ///
 /// # Errors
 /// Those of restoring.
-pub fn restore(store: &Store, number: u64) -> Result<(), Error> {
-    store.restore(dump(number)?.as_slice(), Existing::Replace, |_| ()).map(drop)
+pub fn restore(store: &Store, number: u64, protocol: CommitProtocol) -> Result<(), Error> {
+    store.restore(dump(number, protocol)?.as_slice(), Existing::Replace, |_| ()).map(drop)
 }
 
-fn dump(number: u64) -> Result<Vec<u8>, Error> {
-    let store = Store::in_memory()?;
+fn dump(number: u64, protocol: CommitProtocol) -> Result<Vec<u8>, Error> {
+    let store = Store::builder().protocol(protocol).in_memory()?;
     for name in names() {
         let rows = store.keyspace(&name)?;
         store.transact(|txn| (0..ROWS).try_for_each(|row| txn.put(&rows, key(row), value(number, row))))?;

@@ -347,7 +347,7 @@ fn keep(life: &Life, opened: &Opened, sink: &PipeSink, done: u64, dice: &mut Dic
     }
     if life.restores > 0 && dice.one_in(life.restores) {
         sink.say(&Event::Restoring(number));
-        keeper::restore(&opened.store, number)?;
+        keeper::restore(&opened.store, number, life.protocol())?;
         sink.say(&Event::Restored(number));
     }
     Ok(())
