@@ -109,6 +109,11 @@ named! {
         KeyspaceCreated "keyspace.created" "the keyspace is in the catalog, as durable as any commit"
         KeyspaceDropped "keyspace.dropped" "the keyspace is gone and its rows are not: they are never seen again"
         KeyspaceErased "keyspace.erased" "the rows are gone, the list of what to erase still names them"
+        RestoreBetween "restore.between" "some rows of a dump are there, in keyspaces without a name: nobody sees them, they are erased"
+        RestoreAll "restore.all" "all rows of a dump are there and none has a name: nobody sees them, they are erased"
+        RestoreNamed "restore.named" "every restored keyspace is there, durably, and what they replaced is not"
+        CheckpointUnmarked "checkpoint.unmarked" "all of a copy is there but its marker: it is no store"
+        CheckpointDone "checkpoint.done" "the copy is a store, with everything acknowledged before it was begun"
         CloseSynced "close.synced" "everything is durable; the next life begins above the lease"
         CloseDone "close.done" "closed"
     }

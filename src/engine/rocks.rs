@@ -394,7 +394,10 @@ impl Storage for RocksStorage {
         }
         let copying = Checkpoint::new(&self.database.borrow_owner().db);
         copying.and_then(|copying| copying.create_checkpoint(folder)).map_err(|why| cannot(why.to_string()))?;
-        mark_copy(folder).map_err(|why| cannot(why.to_string()))
+        crash_point!(CheckpointUnmarked);
+        mark_copy(folder).map_err(|why| cannot(why.to_string()))?;
+        crash_point!(CheckpointDone);
+        Ok(())
     }
 }
 

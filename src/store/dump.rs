@@ -168,6 +168,7 @@ impl Store {
                     self.transact_with(buffered, |txn| {
                         rows.iter().try_for_each(|(key, value)| txn.put(&keyspace, &key.0, &value.0))
                     })?;
+                    crash_point!(RestoreBetween);
                     restored.rows += rows.len() as u64;
                     restored.bytes += rows.iter().map(|(key, value)| (key.0.len() + value.0.len()) as u64).sum::<u64>();
                 }
@@ -176,7 +177,9 @@ impl Store {
                         return Err(from.damaged("does not hold as much as it says"));
                     }
                     from.expect_end()?;
+                    crash_point!(RestoreAll);
                     unnamed.name_all(existing)?;
+                    crash_point!(RestoreNamed);
                     return Ok(restored);
                 }
             }

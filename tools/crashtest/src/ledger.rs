@@ -99,6 +99,11 @@ impl Ledger {
         self.crashes.push(number);
     }
 
+    /// Strikes out what was begun above a timestamp, as for a copy in which no later one was handed out.
+    pub fn forget_above(&mut self, ts: Timestamp) {
+        self.entries.retain(|_, entry| entry.txn.start_ts.unwrap_or(entry.txn.read_ts) <= ts.to_u64());
+    }
+
     /// How many commits were acknowledged.
     pub fn acknowledged(&self) -> usize {
         self.entries.values().filter(|entry| entry.txn.outcome == Outcome::Committed).count()

@@ -37,6 +37,8 @@ pub mod invariants;
 #[cfg(feature = "rocks")]
 pub mod ioerr;
 #[cfg(feature = "rocks")]
+pub mod keeper;
+#[cfg(feature = "rocks")]
 pub mod kill;
 pub mod layers;
 pub mod ledger;

@@ -21,8 +21,11 @@ use crate::dice::Dice;
 use crate::doom::{Doom, Fatal};
 use crate::examine::engine;
 use crate::fast::Fast;
+use crate::keeper;
+use crate::outcome::Outcome;
 use crate::pipe::{Call, Event, PipeSink};
 use crate::recorder::Recorded;
+use crate::violation::Broken;
 use crate::workload::{self, State, Workload};
 
 /// One sync in so many transactions where nothing else asks for one.
@@ -31,6 +34,37 @@ const SYNCS: usize = 24;
 const SESSIONS: u64 = 1000;
 /// A life that ends itself ends after this time: what was not reached until then is not reached.
 const LIFE_MAX: Duration = Duration::from_secs(8);
+
+/// What a layer calls the number of commits that were streamed, and of lives that were to stream.
+pub const STREAMED: &str = "streamed commits";
+/// See [`STREAMED`].
+pub const STREAMING: &str = "lives that stream";
+/// Lives enough for one of them to stream something.
+const STREAMING_ENOUGH: f64 = 8.0;
+
+/// The workload of a seed, and from how many bytes on its transactions stream: those of every third one do, large ones by the
+/// page or small ones row by row.
+pub fn load_of(seed: u64, dice: &mut Dice) -> (&'static str, usize) {
+    let small = dice.pick(workload::ALL).map_or("bank", |workload| workload.name());
+    match seed % 6 {
+        0 => (workload::LARGE.name(), 4000),
+        3 => (small, 100),
+        _ => (small, 16 << 20),
+    }
+}
+
+/// Counts what one life has streamed.
+pub fn count_streamed(outcome: &mut Outcome, life: &Life, streamed: u64) {
+    outcome.count(STREAMING, u64::from(life.stream_at_bytes < 16 << 20));
+    outcome.count(STREAMED, streamed);
+}
+
+/// Lives that were to stream and did not show nothing of it.
+pub fn none_streamed(outcome: &Outcome) -> Option<Broken> {
+    let sum = |name: &str| outcome.figures.get(name).into_iter().flatten().sum::<f64>();
+    let missing = sum(STREAMING) >= STREAMING_ENOUGH && sum(STREAMED) <= 0.0;
+    missing.then(|| Broken::new("harness", format!("{} lives were to stream, and none did", sum(STREAMING))))
+}
 
 /// When commits are acknowledged in a life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,6 +108,10 @@ pub struct Life {
     pub stream_at_bytes: usize,
     /// One step in so many drops and creates the keyspace beside; 0: none does.
     pub drops: usize,
+    /// One step of the first client in so many makes a copy of the store; 0: none does.
+    pub copies: usize,
+    /// One step of the first client in so many restores a dump; 0: none does.
+    pub restores: usize,
     /// How many times faster than the world's its clock runs.
     pub speed: u32,
     /// Whether it sweeps in the background.
@@ -107,6 +145,8 @@ impl Default for Life {
             conflict_slots: 64,
             stream_at_bytes: 16 << 20,
             drops: 0,
+            copies: 0,
+            restores: 0,
             speed: 1,
             sweep: true,
             seed: 0,
@@ -274,6 +314,9 @@ fn run_client(
             client.drop_beside()?;
             client.create_beside()?;
         }
+        if number == 0 {
+            keep(life, opened, sink, done as u64, &mut dice)?;
+        }
         client.run(&Thoughtful { workload, thinks_ms: life.thinks_ms })?;
         done += 1;
         if life.filler > 0 {
@@ -282,10 +325,30 @@ fn run_client(
         if life.promise == Promise::Buffered && dice.one_in(SYNCS) {
             opened.store.sync()?;
         }
-        sink.say(&Event::Durable(opened.store.stats().durable_ts.to_u64()));
+        let stats = opened.store.stats();
+        sink.say(&Event::Durable(stats.durable_ts.to_u64()));
+        if life.stream_at_bytes < 16 << 20 {
+            sink.say(&Event::Streamed(stats.commits_streamed));
+        }
         if !life.lingers && began.elapsed() > LIFE_MAX {
             break;
         }
+    }
+    Ok(())
+}
+
+/// What the first client does beside its transactions.
+fn keep(life: &Life, opened: &Opened, sink: &PipeSink, done: u64, dice: &mut Dice) -> Result<(), Error> {
+    let number = u64::from(life.number) * SESSIONS + done;
+    if life.copies > 0 && dice.one_in(life.copies) {
+        sink.say(&Event::Copying(number));
+        opened.store.checkpoint(keeper::copy_of(&life.folder, number))?;
+        sink.say(&Event::Copied(number));
+    }
+    if life.restores > 0 && dice.one_in(life.restores) {
+        sink.say(&Event::Restoring(number));
+        keeper::restore(&opened.store, number, life.protocol())?;
+        sink.say(&Event::Restored(number));
     }
     Ok(())
 }

@@ -211,7 +211,11 @@ fn one_layer(
 ) -> anyhow::Result<ExitCode> {
     shown(json, || {
         let mut evidence = Evidence::begin(command);
-        evidence.add(run()?);
+        let outcome = run()?;
+        if !interrupt::came() {
+            evidence.gaps = percolite_crashtest::points::gaps_in(&outcome)?;
+        }
+        evidence.add(outcome);
         Ok(evidence)
     })
 }

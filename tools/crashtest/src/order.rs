@@ -25,6 +25,9 @@ pub struct Order {
     /// The first seed.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+    /// Of the cases that the layer's table asks for so many were run before, in earlier turns.
+    #[arg(skip)]
+    pub skip: u64,
     /// Repeat this case only.
     #[arg(long)]
     pub case: Option<String>,

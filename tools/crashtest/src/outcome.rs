@@ -27,17 +27,32 @@ pub struct Outcome {
     pub unanswered: u64,
     /// How often each point was visited, by place and point.
     pub visits: Counts,
-    /// How often a process was killed there, and that counted.
+    /// How often a case did what it was for, by way and point: a process died there, a call failed there.
     #[serde(default)]
-    pub deaths: Counts,
+    pub hits: Counts,
+    /// How far it has come through all that its table expects; nothing if it was not to come through.
+    #[serde(default)]
+    pub rotation: Option<Rotation>,
     /// Why nothing was run, if so.
     pub skipped: Option<String>,
+    /// Parts that were not run, and why.
+    #[serde(default)]
+    pub left_out: Vec<String>,
     /// What went wrong.
     pub failures: Vec<Failure>,
     /// Other figures, by name; lists are plotted.
     pub figures: BTreeMap<String, Vec<f64>>,
     /// How long it took, in seconds.
     pub seconds: f64,
+}
+
+/// A way through all the cases that a table asks for, which may take longer than one run has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rotation {
+    /// Cases run; more than there are if it has come round.
+    pub done: u64,
+    /// Cases.
+    pub of: u64,
 }
 
 /// A case in which a promise was broken.
@@ -62,19 +77,37 @@ impl Outcome {
         self.failures.is_empty() && (self.skipped.is_some() || (self.cases > 0 && self.acknowledged > 0))
     }
 
+    /// Whether it has come through everything that its table expects.
+    pub fn has_come_round(&self) -> bool {
+        self.rotation.is_some_and(|Rotation { done, of }| done >= of)
+    }
+
+    /// What must be said beside the verdict: what was left out, and how much of its table a run had time for.
+    pub fn reservations(&self) -> Vec<String> {
+        let part = self.rotation.filter(|_| !self.has_come_round());
+        let part = part.map(|Rotation { done, of }| format!("rotation {} % done", 100 * done / of.max(1)));
+        self.left_out.iter().cloned().chain(part).collect()
+    }
+
+    /// Counts a hit.
+    pub fn hit(&mut self, way: &str, point: &str) {
+        *self.hits.entry(way.into()).or_default().entry(point.into()).or_default() += 1;
+    }
+
+    /// How often a point was hit.
+    pub fn hits_at(&self, way: &str, point: &str) -> u64 {
+        self.hits.get(way).and_then(|points| points.get(point)).copied().unwrap_or_default()
+    }
+
     /// Counts visits of a point.
     pub fn visit(&mut self, place: &str, point: &str, visits: u64) {
         *self.visits.entry(place.into()).or_default().entry(point.into()).or_default() += visits;
     }
 
-    /// How many deaths counted.
+    /// How many processes died where they were to.
     pub fn died(&self) -> u64 {
-        self.deaths.values().flat_map(BTreeMap::values).sum()
-    }
-
-    /// Counts deaths at a point.
-    pub fn death(&mut self, place: &str, point: &str, deaths: u64) {
-        *self.deaths.entry(place.into()).or_default().entry(point.into()).or_default() += deaths;
+        let deadly = |way: &&String| way.starts_with("kill") || way.ends_with("KILL");
+        self.hits.iter().filter(|(way, _)| deadly(way)).flat_map(|(_, points)| points.values()).sum()
     }
 
     /// Adds a figure.
@@ -101,9 +134,18 @@ impl Outcome {
                 self.visit(&place, &point, visits);
             }
         }
-        for (place, points) in other.deaths {
-            for (point, deaths) in points {
-                self.death(&place, &point, deaths);
+        for (way, points) in other.hits {
+            for (point, hits) in points {
+                *self.hits.entry(way.clone()).or_default().entry(point).or_default() += hits;
+            }
+        }
+        self.rotation = match (self.rotation, other.rotation) {
+            (Some(one), Some(two)) => Some(Rotation { done: one.done + two.done, of: one.of.max(two.of) }),
+            (one, two) => one.or(two),
+        };
+        for part in other.left_out {
+            if !self.left_out.contains(&part) {
+                self.left_out.push(part);
             }
         }
         self.failures.extend(other.failures);

@@ -20,6 +20,7 @@ use crate::desk::first_tick;
 use crate::doom::{Fatal, Visits};
 use crate::history::Outcome;
 use crate::interrupt;
+use crate::keeper::{Copy, Restores};
 use crate::ledger::{Answer, Entry, Ledger};
 
 /// How often to look whether something was heard.
@@ -36,6 +37,16 @@ pub enum Event {
     Answered(u64, Answer),
     /// Everything at or below survives a power cut.
     Durable(u64),
+    /// How many commits were streamed so far.
+    Streamed(u64),
+    /// A copy is about to be made.
+    Copying(u64),
+    /// It is made.
+    Copied(u64),
+    /// A dump is about to be restored.
+    Restoring(u64),
+    /// It is restored.
+    Restored(u64),
     /// A client met an error that is no conflict.
     Failed(Call),
     /// A call was made after that.
@@ -137,6 +148,12 @@ pub struct Heard {
     pub ready: bool,
     /// The newest word on what is durable.
     pub durable_ts: u64,
+    /// How many commits were streamed.
+    pub streamed: u64,
+    /// Copies that were begun.
+    pub copies: Vec<Copy>,
+    /// Dumps that were restored.
+    pub restores: Restores,
     /// Errors that clients met.
     pub failed: Vec<Call>,
     /// What was answered after an error.
@@ -159,11 +176,28 @@ impl Heard {
     fn hear(&mut self, event: Event) {
         match event {
             Event::Ready => self.ready = true,
-            Event::Asked(number, entry) => self.ledger.asked(number, *entry),
+            Event::Asked(number, entry) => {
+                self.copies.iter_mut().for_each(|copy| copy.ledger.asked(number, (*entry).clone()));
+                self.ledger.asked(number, *entry);
+            }
             Event::Answered(_, Answer { outcome: Outcome::Committed, .. }) | Event::Durable(_) if self.deaf => {}
             Event::Answered(number, answer) => {
                 self.acknowledged += u64::from(commits(&answer));
+                // What was committed since may be in a copy or not; what was not is in none.
+                let is_over = answer.outcome == Outcome::Aborted;
+                self.copies.iter_mut().filter(|_| is_over).for_each(|copy| copy.ledger.answered(number, answer));
                 self.ledger.answered(number, answer);
+            }
+            Event::Streamed(count) => self.streamed = self.streamed.max(count),
+            Event::Copying(number) => {
+                self.copies.push(Copy { number, ledger: self.ledger.clone(), done: false });
+            }
+            Event::Copied(number) => {
+                self.copies.iter_mut().filter(|copy| copy.number == number).for_each(|copy| copy.done = true);
+            }
+            Event::Restoring(number) => self.restores.begun.push(number),
+            Event::Restored(number) => {
+                self.restores = Restores { acknowledged: Some(number), begun: Vec::new() };
             }
             Event::Durable(ts) => self.durable_ts = self.durable_ts.max(ts),
             Event::Failed(call) => self.failed.push(call),

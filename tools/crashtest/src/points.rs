@@ -32,6 +32,7 @@ pub enum Place {
 }
 
 const SIMULATED: [Place; 2] = [Place::SimEmbedded, Place::SimShared];
+const KILLED: [Place; 2] = [Place::KillAuto, Place::KillTwoPhase];
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -214,23 +215,65 @@ pub fn gaps(hits: &BTreeMap<Place, BTreeMap<Point, u64>>) -> anyhow::Result<Gaps
     Ok(gaps)
 }
 
-/// Holds the visits of the simulation against the table. Where processes died is held against it where they are killed: a
-/// visit is not enough there.
+/// Holds what was visited and hit against the tables, layer by layer.
 ///
 /// # Errors
-/// Those of [`table`].
+/// Those of the tables.
 pub fn gaps_of(layers: &[Outcome]) -> anyhow::Result<Vec<String>> {
+    let mut found = told(&gaps(&places_in(layers.iter().map(|layer| &layer.visits), SIMULATED))?);
+    for layer in layers {
+        found.extend(gaps_in(layer)?);
+    }
+    Ok(found)
+}
+
+/// The same of a layer in which processes die or calls fail. Where it can be is held against the table by visits. What
+/// it must have hit is asked of a run that had the time to come round.
+///
+/// # Errors
+/// Those of the tables.
+pub fn gaps_in(layer: &Outcome) -> anyhow::Result<Vec<String>> {
+    let mut visits = gaps(&places_in([&layer.visits], KILLED))?;
+    visits.missed.clear();
+    let mut found = told(&visits);
+    if !layer.has_come_round() {
+        return Ok(found);
+    }
+    match layer.layer.as_str() {
+        "kill" => {
+            let mut hits = places_in([&layer.hits], KILLED);
+            KILLED.into_iter().for_each(|place| _ = hits.entry(place).or_default());
+            found.extend(told(&gaps(&hits)?));
+        }
+        #[cfg(feature = "rocks")]
+        "ioerr" => found.extend(crate::ioerr::places::missed(layer)?),
+        _ => {}
+    }
+    Ok(found)
+}
+
+fn told(gaps: &Gaps) -> Vec<String> {
+    gaps.broken().into_iter().map(|broken| broken.how).collect()
+}
+
+/// Counts by the names of place and point.
+type Counts = BTreeMap<String, BTreeMap<String, u64>>;
+
+fn places_in<'a>(
+    counts: impl IntoIterator<Item = &'a Counts>,
+    known: [Place; 2],
+) -> BTreeMap<Place, BTreeMap<Point, u64>> {
     let mut hits: BTreeMap<Place, BTreeMap<Point, u64>> = BTreeMap::new();
-    for (place, points) in layers.iter().flat_map(|layer| &layer.visits) {
-        let Some(place) = SIMULATED.into_iter().find(|known| known.to_string() == *place) else { continue };
+    for (place, points) in counts.into_iter().flatten() {
+        let Some(place) = known.into_iter().find(|known| known.to_string() == *place) else { continue };
         for (point, count) in points.iter().filter_map(|(name, count)| Some((Point::named(name)?, *count))) {
             *hits.entry(place).or_default().entry(point).or_default() += count;
         }
     }
-    Ok(gaps(&hits)?.broken().into_iter().map(|broken| broken.how).collect())
+    hits
 }
 
-/// `percolite-crashtest points`: every point, its promise, and where it can occur.
+/// `percolite-crashtest points`: every point and every place inside RocksDB, its promise, and where it can occur.
 #[derive(Debug, clap::Args)]
 pub struct PointsArgs {}
 
@@ -266,6 +309,12 @@ fn shown(mut shown: Table) -> anyhow::Result<Table> {
         let promise = point.text().to_owned() + &why_not;
         shown.add_row([point.name(), sim, kill, leaves.name(), &promise]);
     }
+    #[cfg(feature = "rocks")]
+    for place in crate::ioerr::places::table()? {
+        let ways: Vec<String> = place.ways.iter().map(|way| crate::ioerr::places::way(*way)).collect();
+        let promise = format!("{}\n(inside RocksDB: {})", place.promise, ways.join("; "));
+        shown.add_row([&place.name(), "-", "-", "-", &promise]);
+    }
     // Names are to be found and copied: only what explains is wrapped.
     for column in shown.column_iter_mut().take(4) {
         column.set_padding((0, 1)).set_constraint(ColumnConstraint::ContentWidth);
@@ -278,6 +327,7 @@ mod tests {
     use comfy_table::ContentArrangement;
 
     use super::*;
+    use crate::outcome::Rotation;
 
     #[test]
     fn the_table_has_every_point_once_and_says_why_one_cannot_occur() {
@@ -337,6 +387,22 @@ mod tests {
                 assert!(text.contains(point.name()), "{width}: {}", point.name());
             }
         }
+    }
+
+    #[test]
+    fn a_layer_that_has_come_round_is_asked_for_every_point_in_every_protocol() {
+        let mut layer = Outcome { rotation: Some(Rotation { done: 1, of: 2 }), ..Outcome::of("kill") };
+        for entry in table().unwrap() {
+            for place in entry.places.iter().filter(|place| KILLED.contains(place)) {
+                layer.hit(&place.to_string(), entry.point.name());
+            }
+        }
+        layer.hits.get_mut("kill, auto").unwrap().remove("commit.ts");
+        assert_eq!(gaps_in(&layer).unwrap(), Vec::<String>::new(), "it had no time");
+        layer.add(Outcome { rotation: Some(Rotation { done: 1, of: 2 }), ..Outcome::of("kill") });
+        assert_eq!(gaps_in(&layer).unwrap(), ["commit.ts was never hit (kill, auto)"]);
+        layer.hits.clear();
+        assert!(gaps_in(&layer).unwrap().len() > 80);
     }
 
     #[test]

@@ -37,8 +37,16 @@ pub struct SoakArgs {
     pub json: Option<PathBuf>,
 }
 
-/// How long a layer has its turn in a soak.
+/// How long a layer has its turn in a soak. The one with the longest table has twice that, to come round within the hour.
 const TURN: Duration = Duration::from_secs(60);
+
+fn turn_of(layer: Layer) -> Duration {
+    match layer {
+        #[cfg(feature = "rocks")]
+        Layer::Kill => 2 * TURN,
+        _ => TURN,
+    }
+}
 
 /// Runs `quick`.
 ///
@@ -83,8 +91,11 @@ pub fn soak(args: &SoakArgs, kept: &dyn Fn(&Evidence) -> anyhow::Result<()>) -> 
         }
         let layer = Layer::ALL[usize::try_from(turn).unwrap_or_default() % Layer::ALL.len()];
         let _load = Load::random(&mut dice);
+        // What its table asks for goes on where the last turn left off.
+        let known = evidence.layers.iter().find(|known| known.layer == layer.name());
+        let skip = known.and_then(|known| known.rotation).unwrap_or_default().done;
         // Seeds of one turn follow each other; turns are far apart.
-        let order = Order { seed: dice.bits() >> 8, time: Some(TURN.min(left)), ..Order::default() };
+        let order = Order { seed: dice.bits() >> 8, time: Some(turn_of(layer).min(left)), skip, ..Order::default() };
         evidence.add(layer.run(&order)?);
         evidence.seconds = began.elapsed().as_secs_f64();
         if !interrupt::came() {

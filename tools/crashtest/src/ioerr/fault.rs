@@ -25,7 +25,8 @@ macro_rules! words {
                 match self { $(Self::$variant => $word,)* }
             }
 
-            fn of(word: &str) -> Option<Self> {
+            /// The one of this word.
+            pub fn of(word: &str) -> Option<Self> {
                 [$(Self::$variant,)*].into_iter().find(|one| one.word() == word)
             }
         }
@@ -38,7 +39,8 @@ words! {
         Write "write" "Bytes are written."
         Sync "sync" "What was written is made durable."
         Rename "rename" "It gets the name that counts."
-        Create "create" "It is opened, or created."
+        Create "create" "It is created."
+        Delete "delete" "It is no longer needed."
     }
 }
 
@@ -49,6 +51,7 @@ words! {
         Table "table" "Rows that were flushed or compacted."
         Manifest "manifest" "Which tables there are."
         Current "current" "Which manifest counts, before it has that name."
+        Options "options" "How it was opened, before it has that name."
         Marker "marker" "The store's own marker, before the store is there."
         Folder "folder" "The store's folder."
     }
@@ -79,21 +82,6 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// Where faults are tried.
-    pub const PLACES: &[(Act, File)] = &[
-        (Act::Write, File::Log),
-        (Act::Sync, File::Log),
-        (Act::Write, File::Table),
-        (Act::Sync, File::Table),
-        (Act::Create, File::Log),
-        (Act::Create, File::Table),
-        (Act::Write, File::Manifest),
-        (Act::Sync, File::Manifest),
-        (Act::Rename, File::Current),
-        (Act::Rename, File::Marker),
-        (Act::Sync, File::Folder),
-    ];
-
     /// Whether the store cannot go on after it: the log is what it lives by.
     pub fn is_fatal(self) -> bool {
         self.file == File::Log && matches!(self.act, Act::Write | Act::Sync)
@@ -106,6 +94,7 @@ impl Fault {
             Act::Sync => "fsync,fdatasync",
             Act::Rename => "rename,renameat,renameat2",
             Act::Create => "openat",
+            Act::Delete => "unlink,unlinkat",
         };
         let (nth, onwards) = (self.nth, if self.onwards { "+" } else { "" });
         let what = match self.errno {
@@ -118,6 +107,9 @@ impl Fault {
             // Only calls of this kind are stopped at, which is much faster; but signals are not injected then.
             command.arg("--seccomp-bpf");
         }
+        if self.file == File::Folder {
+            command.arg("-P").arg(folder);
+        }
         for name in self.names() {
             command.arg("-P").arg(folder.join(name));
         }
@@ -127,6 +119,18 @@ impl Fault {
         command
     }
 
+    /// Whether the notes say that it happened. A file is also opened to be read, which is no creation.
+    pub fn happened(self, notes: &str) -> bool {
+        let is_it = |call: &str| self.act != Act::Create || call.contains("O_CREAT");
+        if self.errno == Errno::Kill {
+            let killed = notes.contains("+++ killed by SIGKILL +++");
+            // The call at which it was killed has no answer; others may not have one either.
+            killed && notes.lines().any(|call| is_unanswered(call, notes) && is_it(call))
+        } else {
+            notes.lines().any(|call| call.contains("(INJECTED)") && is_it(call))
+        }
+    }
+
     fn names(self) -> Vec<String> {
         let numbered = |name: fn(u32) -> String| (1..=FILES).map(name).collect();
         match self.file {
@@ -134,10 +138,18 @@ impl Fault {
             File::Table => numbered(|number| format!("{number:06}.sst")),
             File::Manifest => numbered(|number| format!("MANIFEST-{number:06}")),
             File::Current => numbered(|number| format!("{number:06}.dbtmp")),
+            File::Options => numbered(|number| format!("OPTIONS-{number:06}.dbtmp")),
             File::Marker => vec!["PERCOLITE.new".into()],
-            File::Folder => vec![String::new()],
+            File::Folder => Vec::new(),
         }
     }
+}
+
+/// Whether a noted call has no answer. One that others came in between with has it on a line of its own.
+fn is_unanswered(call: &str, notes: &str) -> bool {
+    let thread = |line: &str| line.split(' ').next().map(str::to_owned);
+    let goes_on = |line: &str| line.contains(" resumed>") && !line.ends_with("= ?") && thread(line) == thread(call);
+    call.ends_with("= ?") || call.ends_with("<unfinished ...>") && !notes.lines().any(goes_on)
 }
 
 impl fmt::Display for Fault {
@@ -164,14 +176,27 @@ impl FromStr for Fault {
                 onwards: nth.is_some(),
             })
         };
-        let fault = read().ok_or_else(|| {
+        read().ok_or_else(|| {
             format!("{text:?} is no fault: write CALL.FILE.ERROR.N, as in write.log.EIO.3, or with a + from there on")
-        })?;
-        if !Self::PLACES.contains(&(fault.act, fault.file)) {
-            let places: Vec<String> =
-                Self::PLACES.iter().map(|(act, file)| format!("{}.{}", act.word(), file.word())).collect();
-            return Err(format!("{text:?} is no place for a fault; there are {}", places.join(", ")));
-        }
-        Ok(fault)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_was_killed_at_a_call_that_has_no_answer() {
+        let fault: Fault = "create.table.KILL.1".parse().unwrap();
+        let call = |end: &str| format!("7  openat(3, \"000009.sst\", O_WRONLY|O_CREAT|O_TRUNC, 0644{end}\n");
+        let killed = "8  +++ killed by SIGKILL +++\n";
+        assert!(fault.happened(&(call(") = ?") + killed)));
+        assert!(fault.happened(&(call(" <unfinished ...>") + killed)));
+        assert!(!fault.happened(&(call(") = 5") + killed)), "it was answered");
+        assert!(!fault.happened(&(call(" <unfinished ...>") + "7  <... openat resumed>) = 5\n" + killed)));
+        assert!(!fault.happened(&call(") = ?")), "nobody was killed");
+        let reads = format!("7  openat(3, \"000009.sst\", O_RDONLY) = ?\n{killed}");
+        assert!(!fault.happened(&reads), "it was opened to be read");
     }
 }

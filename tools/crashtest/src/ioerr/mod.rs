@@ -6,28 +6,33 @@
 //! that have no name in the store, between the switch of the log and the table, or before the manifest.
 //!
 //! A case has two lives: in the first, of every other seed, nothing fails, so that faults meet a store that is opened
-//! again as well as one that is created.
+//! again as well as one that is created. Which call of many it is, the case says; where there are not so many an earlier one
+//! has to do, so that every case meets its place. One that does not is a failure, as with the points of the store.
 
 pub mod fault;
+pub mod places;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::str::FromStr;
 use std::time::Duration;
 
 use percolite::Durability;
+use rustix::process::Signal;
 
-use self::fault::{Errno, Fault};
+use self::fault::{Act, Errno, Fault, File};
+use self::places::{Age, Place};
 use crate::dice::Dice;
 use crate::disk::Disk;
 use crate::examine::{Subject, examine};
 use crate::interrupt;
 use crate::ledger::Ledger;
-use crate::life::{Life, Promise};
+use crate::life::{Life, Promise, count_streamed, load_of, none_streamed};
 use crate::order::{Order, copy_folder, keep, scratch};
-use crate::outcome::Outcome;
+use crate::outcome::{Failure, Outcome, Rotation};
 use crate::pipe::{Call, Heard, Listener};
 use crate::violation::Broken;
 use crate::workload;
@@ -36,11 +41,12 @@ const LAYER: &str = "ioerr";
 /// A process that says nothing for so long hangs.
 const SILENCE: Duration = Duration::from_secs(30);
 const QUICK_SILENCE: Duration = Duration::from_secs(10);
-/// Faults in a quick run, and in another.
-const QUICK_CASES: u64 = 66;
-const CASES: u64 = 400;
-/// Of so many cases one has a full disk.
-const FULL: u64 = 6;
+/// How often a whole run that is not a quick one comes round.
+const ROUNDS: u64 = 7;
+/// After so many faults comes a full disk.
+const FULL: usize = 5;
+/// How often a case looks for a call to meet.
+const ATTEMPTS: u32 = 8;
 /// What it is given when there is to be room.
 const BALLAST_KIB: u64 = 64 << 10;
 /// A disk in memory has no more: nothing would ever fill it.
@@ -98,7 +104,7 @@ impl FromStr for Case {
         let trouble = match trouble.split_once('.') {
             Some(("full", size)) => Trouble::Full(kib(size)?),
             Some(("room", size)) => Trouble::Room(kib(size)?),
-            _ => Trouble::Fault(trouble.parse()?),
+            _ => Trouble::Fault(places::check(trouble.parse()?)?),
         };
         Ok(Self { seed: seed.parse().map_err(|_| wrong())?, trouble })
     }
@@ -111,40 +117,71 @@ impl FromStr for Case {
 pub fn run(order: &Order) -> anyhow::Result<Outcome> {
     let mut outcome = Outcome::of(LAYER);
     let clock = order.clock();
-    let case: Option<Case> = order.case.as_deref().map(str::parse).transpose().map_err(anyhow::Error::msg)?;
-    let needs_strace = case.is_none_or(|case| matches!(case.trouble, Trouble::Fault(_)));
-    if let (true, Err(why)) = (needs_strace, Command::new("strace").arg("--version").output()) {
-        outcome.skipped = Some(format!("strace: {why}"));
-    } else if let Some(case) = case {
-        run_case(order, case, &mut outcome)?;
-    } else {
-        let enough = if order.quick { QUICK_CASES } else { CASES };
-        let mut seed = order.seed;
-        while clock.allows(seed - order.seed, enough) && !order.is_enough(&outcome) {
-            run_case(order, plan(seed), &mut outcome)?;
-            seed += 1;
+    if let Some(case) = &order.case {
+        let case: Case = case.parse().map_err(anyhow::Error::msg)?;
+        match without_strace().filter(|_| matches!(case.trouble, Trouble::Fault(_))) {
+            Some(why) => outcome.skipped = Some(why),
+            None => run_case(order, case, &mut outcome)?,
         }
+    } else {
+        let all = rotation()?;
+        let possible = possible(&all, &mut outcome);
+        let of = possible.len() as u64;
+        let enough = if order.quick { of } else { ROUNDS * of };
+        let mut done = 0;
+        while of > 0 && clock.allows(done, enough) && !order.is_enough(&outcome) {
+            let next = &possible[usize::try_from((order.skip + done) % of)?];
+            run_case(order, plan(next.as_ref(), order.seed.wrapping_add(done)), &mut outcome)?;
+            done += 1;
+        }
+        if let Some(broken) = none_streamed(&outcome) {
+            outcome.failures.push(Failure { replay: order.replay(LAYER), broken: vec![broken], kept: None });
+        }
+        // What cannot be injected is not expected either, and that is said.
+        outcome.rotation = (possible.len() == all.len()).then_some(Rotation { done, of });
     }
     outcome.seconds = clock.seconds();
     Ok(outcome)
 }
 
-/// Every place in turn, either error, once or from then on.
-fn plan(seed: u64) -> Case {
+/// Every place of the table in each of its ways, with a full disk now and then.
+fn rotation() -> anyhow::Result<Vec<Option<(Place, Errno)>>> {
+    let faults = places::all()?;
+    Ok(faults.chunks(FULL).flat_map(|some| some.iter().cloned().map(Some).chain([None])).collect())
+}
+
+/// What of it this machine can do; the rest is said to be left out.
+fn possible(all: &[Option<(Place, Errno)>], outcome: &mut Outcome) -> Vec<Option<(Place, Errno)>> {
+    let disks = Disk::tmpfs(1000).map(drop);
+    let mut possible = all.to_vec();
+    if let Some(why) = without_strace() {
+        possible.retain(Option::is_none);
+        outcome.left_out.push(format!("SKIPPED injected faults: {why}"));
+    }
+    if let Err(why) = &disks {
+        possible.retain(Option::is_some);
+        outcome.left_out.push(format!("SKIPPED full disks: {why}"));
+    }
+    if possible.is_empty() {
+        outcome.skipped = Some(std::mem::take(&mut outcome.left_out).join("; "));
+    }
+    possible
+}
+
+/// Why no fault can be injected here.
+fn without_strace() -> Option<String> {
+    Command::new("strace").arg("--version").output().err().map(|why| format!("strace: {why}"))
+}
+
+/// A case of the rotation.
+fn plan(next: Option<&(Place, Errno)>, seed: u64) -> Case {
     let mut dice = Dice::new(seed);
-    if seed.is_multiple_of(FULL) {
+    let Some((place, errno)) = next else {
         let kib = 1000 + dice.below(9000) as u64;
         return Case { seed, trouble: if dice.one_in(2) { Trouble::Full(kib) } else { Trouble::Room(kib) } };
-    }
-    let places = Fault::PLACES;
-    let (act, file) = places[usize::try_from(seed).unwrap_or_default() % places.len()];
-    let errno = [Errno::Eio, Errno::Enospc, Errno::Kill][dice.below(3)];
-    let most = match file {
-        fault::File::Log if act != fault::Act::Create => 24,
-        fault::File::Log | fault::File::Table | fault::File::Manifest | fault::File::Folder => 3,
-        fault::File::Current | fault::File::Marker => 1,
     };
-    let fault = Fault { act, file, errno, nth: 1 + dice.below(most), onwards: errno != Errno::Kill && dice.one_in(2) };
+    let (nth, onwards) = (1 + dice.below(place.within), *errno != Errno::Kill && dice.one_in(2));
+    let fault = Fault { act: place.act, file: place.file, errno: *errno, nth, onwards };
     Case { seed, trouble: Trouble::Fault(fault) }
 }
 
@@ -152,53 +189,81 @@ fn plan(seed: u64) -> Case {
 fn life(order: &Order, case: Case, folder: PathBuf, dice: &mut Dice) -> Life {
     // Only a store that writes much writes tables.
     let (is_full, writes_tables) = match case.trouble {
-        Trouble::Fault(fault) => (false, fault.file != fault::File::Log || fault.act == fault::Act::Create),
+        Trouble::Fault(fault) => (false, fault.file != File::Log || matches!(fault.act, Act::Create | Act::Delete)),
         Trouble::Full(_) | Trouble::Room(_) => (true, true),
     };
+    let (workload, stream_at_bytes) = load_of(case.seed, dice);
+    let is_large = workload == workload::LARGE.name();
     let promises = [Promise::Sync, Promise::Sync, Promise::Buffered, Promise::Mixed];
     Life {
         folder,
         number: 1,
-        workload: dice.pick(workload::ALL).map_or("bank", |workload| workload.name()).into(),
+        workload: workload.into(),
+        stream_at_bytes,
         two_phase: dice.one_in(2),
         promise: *dice.pick(&promises).unwrap_or(&Promise::Sync),
         clients: 3,
-        transactions: if is_full { 0 } else { 40 },
+        transactions: match (is_full, is_large) {
+            (true, _) => 0,
+            (false, true) => 8,
+            (false, false) => 40,
+        },
         long_values: [0, 2, 8][dice.below(3)],
-        write_buffers: 4 << 20,
-        filler: if writes_tables { [40 << 10, 5000][dice.below(2)] } else { 0 },
+        // Enough for a few tables.
+        write_buffers: if is_full { 4 << 20 } else { 1 << 20 },
+        filler: if writes_tables { [40 << 10, 20 << 10][dice.below(2)] } else { 0 },
         seed: dice.bits(),
         mutant: order.mutant.map(|mutant| mutant.name().into()),
         ..Life::default()
     }
 }
 
+/// Runs a case at an earlier call each time, until one meets it.
 fn run_case(order: &Order, case: Case, outcome: &mut Outcome) -> anyhow::Result<()> {
+    let mut tried = case;
+    for _ in 0..ATTEMPTS {
+        if attempt(order, tried, outcome)? {
+            if let Trouble::Fault(fault) = tried.trouble {
+                outcome.hit(&places::way(fault.errno), &places::name(fault.act, fault.file));
+            }
+            return Ok(());
+        }
+        if interrupt::came() {
+            return Ok(());
+        }
+        if let Trouble::Fault(fault) = &mut tried.trouble {
+            fault.nth = (fault.nth / 2).max(1);
+        }
+    }
+    let how = format!("no call met {case} in {ATTEMPTS} attempts");
+    let broken = vec![Broken::new("harness: the table of places", how)];
+    outcome.failures.push(Failure { replay: order.replay(&case.to_string()), broken, kept: None });
+    Ok(())
+}
+
+/// Whether something went wrong as it should; then the store is judged.
+fn attempt(order: &Order, case: Case, outcome: &mut Outcome) -> anyhow::Result<bool> {
     let mut dice = Dice::new(case.seed);
     let place = scratch()?;
     let folder = place.path().join("store");
     let mut life = life(order, case, folder.clone(), &mut dice);
     let mut ledger = Ledger::default();
+    let notes = place.path().join("notes");
     let disk = match case.trouble {
         Trouble::Fault(_) => None,
         Trouble::Full(kib) => Some(Disk::tmpfs(kib)),
         Trouble::Room(kib) => Some(Disk::tmpfs(kib + BALLAST_KIB)),
     };
-    let disk = match disk.transpose() {
-        Ok(disk) => disk,
-        Err(why) => {
-            outcome.skipped.get_or_insert(format!("the small disks: {why}"));
-            return Ok(());
-        }
-    };
-    let notes = place.path().join("notes");
+    let disk = disk.transpose().map_err(|why| anyhow::anyhow!("a small disk: {why}"))?;
     let command = match (case.trouble, &disk) {
         (Trouble::Fault(fault), _) => {
-            if !case.seed.is_multiple_of(2) {
-                let quiet = Life { number: 0, transactions: 10, filler: 0, ..life.clone() };
-                let mut child = Listener::start(quiet.command()?, ledger)?;
-                child.wait(SILENCE, |heard| heard.done);
-                ledger = child.end().0.ledger;
+            let is_old = match places::store_for(fault)? {
+                Age::New => false,
+                Age::Old => true,
+                Age::Any => !case.seed.is_multiple_of(2),
+            };
+            if is_old {
+                ledger = quiet_life(&life, fault)?;
             }
             fault.command(&life.arguments()?, &folder, &notes)
         }
@@ -209,7 +274,7 @@ fn run_case(order: &Order, case: Case, outcome: &mut Outcome) -> anyhow::Result<
             life.folder = disk.place().join("store");
             disk.command(&life.arguments()?)
         }
-        (_, None) => return Ok(()),
+        (_, None) => return Ok(false),
     };
     let silence = if order.quick { QUICK_SILENCE } else { SILENCE };
     let mut child = Listener::start(command, ledger)?;
@@ -221,43 +286,57 @@ fn run_case(order: &Order, case: Case, outcome: &mut Outcome) -> anyhow::Result<
     }
     let patience = [2_000, 30_000, 300_000][dice.below(3)];
     std::thread::sleep(Duration::from_micros(dice.below(patience) as u64));
-    let (heard, _) = child.end();
+    let (heard, status) = child.end();
     if interrupt::came() {
-        return Ok(());
+        return Ok(false);
     }
     if let Some(disk) = disk {
         copy_folder(&disk.window().join("store"), &folder)?;
     }
+    let noted = || std::fs::read_to_string(&notes).unwrap_or_default();
     let happened = match case.trouble {
-        Trouble::Fault(Fault { errno: Errno::Kill, act, file, .. }) => {
-            let died = spoke && !heard.done;
-            if died {
-                outcome.count(&format!("killed at {} of {}", act.word(), file.word()), 1);
-            }
-            died
-        }
-        Trouble::Fault(_) => std::fs::read_to_string(&notes).unwrap_or_default().matches("(INJECTED)").count() > 0,
+        Trouble::Fault(fault) if fault.errno == Errno::Kill => !heard.done && fault.happened(&noted()),
+        Trouble::Fault(fault) => fault.happened(&noted()),
         Trouble::Full(_) | Trouble::Room(_) => !heard.failed.is_empty() || !spoke,
     };
-    if happened {
-        judge(order, case, &life, heard, spoke, &folder, outcome)?;
+    // It ended by itself, and nobody has killed it.
+    let crashed = status.filter(|status| spoke && !heard.done && status.signal() != Some(Signal::KILL.as_raw()));
+    if happened || crashed.is_some() {
+        judge(order, case, &life, heard, spoke, crashed, &folder, outcome)?;
     } else {
         outcome.count("faults that no call met", 1);
     }
-    Ok(())
+    Ok(happened)
 }
 
+/// A life before, in which nothing goes wrong.
+fn quiet_life(life: &Life, fault: Fault) -> anyhow::Result<Ledger> {
+    let mut quiet = Life { number: 0, ..life.clone() };
+    // Tables are deleted once there are enough of them to be compacted.
+    if (fault.act, fault.file) != (Act::Delete, File::Table) {
+        (quiet.transactions, quiet.filler) = (10.min(life.transactions), 0);
+    }
+    let mut child = Listener::start(quiet.command()?, Ledger::default())?;
+    child.wait(SILENCE, |heard| heard.done);
+    Ok(child.end().0.ledger)
+}
+
+#[allow(clippy::too_many_arguments)] // Each is something else that is known of the one life.
 fn judge(
     order: &Order,
     case: Case,
     life: &Life,
     heard: Heard,
     spoke: bool,
+    crashed: Option<ExitStatus>,
     folder: &Path,
     outcome: &mut Outcome,
 ) -> anyhow::Result<()> {
     let dies = matches!(case.trouble, Trouble::Fault(Fault { errno: Errno::Kill, .. }));
     let mut broken = if dies { Vec::new() } else { fails_stop(case, &heard) };
+    if let Some(status) = crashed {
+        broken.push(Broken::new("stays alive", format!("the process ended with {status}")));
+    }
     if !spoke {
         let after = heard.failed.first().map_or("nobody was told of an error", |_| "after an error");
         broken.push(Broken::new("I12 progress", format!("the store hangs: {after}")));
@@ -265,6 +344,7 @@ fn judge(
     outcome.cases += 1;
     outcome.acknowledged += heard.ledger.acknowledged() as u64;
     outcome.transactions += heard.ledger.entries().count() as u64;
+    count_streamed(outcome, life, heard.streamed);
     outcome.count("calls refused after an error", heard.called.len() as u64);
     let kept = scratch()?;
     if folder.is_dir() {
@@ -328,7 +408,8 @@ mod tests {
 
     #[test]
     fn a_case_is_read_as_it_is_printed() {
-        for case in (1..60).map(plan) {
+        for (seed, next) in (1..).zip(rotation().unwrap()) {
+            let case = plan(next.as_ref(), seed);
             assert_eq!(case.to_string().parse(), Ok(case));
         }
         for text in [

@@ -18,21 +18,16 @@ mod parent;
 mod run;
 mod scenario;
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use anyhow::Context as _;
 use parking_lot::Mutex;
-use percolite::crashtest::{Mutant, Point, mutate};
+use percolite::crashtest::{Mutant, mutate};
 
 use crate::interrupt;
-use crate::order::Order;
-use crate::outcome::{Failure, Outcome};
-use crate::points::{Gaps, gaps};
-use crate::violation::Broken;
-use run::{Hits, Ran};
+use crate::order::{Clock, Order};
+use crate::outcome::{Outcome, Rotation};
 
 pub use case::{Case, all, quick};
 
@@ -63,38 +58,25 @@ impl Config {
     }
 }
 
-/// Which points must have been died at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Demand {
-    /// None.
-    Nothing,
-    /// Every point of the table, in some protocol.
-    Points,
-    /// Every point of the table in every protocol where it can occur.
-    PointsAndProtocols,
-}
-
-/// Runs the cases, and holds them against the table of points.
-///
-/// # Errors
-/// Those of the harness, not of the store.
-pub fn run_cases(config: &Config, cases: &[Case], demand: Demand) -> anyhow::Result<Outcome> {
-    let began = Instant::now();
+/// Runs so many cases, or as many as the clock allows.
+fn run_cases(config: &Config, clock: Clock, enough: u64, case: impl Fn(u64) -> Case + Sync) -> anyhow::Result<Outcome> {
     // The judge is this process.
     mutate(config.mutant);
-    let total = Mutex::new(Ran { outcome: Outcome::of("kill"), ..Ran::default() });
-    let (next, stop, first_error) = (AtomicUsize::new(0), AtomicBool::new(false), Mutex::new(None));
+    let total = Mutex::new(Outcome::of("kill"));
+    let (next, stop, first_error) = (AtomicU64::new(0), AtomicBool::new(false), Mutex::new(None));
     std::thread::scope(|scope| {
         for _ in 0..config.jobs.max(1) {
             scope.spawn(|| {
-                while let Some(case) = cases.get(next.fetch_add(1, Ordering::SeqCst)) {
-                    if stop.load(Ordering::SeqCst) || interrupt::came() {
+                while !stop.load(Ordering::SeqCst) && !interrupt::came() {
+                    let number = next.fetch_add(1, Ordering::SeqCst);
+                    if !clock.allows(number, enough) {
                         break;
                     }
-                    match run::run_case(config, case) {
+                    let case = case(number);
+                    match run::run_case(config, &case) {
                         Ok(ran) => {
-                            stop.fetch_or(config.stop && !ran.outcome.failures.is_empty(), Ordering::SeqCst);
-                            add(&mut total.lock(), ran);
+                            stop.fetch_or(config.stop && !ran.failures.is_empty(), Ordering::SeqCst);
+                            total.lock().add(ran);
                         }
                         Err(_) if interrupt::came() => {}
                         Err(why) => {
@@ -110,55 +92,22 @@ pub fn run_cases(config: &Config, cases: &[Case], demand: Demand) -> anyhow::Res
     if let Some(why) = first_error.into_inner() {
         return Err(why);
     }
-    let Ran { mut outcome, deaths, visits } = total.into_inner();
-    if !stop.load(Ordering::SeqCst) && !interrupt::came() {
-        let broken = held_against_the_table(&deaths, &visits, demand)?;
-        if !broken.is_empty() {
-            let replay = "percolite-crashtest kill".to_owned();
-            outcome.failures.push(Failure { replay, broken, kept: None });
-        }
-    }
     // Only if nothing is kept in it.
     let _ = std::fs::remove_dir(&config.folder);
-    outcome.seconds = began.elapsed().as_secs_f64();
-    Ok(outcome)
+    Ok(Outcome { seconds: clock.seconds(), ..total.into_inner() })
 }
 
 /// Runs the case of this name.
 ///
 /// # Errors
-/// There is no such case, and those of [`run_cases`].
+/// There is no such case, and those of the harness.
 pub fn run_case(config: &Config, name: &str) -> anyhow::Result<Outcome> {
-    run_cases(config, &[name.parse()?], Demand::Nothing)
+    let case: Case = name.parse()?;
+    run_cases(config, Order::default().clock(), 1, |_| case)
 }
 
-/// A process dies where the table says that it can, and is nowhere else.
-fn held_against_the_table(deaths: &Hits, visits: &Hits, demand: Demand) -> anyhow::Result<Vec<Broken>> {
-    let Gaps { mut missed, .. } = gaps(deaths)?;
-    match demand {
-        Demand::Nothing => missed.clear(),
-        Demand::Points => {
-            let died: BTreeSet<Point> = deaths.values().flat_map(|points| points.keys().copied()).collect();
-            missed.retain(|(_, point)| !died.contains(point));
-        }
-        Demand::PointsAndProtocols => {}
-    }
-    let Gaps { unexpected, .. } = gaps(visits)?;
-    Ok(Gaps { missed, unexpected }.broken())
-}
-
-fn add(total: &mut Ran, ran: Ran) {
-    total.outcome.add(ran.outcome);
-    for (sum, of_one) in [(&mut total.deaths, ran.deaths), (&mut total.visits, ran.visits)] {
-        for (place, points) in of_one {
-            for (point, count) in points {
-                *sum.entry(place).or_default().entry(point).or_default() += count;
-            }
-        }
-    }
-}
-
-/// Does what is ordered: every point once, every case, or rounds of them with fresh seeds.
+/// Does what is ordered: every point once in each protocol, every case, or as many as there is time for, from where an
+/// earlier turn has left off.
 ///
 /// # Errors
 /// Those of the harness, not of the store.
@@ -167,18 +116,13 @@ pub fn run(order: &Order) -> anyhow::Result<Outcome> {
     if let Some(case) = &order.case {
         return run_case(&config, case);
     }
-    let clock = order.clock();
-    let mut total = Outcome::of("kill");
-    let mut rounds = 0;
-    while clock.allows(rounds, 1) && !order.is_enough(&total) {
-        let seed = order.seed + rounds;
-        let (cases, demand) = if order.quick || order.time.is_some() {
-            (quick(seed)?, Demand::Points)
-        } else {
-            (all(seed)?, Demand::PointsAndProtocols)
-        };
-        total.add(run_cases(&config, &cases, demand)?);
-        rounds += 1;
-    }
-    Ok(total)
+    let cases = if order.quick { quick(order.seed)? } else { all(order.seed)? };
+    let of = cases.len() as u64;
+    let outcome = run_cases(&config, order.clock(), of, |number| {
+        let at = usize::try_from((order.skip + number) % of).unwrap_or_default();
+        Case { seed: case::seed_of(order.seed, number), ..cases[at] }
+    })?;
+    // A case that did not come to its point is not done.
+    let rotation = Some(Rotation { done: outcome.cases, of });
+    Ok(Outcome { rotation, ..outcome })
 }

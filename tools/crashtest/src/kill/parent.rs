@@ -11,6 +11,7 @@ use rustix::process::Signal;
 
 use crate::doom::{Fatal, Visits};
 use crate::interrupt;
+use crate::keeper::{Copy, Restores};
 use crate::ledger::Ledger;
 use crate::life::Life;
 use crate::pipe::{Heard, Listener};
@@ -26,6 +27,10 @@ pub struct Lived {
     pub died: Option<Fatal>,
     /// How many commits it acknowledged.
     pub acknowledged: u64,
+    /// Copies that it has begun.
+    pub copies: Vec<Copy>,
+    /// Dumps that it has restored.
+    pub restores: Restores,
     /// What it visited.
     pub visits: Visits,
     /// What went wrong.
@@ -43,10 +48,10 @@ pub fn live(program: &Path, life: &Life, ledger: &mut Ledger, log: &Path) -> any
     command.args(&arguments[1..]).stderr(log);
     let mut child = Listener::start(command, std::mem::take(ledger)).with_context(|| program.display().to_string())?;
     let ended = child.wait(SILENCE, |_| false);
-    let (Heard { ledger: told, failed, acknowledged, dying, visits, .. }, status) = child.end();
+    let (Heard { ledger: told, failed, acknowledged, dying, visits, copies, restores, .. }, status) = child.end();
     *ledger = told;
     ensure!(!interrupt::came(), "interrupted");
-    let mut lived = Lived { died: None, acknowledged, visits, broken: Vec::new() };
+    let mut lived = Lived { died: None, acknowledged, copies, restores, visits, broken: Vec::new() };
     for call in failed {
         let how = format!("{}: {}", call.call, call.text);
         lived.broken.push(Broken::new("I8 workload, or an error for no reason", how));

@@ -1,27 +1,26 @@
 //! One case from its first life to its verdict.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write as _};
 use std::path::Path;
 
 use anyhow::Context as _;
-use percolite::crashtest::{Mutant, Point};
+use percolite::crashtest::Mutant;
 
 use super::Config;
 use super::case::{Case, Protocol};
-use super::judge::judge;
+use super::judge::{judge, judge_kept};
 use super::parent::live;
 use super::scenario::{Step, steps};
 use crate::dice::Dice;
 use crate::doom::{Fatal, Visits};
 use crate::examine::Examined;
 use crate::interrupt;
+use crate::keeper::{Restores, judge_restores};
 use crate::ledger::Ledger;
 use crate::life::Life;
 use crate::order::copy_folder;
 use crate::outcome::{Failure, Outcome};
-use crate::points::Place;
 use crate::report::{RECOVERY_LOCKS, RECOVERY_SECONDS};
 use crate::violation::Broken;
 use crate::workload;
@@ -29,38 +28,25 @@ use crate::workload;
 /// Threads do as they like: a case whose point was not reached is tried again, with other choices, before that counts.
 const ATTEMPTS: u64 = 5;
 
-/// How often each point was met, by place.
-pub type Hits = BTreeMap<Place, BTreeMap<Point, u64>>;
-
-/// What came of a case.
-#[derive(Debug, Default)]
-pub struct Ran {
-    /// Its figures.
-    pub outcome: Outcome,
-    /// Where it died.
-    pub deaths: Hits,
-    /// Where it was.
-    pub visits: Hits,
-}
-
 /// Runs a case. A failure keeps the folder with the store as it died and as it was judged, the history and a log.
 ///
 /// # Errors
 /// Those of the harness, not of the store.
-pub fn run_case(config: &Config, case: &Case) -> anyhow::Result<Ran> {
+pub fn run_case(config: &Config, case: &Case) -> anyhow::Result<Outcome> {
     let folder = config.folder.join(case.to_string().replace([':', '/'], "-"));
-    let mut ran = Ran { outcome: Outcome::of("kill"), ..Ran::default() };
+    let mut outcome = Outcome::of("kill");
     let (mut broken, mut missed) = (Vec::new(), Vec::new());
     for number in 0..ATTEMPTS {
         if folder.exists() {
             fs::remove_dir_all(&folder).context("an earlier run's folder")?;
         }
         fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-        let mut this = Attempt { config, case, folder: &folder, number, ran: &mut ran, ledger: Ledger::default() };
+        let mut this =
+            Attempt { config, case, folder: &folder, number, outcome: &mut outcome, ledger: Ledger::default() };
         let verdict = match this.run() {
             Err(_) if interrupt::came() => {
                 fs::remove_dir_all(&folder).context("the case's folder")?;
-                return Ok(Ran { outcome: Outcome::of("kill"), ..Ran::default() });
+                return Ok(Outcome::of("kill"));
             }
             verdict => verdict?,
         };
@@ -68,13 +54,13 @@ pub fn run_case(config: &Config, case: &Case) -> anyhow::Result<Ran> {
             Verdict::Missed(points) => missed = points,
             Verdict::Judged(found) => {
                 broken = found;
-                ran.outcome.cases = 1;
-                ran.outcome.count("attempts", number + 1);
+                outcome.cases = 1;
+                outcome.count("attempts", number + 1);
                 break;
             }
         }
     }
-    if ran.outcome.cases == 0 {
+    if outcome.cases == 0 {
         let how = format!("no life died at {} in {ATTEMPTS} attempts", missed.join(" or "));
         broken.push(Broken::new("harness: the table of points", how));
     }
@@ -86,9 +72,9 @@ pub fn run_case(config: &Config, case: &Case) -> anyhow::Result<Ran> {
         for one in &broken {
             note_in(&folder.join("log.txt"), &one.to_string())?;
         }
-        ran.outcome.failures.push(Failure { replay, broken, kept: Some(folder) });
+        outcome.failures.push(Failure { replay, broken, kept: Some(folder) });
     }
-    Ok(ran)
+    Ok(outcome)
 }
 
 enum Verdict {
@@ -103,7 +89,7 @@ struct Attempt<'a> {
     case: &'a Case,
     folder: &'a Path,
     number: u64,
-    ran: &'a mut Ran,
+    outcome: &'a mut Outcome,
     ledger: Ledger,
 }
 
@@ -114,7 +100,8 @@ impl Attempt<'_> {
         let steps = steps(self.case, &store, self.config.mutant.map(Mutant::name), &mut dice)?;
         let lives = u32::try_from(steps.len()).unwrap_or_default();
         let mut name = "";
-        let mut acknowledged = 0;
+        let (mut copies, mut restores) = (Vec::new(), Restores::default());
+        let (mut acknowledged, mut stated) = (0, Vec::new());
         for mut step in steps {
             if step.last && !self.find_last(&mut step, &log)? {
                 return Ok(Verdict::Missed(vec![self.case.point.name().into()]));
@@ -122,32 +109,44 @@ impl Attempt<'_> {
             let life = &step.life;
             let lived = live(&self.config.program, life, &mut self.ledger, &log)?;
             self.note(life, &lived.visits);
-            note_in(&log, &format!("{life:?}: {:?} after {}", lived.died, lived.acknowledged))?;
+            acknowledged += lived.acknowledged;
+            copies.extend(lived.copies.into_iter().map(|copy| (life.number, copy)));
+            restores.goes_on_with(lived.restores);
+            let so_far = format!("{acknowledged} acknowledged of at least {}", step.least);
+            note_in(&log, &format!("{life:?}: {:?}, {so_far}", lived.died))?;
             if !lived.broken.is_empty() {
                 self.keep_history()?;
                 return Ok(Verdict::Judged(lived.broken));
             }
-            let Some(at) = lived.died.filter(|at| life.fatal.contains(at) && lived.acknowledged >= step.least) else {
+            if !lived.died.is_some_and(|at| life.fatal.contains(&at) && acknowledged >= step.least) {
                 return Ok(Verdict::Missed(life.fatal.iter().map(|at| at.point.clone()).collect()));
-            };
+            }
             if step.wanted {
-                self.ran.outcome.count("acknowledged before the kill", lived.acknowledged);
+                stated.push((step.least, acknowledged));
             }
-            let place = Protocol::from(life).place();
-            self.ran.outcome.death(&place.to_string(), &at.point, 1);
-            if let Some(point) = Point::named(&at.point) {
-                *self.ran.deaths.entry(place).or_default().entry(point).or_default() += 1;
-            }
-            acknowledged += lived.acknowledged;
             name = workload::named(&life.workload).map_or("", |workload| workload.name());
         }
         let workload = workload::named(name).context("no such workload")?;
         copy_folder(&store, &self.folder.join("as-it-died")).context("the store as it died")?;
+        let mut broken = judge_kept(*self.case, workload, &store, copies, lives);
+        if restores.were_made() {
+            let copy = self.folder.join("restored");
+            copy_folder(&store, &copy).context("the store with what was restored")?;
+            let judged = judge_restores(&copy, &restores);
+            broken.extend(judged.unwrap_or_else(|why| vec![Broken::new("opens again", why.to_string())]));
+            fs::remove_dir_all(&copy).context("the store with what was restored")?;
+        }
         let ledger = std::mem::take(&mut self.ledger);
-        let Examined { broken, unanswered, locks, recovery, ledger, .. } =
+        let Examined { broken: found, unanswered, locks, recovery, ledger, .. } =
             judge(store, *self.case, workload, ledger, lives);
         self.ledger = ledger;
-        let outcome = &mut self.ran.outcome;
+        broken.extend(found);
+        let outcome = &mut *self.outcome;
+        for (least, acknowledged) in stated {
+            outcome.hit(&self.case.protocol.place().to_string(), self.case.point.name());
+            outcome.count("acknowledged before the kill", acknowledged);
+            outcome.count("acknowledged before the kill, at least", least);
+        }
         outcome.transactions += self.ledger.entries().count() as u64;
         outcome.acknowledged += acknowledged;
         outcome.unanswered += unanswered;
@@ -180,12 +179,9 @@ impl Attempt<'_> {
     }
 
     fn note(&mut self, life: &Life, visits: &Visits) {
-        let place = Protocol::from(life).place();
+        let place = Protocol::from(life).place().to_string();
         for (name, count) in visits {
-            self.ran.outcome.visit(&place.to_string(), name, *count);
-            if let Some(point) = Point::named(name) {
-                *self.ran.visits.entry(place).or_default().entry(point).or_default() += count;
-            }
+            self.outcome.visit(&place, name, *count);
         }
     }
 

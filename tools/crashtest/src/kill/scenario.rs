@@ -18,6 +18,9 @@ use crate::workload::{self, Workload};
 /// Until the life's point, or its time, has come.
 const ENDLESS: usize = 0;
 
+/// Of so many steps of a client that keeps the store one makes a copy, or restores.
+const KEEPS: usize = 4;
+
 /// One life, and whether the visit that it dies at is still to be found out.
 #[derive(Debug)]
 pub struct Step {
@@ -25,7 +28,7 @@ pub struct Step {
     pub life: Life,
     /// Whether it dies at the last visit of its point, which a run without a kill has to find.
     pub last: bool,
-    /// How many acknowledged commits it must have to count.
+    /// How many acknowledged commits the store must have had until then, in all its lives, for the case to count.
     pub least: u64,
     /// Whether this is where the case wants it to die.
     pub wanted: bool,
@@ -86,24 +89,38 @@ pub fn steps(case: &Case, folder: &Path, mutant: Option<&str>, dice: &mut Dice) 
         }
         Way::Recovering => {
             plan.leave_orphans();
-            let life = plan.life(true);
+            // The sweep asks once for each transaction; clients ask for every lock that they meet.
+            let sweep = case.nth == Nth::First || case.point == Point::SweepBetween;
+            let life = Life { sweep, ..plan.life(true) };
             plan.at_nth_visit(life);
         }
         Way::Creating => {
-            (0..times).for_each(|_| plan.once());
+            plan.once(0);
+            for _ in 1..times {
+                // A store that is there is opened past the point where its creation ends; one that never was has no commits.
+                if case.point == Point::CreateDone {
+                    plan.leave_something();
+                }
+                plan.once(0);
+            }
             plan.leave_something();
         }
-        Way::Closing => (0..times).for_each(|_| plan.once()),
+        Way::Closing => {
+            for _ in 0..times {
+                let after = plan.some_acknowledgements();
+                plan.once(after);
+            }
+        }
         Way::Opening => {
             for _ in 0..times {
                 plan.leave_something();
-                plan.once();
+                plan.once(0);
             }
         }
         Way::RecoveringOnce => {
             for _ in 0..times {
                 plan.leave_orphans();
-                plan.once();
+                plan.once(0);
             }
         }
     }
@@ -124,6 +141,7 @@ impl<'a> Plan<'a> {
         let workload = workload_for(case, dice);
         let large = workload.name() == workload::LARGE.name();
         let collects = matches!(case.point, P::CollectBefore | P::CollectDone);
+        let restores = matches!(case.point, P::RestoreBetween | P::RestoreAll | P::RestoreNamed);
         let common = Life {
             folder: folder.into(),
             two_phase: case.protocol == Protocol::TwoPhase,
@@ -144,6 +162,8 @@ impl<'a> Plan<'a> {
                 P::KeyspaceCreated | P::KeyspaceDropped | P::KeyspaceErased => 6,
                 _ => [0, 0, 20][dice.below(3)],
             },
+            copies: if matches!(case.point, P::CheckpointUnmarked | P::CheckpointDone) { KEEPS } else { 0 },
+            restores: if restores { KEEPS } else { 0 },
             speed: match case.point {
                 P::LeaseBefore | P::LeaseDurable => 500,
                 P::CollectBefore | P::CollectDone | P::KeyspaceDropped | P::KeyspaceErased => 50,
@@ -155,7 +175,7 @@ impl<'a> Plan<'a> {
             // Some commit long after they have read, behind the collector's back, and what memory has forgotten by then only
             // the records of deletions say.
             thinks_ms: if collects { 40 } else { 0 },
-            stream_at_bytes: if streams(case.point) { 4000 } else { 16 << 20 },
+            stream_at_bytes: if streams(case.point) || restores && dice.one_in(2) { 4000 } else { 16 << 20 },
             conflict_slots: if collects { 4 } else { [4, 4096][dice.below(2)] },
             mutant: mutant.map(str::to_owned),
             ..Life::default()
@@ -186,13 +206,19 @@ impl<'a> Plan<'a> {
         } else if self.case.nth == Nth::Second {
             life.fatal = vec![fatal(self.case.point, 2)];
         }
-        self.steps.push(Step { life, last, least, wanted: true });
+        self.step(life, last, least, true);
     }
 
-    /// A life that dies at its first visit of the case's point.
-    fn once(&mut self) {
-        let life = self.life(true);
-        self.steps.push(Step { life, last: false, least: 0, wanted: true });
+    /// A life that dies at its first visit of the case's point, after so many acknowledged commits of its own.
+    fn once(&mut self, after: u64) {
+        let life = Life { after, ..self.life(true) };
+        self.step(life, false, after, true);
+    }
+
+    /// A life with at least so many acknowledged commits.
+    fn step(&mut self, life: Life, last: bool, least: u64, wanted: bool) {
+        let before = self.steps.last().map_or(0, |step| step.least);
+        self.steps.push(Step { life, last, least: before + least, wanted });
     }
 
     /// Lives that leave rows locked whose primary may lie in the keyspace beside, and lives that drop it before anybody has
@@ -209,7 +235,7 @@ impl<'a> Plan<'a> {
             let fatal = vec![fatal(Point::SweepDone, 1)];
             let life = self.life(false);
             let life = Life { fatal, clients: 1, transactions: 6, drops: 1, speed: 500, sweep: false, ..life };
-            self.steps.push(Step { life, last: false, least: 0, wanted: false });
+            self.step(life, false, 0, false);
         }
     }
 
@@ -227,9 +253,13 @@ impl<'a> Plan<'a> {
         let points: &[Point] = match self.case.point {
             Point::ResolveBeforeForward if self.common.workload == workload::LARGE.name() => &[Point::CommitBetween],
             Point::ResolveBeforeForward => &[Point::CommitPrimary],
+            Point::ResolvePrimaryBack if self.case.nth != Nth::First => &[Point::PrewriteAll],
             Point::ResolvePrimaryBack => &[Point::PrewritePrimary, Point::PrewriteAll],
             // More than clients can resolve before the sweep has begun.
             Point::SweepBetween => &[Point::PrewriteBetween, Point::CommitBetween],
+            _ if way(self.case.point) == Way::Recovering && self.case.nth != Nth::First => {
+                &[Point::PrewriteAll, Point::CommitPrimary]
+            }
             _ => &[Point::PrewritePrimary, Point::PrewriteAll, Point::CommitPrimary],
         };
         self.dies_at_work(Protocol::TwoPhase, points);
@@ -245,7 +275,7 @@ impl<'a> Plan<'a> {
             fatal: vec![fatal(point, 1)],
             ..self.life(false)
         };
-        self.steps.push(Step { life, last: false, least: after, wanted: false });
+        self.step(life, false, after, false);
     }
 
     /// A life that dies in recovery. Where the table says that recovery must come to the point, it dies there and nowhere
@@ -276,7 +306,7 @@ impl<'a> Plan<'a> {
         // Without a sweep the clients meet the locks.
         let sweep = late || dice.one_in(2);
         let life = Life { fatal: at, sweep, transactions: 10, ..self.life(false) };
-        self.steps.push(Step { life, last: false, least: 0, wanted: false });
+        self.step(life, false, 0, false);
         Ok(())
     }
 
@@ -309,8 +339,9 @@ fn workload_for(case: &Case, dice: &mut Dice) -> &'static dyn Workload {
         P::ResolveBeforeForward if case.nth == Nth::Second && case.protocol == Protocol::Auto => {
             return workload::LARGE;
         }
-        // More rows than are changed at once.
-        P::PrewriteBetween | P::PrewriteConflict | P::CommitBetween | P::RollBackBetween => return workload::LARGE,
+        // More rows than are changed at once: only so there are locks when a conflict is found.
+        P::PrewriteBetween | P::PrewriteConflict | P::CommitBetween => return workload::LARGE,
+        P::RollBackBetween | P::RollBackWritten => return workload::LARGE,
         P::KeyspaceErased | P::SweepBetween => return workload::LARGE,
         point if streams(point) => return workload::LARGE,
         P::KeyspaceDropped if dice.one_in(2) => return workload::LARGE,
@@ -352,5 +383,19 @@ mod tests {
             assert_eq!(recovery(case, 3).0[0], fatal[0], "{case}");
         }
         assert!(must > cases.len() / 3, "{must} of {}", cases.len());
+    }
+
+    #[test]
+    fn a_store_has_acknowledged_something_before_it_is_killed_unless_it_is_being_created() {
+        for case in all(1).unwrap() {
+            let steps = steps(&case, Path::new("store"), None, &mut Dice::new(case.seed)).unwrap();
+            let wanted: Vec<u64> = steps.iter().filter(|step| step.wanted).map(|step| step.least).collect();
+            let is_new = |at: usize| match case.point {
+                Point::CreateBefore => true,
+                Point::CreateDone => at == 0,
+                _ => false,
+            };
+            assert!(wanted.iter().enumerate().all(|(at, least)| (*least > 0) != is_new(at)), "{case}: {wanted:?}");
+        }
     }
 }

@@ -27,7 +27,7 @@ use crate::disk::Disk;
 use crate::examine::{Examined, Subject, examine};
 use crate::interrupt;
 use crate::ledger::Ledger;
-use crate::life::{Life, Promise};
+use crate::life::{Life, Promise, count_streamed, load_of, none_streamed};
 use crate::order::{Clock, Order, copy_folder, keep, scratch};
 use crate::outcome::Outcome;
 use crate::pipe::{Heard, Listener};
@@ -113,6 +113,10 @@ fn run_all(order: &Order, clock: Clock, outcome: &mut Outcome) {
 
 /// Power cuts that took nothing are no evidence.
 fn assert_lost(order: &Order, outcome: &mut Outcome) {
+    let replay = order.replay(&Case::Disk(order.seed).to_string());
+    if let Some(broken) = none_streamed(outcome) {
+        outcome.failures.push(crate::outcome::Failure { replay, broken: vec![broken], kept: None });
+    }
     for figure in [control::TAILS, control::ENTRIES, LOG_BYTES] {
         if sum(outcome, figure) <= 0.0 {
             let what = format!("{} power cuts and {figure}: none", outcome.cases);
@@ -134,12 +138,14 @@ fn sum(outcome: &Outcome, figure: &str) -> f64 {
 
 /// What a seed decides; each life has a seed of its own.
 fn plan(seed: u64, order: &Order, disk: &Disk, dice: &mut Dice) -> Life {
+    let (workload, stream_at_bytes) = load_of(seed, dice);
     let promises = [Promise::Sync, Promise::Sync, Promise::Buffered, Promise::Mixed];
     let small = dice.one_in(3);
     Life {
         folder: disk.place().join("store"),
         number: 0,
-        workload: dice.pick(workload::ALL).map_or("bank", |workload| workload.name()).into(),
+        workload: workload.into(),
+        stream_at_bytes,
         two_phase: seed.is_multiple_of(2),
         promise: *dice.pick(&promises).unwrap_or(&Promise::Sync),
         clients: 2 + dice.below(4),
@@ -236,7 +242,8 @@ fn cut_once(
     disk.remount()?;
     let short = log_bytes(&disk.window().join("store"));
 
-    let Heard { mut ledger, durable_ts, .. } = heard;
+    let Heard { mut ledger, durable_ts, streamed, .. } = heard;
+    count_streamed(outcome, life, streamed);
     outcome.acknowledged += (ledger.acknowledged() - acknowledged) as u64;
     told.extend(ledger.told());
     ledger.lose(life.number, percolite::Timestamp::from_u64(durable_ts));

@@ -31,7 +31,7 @@ pub struct Coverage<'a> {
 impl<'a> Coverage<'a> {
     /// Of all layers.
     pub fn of(evidence: &'a Evidence) -> Self {
-        Self { places: sum(evidence, |layer| &layer.visits), deaths: sum(evidence, |layer| &layer.deaths) }
+        Self { places: sum(evidence, |layer| &layer.visits), deaths: sum(evidence, |layer| &layer.hits) }
     }
 
     /// How many of the points of this program were visited at all.

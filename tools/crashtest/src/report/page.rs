@@ -172,7 +172,7 @@ fn layers(layers: &[Outcome]) -> Markup {
             td.number { (time(layer.seconds)) }
             td.text {
                 strong.good[layer.is_good() && layer.skipped.is_none()].bad[!layer.is_good()] { (word_of(layer)) }
-                @if let Some(why) = &layer.skipped { " (" (why) ")" }
+                @for why in layer.skipped.iter().cloned().chain(layer.reservations()) { " (" (why) ")" }
             }
         }
     };

@@ -86,7 +86,8 @@ fn layers(layers: &[Outcome]) -> Table {
     let numbers = ["cases", "txns", "acked", "lost", "found", "deaths", "failures", "time"];
     let mut table = table(&["layer"], &numbers, &["verdict"]);
     for layer in layers {
-        let reason = layer.skipped.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
+        let reasons: Vec<String> = layer.skipped.iter().cloned().chain(layer.reservations()).collect();
+        let reason = if reasons.is_empty() { String::new() } else { format!(" ({})", reasons.join("; ")) };
         table.add_row([
             layer.layer.clone(),
             count(layer.cases),

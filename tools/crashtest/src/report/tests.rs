@@ -147,7 +147,7 @@ fn an_interrupted_run_does_not_hold() {
 fn deaths_are_shown_beside_visits() {
     let mut evidence = sample();
     evidence.layers[1].visit("kill, auto", "commit.ts", 70);
-    evidence.layers[1].death("kill, auto", "commit.ts", 4321);
+    evidence.layers[1].hits.entry("kill, auto".into()).or_default().insert("commit.ts".into(), 4321);
     let mut whole = merge::merge(vec![evidence.clone(), sample(), failing()]);
     whole.add(evidence.layers.swap_remove(1));
     assert_eq!(whole.layers[1].died(), 8642);

@@ -15,6 +15,8 @@ pub struct Verdict {
     interrupted: bool,
     /// What could not be run, which is no reason, and must be said.
     skipped: Vec<String>,
+    /// What there was no time or no means for, of what was run.
+    reservations: Vec<String>,
 }
 
 impl Verdict {
@@ -40,7 +42,16 @@ impl Verdict {
             why_not.push("nothing was run".into());
         }
         let skipped = evidence.layers.iter().filter(|layer| layer.skipped.is_some() && has_not_run(layer));
-        Self { why_not, interrupted, skipped: skipped.map(|layer| layer.layer.clone()).collect() }
+        let reserved = |layer: &Outcome| {
+            let name = layer.layer.clone();
+            layer.reservations().into_iter().map(move |what| format!("{name}: {what}"))
+        };
+        Self {
+            why_not,
+            interrupted,
+            skipped: skipped.map(|layer| layer.layer.clone()).collect(),
+            reservations: evidence.layers.iter().flat_map(reserved).collect(),
+        }
     }
 
     /// Whether it all held, and something was there to hold.
@@ -67,7 +78,8 @@ impl Verdict {
         if self.interrupted && !self.why_not.is_empty() {
             told += ", and then it was interrupted";
         }
-        if self.skipped.is_empty() { told } else { format!("{told}; skipped: {}", self.skipped.join(", ")) }
+        let skipped = (!self.skipped.is_empty()).then(|| format!("skipped: {}", self.skipped.join(", ")));
+        [told].into_iter().chain(skipped).chain(self.reservations.clone()).collect::<Vec<_>>().join("; ")
     }
 }
 

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use percolite::engine::Engine;
-use percolite::runtime::{Joined, Parker, Runtime, System};
 use percolite::{CommitProtocol, Durability, Store};
 
+use super::frozen::{Frozen, OpenInTheEnd};
 use crate::client::{BESIDE, Client, Habits, ROWS, Sink, Who};
 use crate::dice::Dice;
 use crate::examine::{MEMORY, engine};
@@ -21,8 +21,8 @@ use crate::order::scratch;
 use crate::powercut::logs::logs;
 use crate::workload;
 
-/// Any moment will do.
-const NOW_MS: u64 = 1_800_000_000_000;
+/// Of so many seeds one streams.
+const STREAMS: u64 = 3;
 const SETTLES: Duration = Duration::from_millis(100);
 
 /// A store, taken apart.
@@ -39,6 +39,8 @@ pub struct Made {
     pub log: Vec<u8>,
     /// How long the log was when the store had been opened.
     pub opened_at: usize,
+    /// How many commits were streamed.
+    pub streamed: u64,
     asked: Vec<(u64, Entry)>,
     /// With how long the log was.
     answered: Vec<(usize, u64, Answer)>,
@@ -84,21 +86,27 @@ impl Made {
     }
 }
 
-/// Makes the store of a seed; even seeds commit in two phases.
+/// Makes the store of a seed; even seeds commit in two phases, and of every third one the transactions stream.
 pub fn make(seed: u64) -> anyhow::Result<Made> {
     let mut dice = Dice::new(seed);
     let workload = *dice.pick(workload::ALL).unwrap_or(&workload::ALL[0]);
     let protocol = if seed.is_multiple_of(2) { CommitProtocol::TwoPhase } else { CommitProtocol::Auto };
     let place = scratch()?;
     let engine = engine(place.path(), MEMORY)?;
+    let frozen = Frozen::default();
+    let door = frozen.door();
+    let stream_at_bytes = if seed.is_multiple_of(STREAMS) { 100 } else { 16 << 20 };
     let store = Store::builder()
         .durability(Durability::Sync)
         .sweep(false)
         .conflict_slots(64)
-        .runtime(Arc::new(Frozen(System::default())))
+        .stream_at_bytes(stream_at_bytes)
+        .runtime(Arc::new(frozen))
         .open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
+    let _open = OpenInTheEnd(Arc::clone(&door));
     let (beside, rows) = (store.keyspace(BESIDE)?, store.keyspace(ROWS)?);
     // What the store does by itself after opening would come at another place of the log each time.
+    door.wait_for_housekeeper();
     std::thread::sleep(SETTLES);
     let log = logs(place.path())?.pop().ok_or_else(|| anyhow::anyhow!("no log"))?;
     let notes = Notes::new(&place.path().join(log));
@@ -107,13 +115,17 @@ pub fn make(seed: u64) -> anyhow::Result<Made> {
     let who = Who { session: 0, life: 0, habits };
     let mut client = Client::new((&store, &*engine), (rows, Some(beside)), &notes, who, dice.split());
     client.attempt(|txn| workload.load(txn))?;
+    door.end_large_transactions(&store);
     for _ in 0..60 + dice.below(40) {
         client.run(workload)?;
+        door.end_large_transactions(&store);
     }
+    let streamed = store.stats().commits_streamed;
+    anyhow::ensure!((streamed > 0) == seed.is_multiple_of(STREAMS), "{streamed} commits were streamed");
     // The folder as it is while the store is open: closing would write more.
     let kept = read_files(place.path())?;
     anyhow::ensure!(kept.iter().filter(|(name, _)| is_log(name)).count() == 1, "more than one log");
-    Ok(Made { opened_at, ..notes.into_made(workload.name(), protocol, kept)? })
+    Ok(Made { opened_at, streamed, ..notes.into_made(workload.name(), protocol, kept)? })
 }
 
 fn is_log(name: &Path) -> bool {
@@ -159,7 +171,7 @@ impl Notes {
         let (log_name, log) = files.swap_remove(at);
         let asked = self.asked.into_inner();
         let answered = self.answered.into_inner();
-        Ok(Made { workload, protocol, files, log_name, log, opened_at: 0, asked, answered })
+        Ok(Made { workload, protocol, files, log_name, log, opened_at: 0, streamed: 0, asked, answered })
     }
 }
 
@@ -179,47 +191,5 @@ impl Sink for Notes {
     fn answered(&self, number: u64, answer: Answer) {
         let length = self.length();
         self.answered.lock().push((length, number, answer));
-    }
-}
-
-/// The system with a clock that stands still and dice that always fall the same. Nothing happens in the background because
-/// some time has passed.
-struct Frozen(System);
-
-impl Runtime for Frozen {
-    fn unix_millis(&self) -> u64 {
-        NOW_MS
-    }
-
-    fn elapsed(&self) -> Duration {
-        Duration::ZERO
-    }
-
-    fn random(&self) -> u64 {
-        42
-    }
-
-    fn sleep(&self, duration: Duration) {
-        self.0.sleep(duration);
-    }
-
-    fn parker(&self) -> Arc<dyn Parker> {
-        Arc::new(Patient(self.0.parker()))
-    }
-
-    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn Joined>> {
-        self.0.spawn(name, work)
-    }
-}
-
-struct Patient(Arc<dyn Parker>);
-
-impl Parker for Patient {
-    fn park(&self, _: Option<Duration>) {
-        self.0.park(None);
-    }
-
-    fn unpark(&self) {
-        self.0.unpark();
     }
 }

@@ -1,0 +1,128 @@
+//! A system that does nothing by itself, so that a store always writes the same log.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use percolite::Store;
+use percolite::runtime::{Joined, Parker, Runtime, System};
+
+/// Any moment will do.
+const NOW_MS: u64 = 1_800_000_000_000;
+const POLL: Duration = Duration::from_micros(100);
+/// What the thread that keeps house is called.
+const HOUSEKEEPER: &str = "percolite-sweep";
+
+/// The system with a clock that stands still and dice that always fall the same. Nothing happens in the background because
+/// some time has passed; and the store's housekeeper, whom large transactions leave work to, waits to be let in.
+#[derive(Default)]
+pub struct Frozen {
+    system: System,
+    door: Arc<Door>,
+}
+
+impl Frozen {
+    /// Where the housekeeper waits.
+    pub fn door(&self) -> Arc<Door> {
+        Arc::clone(&self.door)
+    }
+}
+
+impl Runtime for Frozen {
+    fn unix_millis(&self) -> u64 {
+        NOW_MS
+    }
+
+    fn elapsed(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn random(&self) -> u64 {
+        42
+    }
+
+    fn sleep(&self, duration: Duration) {
+        self.system.sleep(duration);
+    }
+
+    fn parker(&self) -> Arc<dyn Parker> {
+        let parker = self.system.parker();
+        let waits = std::thread::current().name() == Some(HOUSEKEEPER);
+        if waits {
+            *self.door.housekeeper.lock() = Some(Arc::clone(&parker));
+        }
+        Arc::new(Patient { parker, door: waits.then(|| Arc::clone(&self.door)) })
+    }
+
+    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn Joined>> {
+        self.system.spawn(name, work)
+    }
+}
+
+struct Patient {
+    parker: Arc<dyn Parker>,
+    door: Option<Arc<Door>>,
+}
+
+impl Parker for Patient {
+    fn park(&self, _: Option<Duration>) {
+        let Some(door) = &self.door else { return self.parker.park(None) };
+        door.waits.store(true, Ordering::SeqCst);
+        self.parker.park(None);
+        while !door.open.load(Ordering::SeqCst) {
+            self.parker.park(None);
+        }
+        door.waits.store(false, Ordering::SeqCst);
+    }
+
+    fn unpark(&self) {
+        self.parker.unpark();
+    }
+}
+
+/// See [`Frozen`].
+#[derive(Default)]
+pub struct Door {
+    open: AtomicBool,
+    waits: AtomicBool,
+    housekeeper: Mutex<Option<Arc<dyn Parker>>>,
+}
+
+impl Door {
+    /// Has the housekeeper end the large transactions that are over, and waits until that is done.
+    pub fn end_large_transactions(&self, store: &Store) {
+        if store.stats().large_unfinished == 0 {
+            return;
+        }
+        self.open();
+        while store.stats().large_unfinished > 0 {
+            std::thread::sleep(POLL);
+        }
+        self.wait_for_housekeeper();
+        self.open.store(false, Ordering::SeqCst);
+    }
+
+    /// Waits until the housekeeper has done what it had to do.
+    pub fn wait_for_housekeeper(&self) {
+        while !self.waits.load(Ordering::SeqCst) {
+            std::thread::sleep(POLL);
+        }
+    }
+
+    fn open(&self) {
+        self.open.store(true, Ordering::SeqCst);
+        if let Some(parker) = &*self.housekeeper.lock() {
+            parker.unpark();
+        }
+    }
+}
+
+/// Lets the housekeeper out in the end, however that comes about: the store waits for it.
+pub struct OpenInTheEnd(pub Arc<Door>);
+
+impl Drop for OpenInTheEnd {
+    fn drop(&mut self) {
+        self.0.open();
+    }
+}
