@@ -94,6 +94,7 @@ named! {
         SafePointBefore "safe-point.before" "every record is there"
         SafePointDurable "safe-point.durable" "records below the safe point may go, late requests are refused by it"
         ForgetBetween "forget.between" "some records of ended transactions are gone"
+        HistoryFloor "history.floor" "moments below the floor are refused, and nothing of them is gone yet"
         CollectBefore "collect.before" "the record of a deletion is there"
         CollectDone "collect.done" "the record of a deletion is gone and the row stays deleted"
         HeartbeatBefore "heartbeat.before" "the lock's life ends as it was"
@@ -154,6 +155,10 @@ named! {
         StreamedLocksUnseen "streamed-locks-unseen" "writers do not look for the locks of transactions that stream"
         StreamEndsEarly "stream-ends-early" "a large transaction's record goes before its last lock"
         StreamUndoLost "stream-undo-lost" "going back to a savepoint forgets what was streamed since"
+        ForgottenMomentsRead "forgotten-moments-read" "moments before the history can be read, whatever is left of them"
+        FloorNotKept "floor-not-kept" "the beginning of the history moves in memory only"
+        PastShowsLater "past-shows-later" "the past shows locks of transactions committed later"
+        ReplacedNotKept "replaced-not-kept" "rolling forward keeps no history"
         DropLeavesOrphans "drop-leaves-orphans" "a keyspace is erased while locks elsewhere have their primary in it"
     }
 }

@@ -101,7 +101,9 @@ fn committed_by_primary(view: &PinnedView, lock: &Lock) -> Result<Option<Timesta
     let primary = view.view.row(&lock.primary, lock.txn.start_ts)?;
     Ok(match commit_point(&primary, lock.txn) {
         // The view of a moment of the past shows locks of later commits, too.
-        CommitPoint::Committed(commit_ts) => Some(commit_ts).filter(|commit_ts| *commit_ts <= view.read_ts),
+        CommitPoint::Committed(commit_ts) => {
+            Some(commit_ts).filter(|ts| *ts <= view.read_ts || mutated!(PastShowsLater))
+        }
         CommitPoint::Pending | CommitPoint::RolledBack => None,
     })
 }

@@ -207,7 +207,7 @@ impl Embedded {
         commit_ts: Timestamp,
         keep_status: bool,
     ) -> Result<RowChange> {
-        let keep_replaced = self.history.is_some();
+        let keep_replaced = self.history.is_some() && !mutated!(ReplacedNotKept);
         let request = Commit { row: row.clone(), txn, commit_ts, keep_status, keep_replaced, record_holds: false };
         self.change(row, txn, commit_ts, |as_read| {
             commit(&Row { lock: Some(lock.clone()), ..as_read.clone() }, &request)

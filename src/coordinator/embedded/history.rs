@@ -70,12 +70,16 @@ impl Embedded {
     pub fn collectable(&self) -> Result<Timestamp> {
         let read = self.pipeline.oldest_read().min(self.pipeline.durable_ts());
         let Some(history) = &self.history else { return Ok(read) };
-        let mut kept = history.kept.lock();
-        let next = Kept { from: read.min(history.promised(kept.for_ms, self.pipeline.runtime())), ..*kept };
+        let kept = *history.kept.lock();
+        let next = Kept { from: read.min(history.promised(kept.for_ms, self.pipeline.runtime())), ..kept };
         let engine = self.pipeline.engine();
         if next.from > kept.from && !engine.superseded(next.from, 1)?.is_empty() {
-            Kept::write(Some(next), engine).map_err(|why| self.pipeline.poison(why.into()))?;
-            *kept = next;
+            if !mutated!(FloorNotKept) {
+                Kept::write(Some(next), engine).map_err(|why| self.pipeline.poison(why.into()))?;
+            }
+            crash_point!(HistoryFloor);
+            *history.kept.lock() = next;
+            return Ok(next.from);
         }
         Ok(kept.from)
     }

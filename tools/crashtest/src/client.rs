@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use percolite::engine::Engine;
 use percolite::row::{RowKey, Status};
 use percolite::{
-    CommitProtocol, Durability, Error, ErrorKind, Keyspace, RetryLimits, Store, Timestamp, Txn, TxnOptions,
+    Builder, CommitProtocol, Durability, Error, ErrorKind, KeepHistory, Keyspace, RetryLimits, Snapshot, Store,
+    Timestamp, Txn, TxnOptions,
 };
 
 use crate::dice::Dice;
@@ -23,6 +24,8 @@ pub const ROWS: &str = "rows";
 /// The one beside it, which comes and goes, so that transactions span two. It is created first and thus holds the primary
 /// of those that do.
 pub const BESIDE: &str = "beside";
+/// Each look at the past is a session of its own, numbered from here on.
+const PAST_SESSIONS: u64 = 1 << 40;
 /// One transaction in so many writes there, unless a client is told otherwise.
 pub const BESIDE_EVERY: usize = 6;
 
@@ -60,6 +63,15 @@ pub struct Who {
     pub habits: Habits,
 }
 
+/// A store that is to keep so much of the past.
+pub fn keeping(builder: Builder, keep: KeepHistory) -> Builder {
+    match keep {
+        KeepHistory::AsBefore => builder,
+        KeepHistory::For(time) => builder.history(time),
+        KeepHistory::Never => builder.no_history(),
+    }
+}
+
 /// See the [module](self).
 pub struct Client<'a> {
     store: &'a Store,
@@ -73,6 +85,8 @@ pub struct Client<'a> {
     sink: &'a dyn Sink,
     begun: u64,
     skewed: u64,
+    /// When it has committed something.
+    committed: Vec<Timestamp>,
 }
 
 /// How a transaction ended.
@@ -95,7 +109,19 @@ impl<'a> Client<'a> {
         who: Who,
         dice: Dice,
     ) -> Self {
-        Self { store, engine, rows, beside, beside_every: BESIDE_EVERY, who, dice, sink, begun: 0, skewed: 0 }
+        Self {
+            store,
+            engine,
+            rows,
+            beside,
+            beside_every: BESIDE_EVERY,
+            who,
+            dice,
+            sink,
+            begun: 0,
+            skewed: 0,
+            committed: Vec::new(),
+        }
     }
 
     /// The same client, who writes to the keyspace beside once in so many transactions.
@@ -137,6 +163,7 @@ impl<'a> Client<'a> {
     pub fn run(&mut self, workload: &dyn Workload) -> Result<Ended, Error> {
         match self.dice.below(16) {
             0 => self.observe(workload).map(|()| Ended::Committed),
+            15 => self.look_back(workload).map(|()| Ended::Committed),
             1 => self.give_up(|txn| workload.transaction(txn)),
             2..=4 => self.transact(|txn| workload.transaction(txn)),
             _ => self.attempt(|txn| workload.transaction(txn)),
@@ -159,6 +186,7 @@ impl<'a> Client<'a> {
         match txn.commit() {
             Ok(commit) => {
                 self.answer(number, Outcome::Committed, Some(commit.ts));
+                self.committed.push(commit.ts);
                 Ok(Ended::Committed)
             }
             Err(why) => self.refused(number, why),
@@ -210,9 +238,11 @@ impl<'a> Client<'a> {
 
     /// When the transaction that wrote the row was committed; of a large one the row may still be locked.
     fn committed_at(&self, row: &RowKey, start_ts: Timestamp) -> Option<Timestamp> {
-        let found = self.engine.row(row, start_ts).ok()?;
+        let view = self.engine.view().ok()?;
+        let found = view.row(row, start_ts).ok()?;
         match found.lock.filter(|lock| lock.txn.start_ts == start_ts) {
-            Some(lock) => match self.engine.row(&lock.primary, start_ts).ok()?.status? {
+            // In the same view: it may end meanwhile, and then the status goes.
+            Some(lock) => match view.status(&lock.primary, start_ts).ok()?? {
                 Status::Committed(commit_ts) => Some(commit_ts),
                 Status::RolledBack => None,
             },
@@ -227,25 +257,64 @@ impl<'a> Client<'a> {
     pub fn observe(&mut self, workload: &dyn Workload) -> Result<(), Error> {
         let began = self.sink.now();
         let snapshot = self.store.snapshot()?;
+        let (number, judged) = self.look(&snapshot, Some(began), workload)?;
+        judged.map_err(|what| self.judged(number, snapshot.read_ts(), &what))
+    }
+
+    /// Looks at everything as it was at some moment of the past, if the store keeps history, and judges it.
+    ///
+    /// # Errors
+    /// Those of [`Client::observe`].
+    pub fn look_back(&mut self, workload: &dyn Workload) -> Result<(), Error> {
+        let Some(from) = self.store.stats().history_from else { return self.observe(workload) };
+        let newest = self.store.snapshot()?.read_ts();
+        let own = self.committed.get(self.dice.below(self.committed.len().max(1))).copied();
+        let at = match own.filter(|own| *own >= from && self.dice.one_in(2)) {
+            Some(own) if self.dice.one_in(2) => own.previous(),
+            Some(own) => own,
+            None => {
+                let span = newest.to_u64().saturating_sub(from.to_u64());
+                Timestamp::from_u64(from.to_u64() + if span == 0 { 0 } else { self.dice.bits() % span })
+            }
+        };
+        let snapshot = match self.store.snapshot_at(at) {
+            // It may have been collected since.
+            Err(why) if matches!(why.kind(), ErrorKind::SnapshotTooOld(_)) => return Ok(()),
+            snapshot => snapshot?,
+        };
+        let (number, judged) = self.look(&snapshot, None, workload)?;
+        judged.map_err(|what| self.judged(number, at, &what))
+    }
+
+    /// Reads everything and enters it; one that does not say when it began need not have seen the newest.
+    fn look(
+        &mut self,
+        snapshot: &Snapshot,
+        began: Option<u64>,
+        workload: &dyn Workload,
+    ) -> Result<(u64, Result<(), String>), Error> {
         let mut rows = Vec::new();
         for row in snapshot.range(&self.rows, ..) {
             let (key, value) = row?;
             rows.push((String::from_utf8_lossy(&key).into_owned(), crate::value::unseal(&value)));
         }
-        let read_ts = snapshot.read_ts().to_u64();
         let state = rows.iter().cloned().collect();
         let judged = workload.judge(&state);
         self.skewed += skewed(&state) as u64;
         let ops = vec![Op::Scan { from: String::new(), to: None, rows }];
-        let txn = self.entry(None, read_ts, began, ops);
         let number = self.sink.number();
+        let mut txn = self.entry(None, snapshot.read_ts().to_u64(), began, ops);
+        if began.is_none() {
+            txn.session = PAST_SESSIONS + number;
+        }
         self.sink.asked(number, Entry { txn, life: self.who.life, durable: self.is_durable(), marker: None });
         self.answer(number, Outcome::Committed, None);
-        judged.map_err(|what| {
-            let session = self.who.session;
-            ErrorKind::Corruption(format!("transaction {number} of session {session}, reading at {read_ts}: {what}"))
-                .into()
-        })
+        Ok((number, judged))
+    }
+
+    fn judged(&self, number: u64, read_ts: Timestamp, what: &str) -> Error {
+        let (session, read_ts) = (self.who.session, read_ts.to_u64());
+        ErrorKind::Corruption(format!("transaction {number} of session {session}, reading at {read_ts}: {what}")).into()
     }
 
     /// A transaction that claims every row that has a value or a lock: nothing that was left behind may stand in its way.
@@ -309,13 +378,13 @@ impl<'a> Client<'a> {
         {
             worked = txn.put(beside, dice.below(3).to_string(), "beside");
         }
-        let entry = self.entry(Some(txn.start_ts()), txn.read_ts().to_u64(), began, ops);
+        let entry = self.entry(Some(txn.start_ts()), txn.read_ts().to_u64(), Some(began), ops);
         let number = self.sink.number();
         self.sink.asked(number, Entry { txn: entry, life: self.who.life, durable: self.is_durable(), marker });
         (number, worked)
     }
 
-    fn entry(&self, start_ts: Option<Timestamp>, read_ts: u64, began: u64, ops: Vec<Op>) -> Transaction {
+    fn entry(&self, start_ts: Option<Timestamp>, read_ts: u64, began: Option<u64>, ops: Vec<Op>) -> Transaction {
         Transaction {
             id: None,
             session: self.who.session,
@@ -323,7 +392,7 @@ impl<'a> Client<'a> {
             read_ts,
             commit_ts: None,
             outcome: Outcome::Unknown,
-            began: Some(began),
+            began,
             ended: None,
             ops,
         }

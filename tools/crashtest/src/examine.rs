@@ -19,7 +19,7 @@ use crate::client::{BESIDE, Client, Ended, Habits, ROWS, Who};
 use crate::counter::miscounted;
 use crate::desk::Desk;
 use crate::dice::Dice;
-use crate::invariants::{History, digest, keyspaces, structure};
+use crate::invariants::{digest, keyspaces, structure};
 use crate::ledger::Ledger;
 use crate::violation::Broken;
 use crate::workload::Workload;
@@ -138,7 +138,7 @@ fn resolve_and_judge(subject: &Subject<'_>, desk: &Desk, found: &mut Examined) -
     if let Err(why) = store.close() {
         breaks(found, "closes", why.to_string());
     }
-    found.broken.extend(structure(engine.storage(), History::None)?);
+    found.broken.extend(structure(engine.storage())?);
     Ok(digest(engine.storage(), &there)?)
 }
 

@@ -4,29 +4,20 @@ use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::ops::Bound;
 
-use percolite::codec::Record as _;
+use percolite::codec::{History, Record as _};
 use percolite::engine::storage::{Column, Reader};
 use percolite::engine::{EngineError, RowRange};
-use percolite::keys::{data_key, keyspace_bounds};
+use percolite::keys::{data_key, keyspace_bounds, split_history_key};
 use percolite::row::{Lock, RowKey, Value, WriteRecord};
 use percolite::{Error, Keyspace, KeyspaceId, Store, Timestamp};
 
 use crate::violation::Broken;
 
-/// Whether replaced versions are kept, whose values are in the data column as well.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum History {
-    /// They are not.
-    None,
-    /// They are.
-    Kept,
-}
-
 /// I6 and I7: no lock is left, every value that a version names is there, and nothing that no version names.
 ///
 /// # Errors
 /// Those of reading.
-pub fn structure(reader: &impl Reader, history: History) -> Result<Vec<Broken>, EngineError> {
+pub fn structure(reader: &impl Reader) -> Result<Vec<Broken>, EngineError> {
     let mut broken = Vec::new();
     reader.scan(Column::Lock, &RowRange::all(), false, |key, bytes| {
         let lock = match Lock::decode(bytes) {
@@ -54,16 +45,28 @@ pub fn structure(reader: &impl Reader, history: History) -> Result<Vec<Broken>, 
         }
         true
     })?;
+    reader.scan(Column::History, &RowRange::all(), false, |key, bytes| {
+        match (split_history_key(key), History::decode(bytes)) {
+            (Some(_), Ok(History::Ended(_))) => {}
+            (Some((row, _)), Ok(History::Version(kept))) => {
+                if kept.value == Some(Value::InData) {
+                    named.insert(data_key(&row, kept.txn.start_ts));
+                }
+            }
+            (_, kept) => {
+                let what = format!("history column, {}: {kept:?}", key.escape_ascii());
+                broken.push(Broken::new("I7 structure", what));
+            }
+        }
+        true
+    })?;
     let mut there = HashSet::new();
     reader.scan(Column::Data, &RowRange::all(), false, |key, _| there.insert(key.to_vec()))?;
     for missing in named.difference(&there) {
         broken.push(Broken::new("I7 structure", format!("the value {} is missing", missing.escape_ascii())));
     }
-    if history == History::None {
-        for stray in there.difference(&named) {
-            broken
-                .push(Broken::new("I7 structure", format!("the value {} belongs to no version", stray.escape_ascii())));
-        }
+    for stray in there.difference(&named) {
+        broken.push(Broken::new("I7 structure", format!("the value {} belongs to no version", stray.escape_ascii())));
     }
     Ok(broken)
 }
@@ -76,8 +79,9 @@ pub fn keyspaces(store: &Store) -> Result<Vec<KeyspaceId>, Error> {
     Ok(store.snapshot()?.keyspaces()?.iter().map(Keyspace::id).collect())
 }
 
-/// A number for which keyspaces there are and everything that they hold: values, locks and versions. Records of deletions do
-/// not count, because they are collected at any time; nor do rows of dropped keyspaces, which are erased at any time.
+/// A number for which keyspaces there are and everything that they hold: newest versions, locks, and the values of both.
+/// Records of deletions and replaced versions do not count, because they are collected at any time; nor do rows of dropped
+/// keyspaces, which are erased at any time.
 ///
 /// # Errors
 /// Those of reading.
@@ -87,16 +91,28 @@ pub fn digest(reader: &impl Reader, keyspaces: &[KeyspaceId]) -> Result<u64, Eng
         let (start, end) = keyspace_bounds(*keyspace);
         let range = RowRange { start: Bound::Included(start), end: Bound::Excluded(end) };
         keyspace.0.hash(&mut hasher);
-        for column in [Column::Data, Column::Lock, Column::Write] {
-            reader.scan(column, &range, false, |key, bytes| {
-                let is_deletion =
-                    column == Column::Write && WriteRecord::decode(bytes).is_ok_and(|write| write.value.is_none());
-                if !is_deletion {
-                    (column, key, bytes).hash(&mut hasher);
-                }
-                true
-            })?;
-        }
+        let mut values = HashSet::new();
+        reader.scan(Column::Write, &range, false, |key, bytes| {
+            let version = WriteRecord::decode(bytes);
+            if !version.as_ref().is_ok_and(|version| version.value.is_none()) {
+                ("version", key, bytes).hash(&mut hasher);
+            }
+            let txn = version.ok().filter(|version| version.value == Some(Value::InData)).map(|version| version.txn);
+            values.extend(txn.zip(RowKey::from_bytes(key)).map(|(txn, row)| data_key(&row, txn.start_ts)));
+            true
+        })?;
+        reader.scan(Column::Lock, &range, false, |key, bytes| {
+            ("lock", key, bytes).hash(&mut hasher);
+            let txn = Lock::decode(bytes).ok().map(|lock| lock.txn);
+            values.extend(txn.zip(RowKey::from_bytes(key)).map(|(txn, row)| data_key(&row, txn.start_ts)));
+            true
+        })?;
+        reader.scan(Column::Data, &range, false, |key, bytes| {
+            if values.contains(key) {
+                ("value", key, bytes).hash(&mut hasher);
+            }
+            true
+        })?;
     }
     Ok(hasher.finish())
 }

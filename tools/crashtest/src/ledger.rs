@@ -122,7 +122,10 @@ impl Ledger {
             if answered {
                 continue;
             }
-            if entry.txn.commit_ts.is_some_and(|ts| ts > durable_ts) {
+            let writes = entry.writes().next().is_some();
+            // Nobody may have been able to tell any more when it was committed.
+            let untold = writes && entry.txn.outcome == Outcome::Committed;
+            if entry.txn.commit_ts.map_or(untold, |ts| ts > durable_ts) {
                 // A buffered commit: told, and not promised. Whether it is there will be looked up.
                 entry.txn.outcome = Outcome::Unknown;
                 entry.txn.commit_ts = None;

@@ -12,11 +12,11 @@ use anyhow::Context as _;
 use percolite::crashtest::{Mutant, mutate};
 use percolite::engine::Engine;
 use percolite::engine::rocks::{RocksEngine, RocksMemory};
-use percolite::{CommitProtocol, Durability, Error, Keyspace, Store};
+use percolite::{CommitProtocol, Durability, Error, KeepHistory, Keyspace, Store};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
-use crate::client::{BESIDE, Client, Habits, ROWS, Who};
+use crate::client::{BESIDE, Client, Habits, ROWS, Who, keeping};
 use crate::dice::Dice;
 use crate::doom::{Doom, Fatal};
 use crate::examine::engine;
@@ -106,6 +106,8 @@ pub struct Life {
     pub conflict_slots: usize,
     /// From how many bytes on transactions stream.
     pub stream_at_bytes: usize,
+    /// For how many milliseconds the store keeps history; as before if nothing is said.
+    pub history_ms: Option<u64>,
     /// One step in so many drops and creates the keyspace beside; 0: none does.
     pub drops: usize,
     /// One step of the first client in so many makes a copy of the store; 0: none does.
@@ -144,6 +146,7 @@ impl Default for Life {
             thinks_ms: 0,
             conflict_slots: 64,
             stream_at_bytes: 16 << 20,
+            history_ms: None,
             drops: 0,
             copies: 0,
             restores: 0,
@@ -259,7 +262,8 @@ struct Opened {
 
 fn open(life: &Life) -> Result<Opened, Error> {
     let engine = engine(&life.folder, RocksMemory { cache: 1 << 20, write_buffers: life.write_buffers })?;
-    let store = Store::builder()
+    let keep = life.history_ms.map_or(KeepHistory::AsBefore, |ms| KeepHistory::For(Duration::from_millis(ms)));
+    let store = keeping(Store::builder(), keep)
         .protocol(life.protocol())
         .durability(life.durability())
         .runtime(Arc::new(Fast::new(life.speed)))

@@ -209,6 +209,7 @@ fn life(order: &Order, case: Case, folder: PathBuf, dice: &mut Dice) -> Life {
             (false, false) => 40,
         },
         long_values: [0, 2, 8][dice.below(3)],
+        history_ms: [None, Some(20)][dice.below(2)],
         // Enough for a few tables.
         write_buffers: if is_full { 4 << 20 } else { 1 << 20 },
         filler: if writes_tables { [40 << 10, 20 << 10][dice.below(2)] } else { 0 },

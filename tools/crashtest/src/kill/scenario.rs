@@ -140,7 +140,7 @@ impl<'a> Plan<'a> {
         use Point as P;
         let workload = workload_for(case, dice);
         let large = workload.name() == workload::LARGE.name();
-        let collects = matches!(case.point, P::CollectBefore | P::CollectDone);
+        let collects = matches!(case.point, P::CollectBefore | P::CollectDone | P::HistoryFloor);
         let restores = matches!(case.point, P::RestoreBetween | P::RestoreAll | P::RestoreNamed);
         let common = Life {
             folder: folder.into(),
@@ -150,7 +150,7 @@ impl<'a> Plan<'a> {
             clients: 3 + dice.below(3),
             transactions: match (case.point, case.durability) {
                 _ if large => 10,
-                (P::CollectBefore | P::CollectDone, _) => 80,
+                (P::CollectBefore | P::CollectDone | P::HistoryFloor, _) => 80,
                 // The background has to come round a few times.
                 (P::KeyspaceDropped | P::KeyspaceErased, Durability::Buffered) => 800,
                 (P::LeaseBefore | P::LeaseDurable, Durability::Buffered) => 800,
@@ -158,6 +158,10 @@ impl<'a> Plan<'a> {
                 _ => 40,
             },
             lingers: false,
+            history_ms: match case.point {
+                P::HistoryFloor => Some(1),
+                _ => [None, None, Some(0), Some(20), Some(1 << 30)][dice.below(5)],
+            },
             drops: match case.point {
                 P::KeyspaceCreated | P::KeyspaceDropped | P::KeyspaceErased => 6,
                 _ => [0, 0, 20][dice.below(3)],
@@ -166,7 +170,7 @@ impl<'a> Plan<'a> {
             restores: if restores { KEEPS } else { 0 },
             speed: match case.point {
                 P::LeaseBefore | P::LeaseDurable => 500,
-                P::CollectBefore | P::CollectDone | P::KeyspaceDropped | P::KeyspaceErased => 50,
+                P::CollectBefore | P::CollectDone | P::HistoryFloor | P::KeyspaceDropped | P::KeyspaceErased => 50,
                 _ => [1, 1, 50][dice.below(3)],
             },
             // A small buffer has RocksDB write files all the time.
@@ -345,7 +349,7 @@ fn workload_for(case: &Case, dice: &mut Dice) -> &'static dyn Workload {
         P::KeyspaceErased | P::SweepBetween => return workload::LARGE,
         point if streams(point) => return workload::LARGE,
         P::KeyspaceDropped if dice.one_in(2) => return workload::LARGE,
-        P::CollectBefore | P::CollectDone => {
+        P::CollectBefore | P::CollectDone | P::HistoryFloor => {
             if let Some(deletes) = workload::named(["set", "index"][dice.below(2)]) {
                 return deletes;
             }

@@ -151,6 +151,7 @@ fn plan(seed: u64, order: &Order, disk: &Disk, dice: &mut Dice) -> Life {
         clients: 2 + dice.below(4),
         transactions: 0,
         long_values: [0, 2, 8][dice.below(3)],
+        history_ms: [None, Some(20)][dice.below(2)],
         write_buffers: 4 << 20,
         // Enough for RocksDB to switch logs and write tables within a life.
         filler: if small { 30 << 10 } else { 0 },

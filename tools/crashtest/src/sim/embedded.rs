@@ -17,9 +17,9 @@ use super::scheduler::Scheduler;
 use super::sink::Book;
 use super::thinking::Thinking;
 use super::{Seen, hours, other};
-use crate::client::{BESIDE, Client, Ended, Habits, ROWS, Who};
+use crate::client::{BESIDE, Client, Ended, Habits, ROWS, Who, keeping};
 use crate::dice::Dice;
-use crate::invariants::{History, digest, keyspaces, structure};
+use crate::invariants::{digest, keyspaces, structure};
 use crate::violation::Broken;
 
 /// See the [module](self).
@@ -139,7 +139,8 @@ impl<'a> Embedded<'a> {
         if self.dice.one_in(3) {
             self.step_clock();
         }
-        let store = Store::builder()
+        let keep = self.dice.pick(&self.plan.history).copied().unwrap_or_default();
+        let store = keeping(Store::builder(), keep)
             .runtime(SimRuntime::new(self.scheduler, 0))
             .durability(self.plan.durability)
             .protocol(self.plan.protocol)
@@ -305,7 +306,7 @@ impl<'a> Embedded<'a> {
         store.resolve_orphans().map_err(|why| why.to_string())?;
         let there = keyspaces(&store).map_err(|why| why.to_string())?;
         store.close().map_err(|why| format!("it does not close: {why}"))?;
-        let broken = structure(engine.engine().storage(), History::None).map_err(|why| why.to_string())?;
+        let broken = structure(engine.engine().storage()).map_err(|why| why.to_string())?;
         self.broken.lock().extend(broken);
         digest(engine.engine().storage(), &there).map_err(|why| why.to_string())
     }

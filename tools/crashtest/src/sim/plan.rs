@@ -1,9 +1,10 @@
 //! What a seed decides before anything runs, and what a history must have had to count.
 
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use percolite::crashtest::Point;
-use percolite::{CommitProtocol, Durability};
+use percolite::{CommitProtocol, Durability, KeepHistory};
 
 use super::Mode;
 use super::scheduler::Due;
@@ -63,6 +64,8 @@ pub struct Plan {
     pub failing_disk: bool,
     /// From where on a transaction streams.
     pub stream_at_bytes: usize,
+    /// What each life is asked to keep of the past, in turn.
+    pub history: [KeepHistory; 3],
     /// Where it may crash, and at which visit at most.
     pub points: Vec<Point>,
     pub visits: usize,
@@ -104,6 +107,7 @@ impl Plan {
             clears: false,
             points: Vec::new(),
             visits: [1, 3, 40][dice.below(3)],
+            history: if dice.one_in(3) { history(dice) } else { [KeepHistory::AsBefore; 3] },
             stream_at_bytes: if dice.one_in(4) { [1, 200, 1000][dice.below(3)] } else { STREAMS_LATE },
         };
         if dice.one_in(LARGE_EVERY) {
@@ -182,6 +186,7 @@ impl Plan {
                     P::StreamBetween | P::StreamAll | P::StreamCommitted => self.streams(),
                     P::EndingForward | P::EndingBack | P::EndingDone => self.streams(),
                     P::KeyspaceDropped | P::KeyspaceErased => self.drops,
+                    P::HistoryFloor => self.history.iter().any(|keep| matches!(keep, KeepHistory::For(_))),
                     P::SweepBetween | P::SweepDone | P::SafePointBefore | P::SafePointDurable => self.sweep,
                     _ => true,
                 };
@@ -193,6 +198,15 @@ impl Plan {
     fn streams(&self) -> bool {
         self.stream_at_bytes < STREAMS_LATE
     }
+}
+
+/// For no time at all, for less than a history takes, for ever, or not.
+pub fn history(dice: &mut Dice) -> [KeepHistory; 3] {
+    std::array::from_fn(|_| match dice.below(6) {
+        0 => KeepHistory::AsBefore,
+        1 => KeepHistory::Never,
+        _ => KeepHistory::For(Duration::from_millis([0, 1, 20, 1 << 30][dice.below(4)])),
+    })
 }
 
 /// Where one process has the engine for itself, these are met only by a life that finds something of an earlier one.

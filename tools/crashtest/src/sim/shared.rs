@@ -20,7 +20,7 @@ use super::sink::Book;
 use super::{Seen, hours};
 use crate::client::{Client, Ended, ROWS, Who};
 use crate::dice::Dice;
-use crate::invariants::{History, structure};
+use crate::invariants::structure;
 use crate::violation::Broken;
 
 /// Longer than any clock is off: a transaction may be taken to be as old as that, and live as long.
@@ -272,7 +272,7 @@ impl<'a> Shared<'a> {
         self.seen.settled += settled.committed;
         self.broken.lock().extend(settled.lost);
         let reader = self.memory.shared();
-        let broken = structure(reader.storage(), History::Kept).map_err(|why| why.to_string())?;
+        let broken = structure(reader.storage()).map_err(|why| why.to_string())?;
         self.broken.lock().extend(broken);
         Ok(())
     }
