@@ -6,7 +6,7 @@
 //! ```text
 //!   name/<name>      -> the keyspace's number
 //!   next             -> the number that the next keyspace gets; never goes back
-//!   dropped/<number> -> nothing; its rows are still to be erased
+//!   dropped/<number> -> nothing, or `new` if it never had a name; its rows are still to be erased
 //! ```
 //!
 //! Dropping first marks the handles, which every commit looks at when it is applied; so no commit is applied behind the
@@ -31,6 +31,8 @@ const CATALOG: KeyspaceId = KeyspaceId(0);
 const NAME: &str = "name/";
 const NEXT: &[u8] = b"next";
 const DROPPED: &str = "dropped/";
+/// What is said there of a keyspace that was made and is still to be named.
+const NEVER_NAMED: &[u8] = b"new";
 
 /// The handles that were given out.
 #[derive(Default)]
@@ -129,12 +131,14 @@ impl Store {
         }
         let catalog = self.catalog();
         let listed: Vec<_> = self.begin()?.prefix(&catalog, DROPPED.as_bytes()).collect::<Result<_>>()?;
-        for (key, _) in listed {
+        for (key, what) in listed {
             let KeyspaceId(id) = read_dropped(&key)?;
             // Those that are not to be taken for dropped yet are noted as dropped at the end of time.
             let noted = self.inner.catalog.dropped.lock().get(&id).copied().unwrap_or_default();
             let committed = self.inner.engine.view()?.write(&catalog.row(&key))?.map_or(noted, |drop| drop.commit_ts);
-            if embedded.collectable()? < noted.max(committed) {
+            // One that never had a name cannot be read at any moment.
+            let needed_from = if what == NEVER_NAMED { pipeline.oldest_read() } else { embedded.collectable()? };
+            if needed_from < noted.max(committed) {
                 continue;
             }
             // Once more, now that the drop is known: what was committed before it is unapplied until its last lock is gone.
@@ -247,7 +251,7 @@ impl<'a> Unnamed<'a> {
             let id = take_number(txn, &catalog)?;
             // Before it is committed: the background must not take it for one that may be erased.
             store.inner.catalog.dropped.lock().insert(id.0, Timestamp::MAX);
-            txn.put(&catalog, dropped_key(id), b"")?;
+            txn.put(&catalog, dropped_key(id), NEVER_NAMED)?;
             Ok::<_, Error>(id)
         })?;
         self.keyspaces.push(store.handle(id, name));
