@@ -52,7 +52,7 @@
 //! | engine | [`engine`] | consistent views and guarded row changes: RocksDB, memory |
 //! | below all | [`row`], [`timestamp`], [`owner`], [`codec`], [`keys`], [`runtime`], [`oracle`] | the shared vocabulary |
 //!
-//! `DESIGN.md` in the repository explains the whole and gives the reasons.
+//! The [`cookbook`] shows how to do the usual things. `DESIGN.md` in the repository explains the whole and gives the reasons.
 //!
 //! # Features
 //!
@@ -74,6 +74,8 @@ mod crashtest;
 #[cfg(feature = "tokio")]
 mod asynchronous;
 pub mod codec;
+#[doc = include_str!("cookbook.md")]
+pub mod cookbook {}
 mod coordinator;
 mod counters;
 pub mod engine;

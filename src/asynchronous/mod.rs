@@ -130,6 +130,15 @@ impl AsyncStore {
         self.with(Store::snapshot).await.map(Into::into)
     }
 
+    /// [`Store::snapshot_at`].
+    ///
+    /// # Errors
+    /// Those of [`Store::snapshot_at`], and of [`AsyncStore::with`].
+    pub async fn snapshot_at(&self, at: impl Into<Timestamp>) -> Result<AsyncSnapshot> {
+        let at = at.into();
+        self.with(move |store| store.snapshot_at(at)).await.map(Into::into)
+    }
+
     /// A row's value in a snapshot taken now.
     ///
     /// # Errors
