@@ -29,9 +29,21 @@ const CURRENT: &str = "CURRENT";
 /// A folder that this handle has for itself.
 pub struct Claim {
     /// Locked while the store is open.
-    pub marker: File,
+    pub marker: Marker,
     /// Whether the store is still to be created.
     pub is_new: bool,
+}
+
+/// A marker that is locked until this is dropped.
+#[derive(Debug)]
+pub struct Marker(File);
+
+impl Drop for Marker {
+    /// By hand, because closing is not enough: a process that another thread is about to start has inherited the open file for a
+    /// moment, and would keep the lock as long.
+    fn drop(&mut self) {
+        let _ = self.0.unlock();
+    }
 }
 
 /// Makes sure that the folder is a store of this format or may become one, and locks it.
@@ -54,19 +66,19 @@ pub fn claim(path: &Path) -> Result<Claim, EngineError> {
             ErrorKind::IsADirectory => foreign_marker(name),
             _ => cannot("open", name, &why),
         })?;
-        match file.try_lock() {
-            Ok(()) => {}
+        let file = match file.try_lock() {
+            Ok(()) => Marker(file),
             Err(TryLockError::WouldBlock) => {
                 let what = format!("{} is already open in this or another process", path.display());
                 return Err(EngineError::Busy(what));
             }
             Err(TryLockError::Error(why)) => return Err(cannot("lock", name, &why)),
-        }
+        };
         if !is_new {
-            let found = check_format(path, &marker, &file)?;
+            let found = check_format(path, &marker, &file.0)?;
             check_database(path)?;
             if found < FORMAT {
-                raise_format(&file).map_err(|why| cannot("write", &marker, &why))?;
+                raise_format(&file.0).map_err(|why| cannot("write", &marker, &why))?;
             }
             return Ok(Claim { marker: file, is_new });
         }
@@ -82,7 +94,7 @@ pub fn claim(path: &Path) -> Result<Claim, EngineError> {
 
 /// Makes sure that the folder is a store of this format, and sees to it that nobody opens it for writing as long as the answer
 /// lives. Changes nothing. Others may look at it, too.
-pub fn examine(path: &Path) -> Result<File, EngineError> {
+pub fn examine(path: &Path) -> Result<Marker, EngineError> {
     let marker = path.join(MARKER);
     let file = match File::open(&marker) {
         Ok(file) => file,
@@ -99,8 +111,8 @@ pub fn examine(path: &Path) -> Result<File, EngineError> {
         }
         Err(why) => return Err(cannot("open", &marker, &why)),
     };
-    match file.try_lock_shared() {
-        Ok(()) => {}
+    let file = match file.try_lock_shared() {
+        Ok(()) => Marker(file),
         Err(TryLockError::WouldBlock) => {
             return Err(EngineError::Busy(format!(
                 "{} is open for writing in this or another process, and can be looked at when that has closed it",
@@ -108,15 +120,15 @@ pub fn examine(path: &Path) -> Result<File, EngineError> {
             )));
         }
         Err(TryLockError::Error(why)) => return Err(cannot("lock", &marker, &why)),
-    }
-    check_format(path, &marker, &file)?;
+    };
+    check_format(path, &marker, &file.0)?;
     check_database(path)?;
     Ok(file)
 }
 
 /// The store is there from here on: the marker appears whole or not at all, and after everything else.
-pub fn finish(path: &Path, marker: &File) -> io::Result<()> {
-    mark(path, marker, UNFINISHED)
+pub fn finish(path: &Path, marker: &Marker) -> io::Result<()> {
+    mark(path, &marker.0, UNFINISHED)
 }
 
 /// Makes a store of a folder that a copy of a database was put into.

@@ -4,7 +4,6 @@
 //! batch atomic over columns and a crash leave a prefix of batches. That second property has to be asked for: see
 //! the options in this file. Whether a folder is a store is told by its marker; see `folder`.
 
-use std::fs::File;
 use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +17,7 @@ use rocksdb::{
 };
 use self_cell::self_cell;
 
-use super::folder::{Claim, claim, examine, finish, mark_copy};
+use super::folder::{Claim, Marker, claim, examine, finish, mark_copy};
 use super::local::LocalEngine;
 use super::stall::{Background, Stall};
 use super::storage::{Batch, Column, Reader, Storage};
@@ -48,7 +47,7 @@ pub struct RocksStorage {
 /// Dropped in this order: the lock on the folder ends last.
 struct Opened {
     db: DB,
-    marker: File,
+    marker: Marker,
 }
 
 struct Columns<'a> {
@@ -139,7 +138,7 @@ impl RocksStorage {
         Self::of(db, marker)
     }
 
-    fn of(db: DB, marker: File) -> Result<Self, EngineError> {
+    fn of(db: DB, marker: Marker) -> Result<Self, EngineError> {
         let database = Database::try_new(Opened { db, marker }, |Opened { db, .. }| {
             let find = |column| {
                 let missing = || EngineError::Corruption(format!("column family {:?} is missing", name(column)));

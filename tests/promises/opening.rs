@@ -63,6 +63,30 @@ fn a_store_of_format_1_is_read_and_becomes_one_of_format_2_when_it_is_written() 
 }
 
 #[test]
+fn a_store_that_was_closed_can_be_opened_while_other_processes_are_being_started() {
+    let folder = tempfile::tempdir().unwrap();
+    fill(folder.path());
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let starter = || {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                std::process::Command::new("true").status().unwrap();
+            }
+        };
+        scope.spawn(starter);
+        scope.spawn(starter);
+        for _ in 0..40 {
+            let opened = small().open(folder.path()).map(drop);
+            if opened.is_err() {
+                done.store(true, std::sync::atomic::Ordering::Relaxed);
+            }
+            opened.unwrap();
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
+#[test]
 fn a_store_that_has_lost_files_is_corruption_and_not_an_empty_store() {
     for lost in ["CURRENT", "MANIFEST-"] {
         let folder = tempfile::tempdir().unwrap();

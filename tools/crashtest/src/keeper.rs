@@ -135,8 +135,10 @@ pub fn last_timestamp(folder: &Path) -> Result<Timestamp, Error> {
 pub fn judge_restores(folder: &Path, restores: &Restores) -> Result<Vec<Broken>, Error> {
     const PROMISE: &str = "a restore is whole or nothing";
     let engine = engine(folder, MEMORY)?;
-    let store =
-        Store::builder().runtime(Arc::new(Fast::new(SPEED))).open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
+    let store = Store::builder()
+        .no_history()
+        .runtime(Arc::new(Fast::new(SPEED)))
+        .open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
     let mut broken = Vec::new();
     let found = restored(&store)?;
     let may_be = [restores.acknowledged].into_iter().chain(restores.begun.iter().copied().map(Some));
