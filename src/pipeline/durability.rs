@@ -150,12 +150,24 @@ impl Pipeline {
     /// Makes a further lease durable; for whoever has found the present one used up.
     pub(super) fn renew_lease(&self) -> Result<()> {
         self.check_alive()?;
-        let free = !std::mem::replace(&mut self.durability.state.lock().syncing, true);
-        if free {
-            return self.sync_once();
+        if !self.sync_if_nobody_does()? {
+            self.runtime().sleep(LEASE_POLL);
         }
-        self.runtime().sleep(LEASE_POLL);
         Ok(())
+    }
+
+    /// Returns once all that was written before this call is durable, bookkeeping too. Never two syncs at a time: a failed one may
+    /// have taken what another would then report as durable.
+    pub fn sync_now(&self) -> Result<()> {
+        while !self.sync_if_nobody_does()? {
+            self.runtime().sleep(LEASE_POLL);
+        }
+        Ok(())
+    }
+
+    fn sync_if_nobody_does(&self) -> Result<bool> {
+        let free = !std::mem::replace(&mut self.durability.state.lock().syncing, true);
+        if free { self.sync_once().map(|()| true) } else { Ok(false) }
     }
 
     /// The syncer thread's work.
@@ -185,6 +197,11 @@ impl Pipeline {
     fn sync_once(&self) -> Result<()> {
         let durability = &self.durability;
         let _syncing = Syncing { pipeline: self, was_panicking: std::thread::panicking() };
+        // The sync before this one may have failed just now.
+        if let Err(why) = self.check_alive() {
+            durability.state.lock().syncing = false;
+            return Err(why);
+        }
         durability.state.lock().wanted = false;
         let mut view = self.current_view();
         crash_point!(SyncBefore);

@@ -57,6 +57,7 @@ pub fn cases() -> Vec<Case> {
             .not_on(STEPS, WHOLE_STORE),
         Case::new(60, "nobody is acknowledged by the sync after a failed one")
             .on(EMBEDDED, undecided::a_failed_sync_is_forgiven_to_nobody)
+            .on(EMBEDDED, undecided::a_failed_sync_of_the_sweep_is_forgiven_to_nobody)
             .not_on(STEPS, WHOLE_STORE)
             .not_on(SHARED, "a lost reply of a shared engine is no failed disk: the client asks again"),
         Case::new(61, "the last unapplied lock goes while a reader reads")

@@ -5,6 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use percolite::{Commit, ErrorKind, Result};
 
+use percolite::protocol::Prewrite;
+
+use crate::hand;
 use crate::tap::{Act, commits};
 use crate::world::{Opened, World, assert_undetermined, eventually, some, spawn};
 
@@ -149,6 +152,41 @@ pub fn a_failed_sync_is_forgiven_to_nobody(world: &World) {
     }
     drop((gate, store));
     assert_eq!(world.open().get("k"), some("old"));
+}
+
+/// The sweep syncs, too, and what it has failed to sync may be what others wait for.
+pub fn a_failed_sync_of_the_sweep_is_forgiven_to_nobody(world: &World) {
+    let hand = world.hand();
+    for key in ["a", "b"] {
+        hand.prewrite(&Prewrite { primary: hand::row("a"), ..hand::put(hand::txn(10), key, "new") }).unwrap();
+    }
+    hand.commit(hand::txn(10), "a", 20).unwrap();
+    drop(hand);
+    let store = world.open_unswept();
+    let (gate, barrier) = crate::tap::Gate::closed();
+    let arrived = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&arrived);
+    store.tap.on_sync(move || {
+        if count.fetch_add(1, Ordering::SeqCst) > 0 {
+            return Act::Pass;
+        }
+        barrier.pass();
+        Act::Refuse
+    });
+    let sweeping = store.store.clone();
+    let sweep = spawn(move || sweeping.resolve_orphans());
+    gate.wait_for_arrival();
+    let (writing, rows) = (store.store.clone(), store.rows.clone());
+    let writer = spawn(move || {
+        let mut txn = writing.begin()?;
+        txn.put(&rows, "k", "new")?;
+        txn.commit()
+    });
+    eventually("it is visible", || store.get("k").is_some());
+    gate.open();
+    sweep.join().unwrap_err();
+    assert_undetermined(writer.join());
+    assert_eq!(arrived.load(Ordering::SeqCst), 1, "somebody synced beside a sync that failed, or after it");
 }
 
 impl Opened {

@@ -162,9 +162,8 @@ impl Embedded {
             return Ok(());
         }
         crash_point!(SafePointBefore);
-        let closing = |why: crate::engine::EngineError| self.pipeline.poison(why.into());
-        engine.advance_safe_point(before).map_err(closing)?;
-        engine.sync().map_err(closing)?;
+        engine.advance_safe_point(before).map_err(|why| self.pipeline.poison(why.into()))?;
+        self.pipeline.sync_now()?;
         crash_point!(SafePointDurable);
         loop {
             let ended = engine.statuses(before, PAGE_ROWS)?;
