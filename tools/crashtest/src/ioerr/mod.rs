@@ -119,7 +119,11 @@ pub fn run(order: &Order) -> anyhow::Result<Outcome> {
     let clock = order.clock();
     if let Some(case) = &order.case {
         let case: Case = case.parse().map_err(anyhow::Error::msg)?;
-        match without_strace().filter(|_| matches!(case.trouble, Trouble::Fault(_))) {
+        let lacking = match case.trouble {
+            Trouble::Fault(_) => without_strace(),
+            Trouble::Full(_) | Trouble::Room(_) => without_disks(),
+        };
+        match lacking {
             Some(why) => outcome.skipped = Some(why),
             None => run_case(order, case, &mut outcome)?,
         }
@@ -152,13 +156,12 @@ fn rotation() -> anyhow::Result<Vec<Option<(Place, Errno)>>> {
 
 /// What of it this machine can do; the rest is said to be left out.
 fn possible(all: &[Option<(Place, Errno)>], outcome: &mut Outcome) -> Vec<Option<(Place, Errno)>> {
-    let disks = Disk::tmpfs(1000).map(drop);
     let mut possible = all.to_vec();
     if let Some(why) = without_strace() {
         possible.retain(Option::is_none);
         outcome.left_out.push(format!("SKIPPED injected faults: {why}"));
     }
-    if let Err(why) = &disks {
+    if let Some(why) = without_disks() {
         possible.retain(Option::is_some);
         outcome.left_out.push(format!("SKIPPED full disks: {why}"));
     }
@@ -171,6 +174,11 @@ fn possible(all: &[Option<(Place, Errno)>], outcome: &mut Outcome) -> Vec<Option
 /// Why no fault can be injected here.
 fn without_strace() -> Option<String> {
     Command::new("strace").arg("--version").output().err().map(|why| format!("strace: {why}"))
+}
+
+/// Why no disk can be filled here.
+fn without_disks() -> Option<String> {
+    Disk::tmpfs(1000).err()
 }
 
 /// A case of the rotation.
