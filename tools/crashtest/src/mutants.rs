@@ -72,7 +72,7 @@ pub fn run(args: &MutantsArgs, told: &dyn Fn(&MutantResult)) -> anyhow::Result<E
 }
 
 /// Runs a mutant through the layers until one finds it, or through all; nothing comes of it at an
-/// [interrupt](crate::interrupt).
+/// [interrupt].
 ///
 /// # Errors
 /// A program that cannot be started.

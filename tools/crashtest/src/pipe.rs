@@ -251,7 +251,7 @@ impl Listener {
     }
 
     /// Waits until something holds or the process has ended; false if it was silent for so long, or at an
-    /// [interrupt](crate::interrupt).
+    /// [interrupt].
     pub fn wait(&mut self, silence: Duration, holds: impl Fn(&Heard) -> bool) -> bool {
         loop {
             {
