@@ -161,6 +161,8 @@ impl Pipeline {
     pub fn sync_now(&self) -> Result<()> {
         while !self.sync_if_nobody_does()? {
             self.runtime().sleep(LEASE_POLL);
+            // Nobody syncs a store that has failed.
+            self.check_alive()?;
         }
         Ok(())
     }
