@@ -70,12 +70,13 @@ pub mod crashtest;
 #[macro_use]
 #[path = "no_crashtest.rs"]
 mod crashtest;
+#[macro_use]
+pub mod observe;
 
 #[cfg(feature = "tokio")]
 mod asynchronous;
 pub mod codec;
 mod coordinator;
-mod counters;
 pub mod engine;
 mod error;
 pub mod keys;
@@ -95,13 +96,14 @@ pub use asynchronous::{AsyncScan, AsyncSnapshot, AsyncStore};
 pub use coordinator::shared::{Commons, LockWaiter, Pause};
 pub use coordinator::{CommitProtocol, KeepHistory};
 pub use error::{Conflict, ConflictReason, Error, ErrorKind, Result};
+pub use observe::{Latencies, Latency};
 pub use owner::OwnerId;
 pub use protocol::CommitPoint;
 pub use row::{KeyspaceId, RowKey};
 pub use store::{
-    Builder, Commit, Dumped, Durability, Existing, KEY_MAX_BYTES, KEYSPACE_NAME_MAX_BYTES, KeyRange, Keyspace,
-    LockInfo, Locks, Options, Problem, RetryLimits, Savepoint, Scan, Snapshot, Stats, Store, Txn, TxnOptions,
-    TxnStatus, VALUE_MAX_BYTES, Verified, Version, Versions,
+    Builder, Commit, Dumped, Durability, Existing, KEY_MAX_BYTES, KEYSPACE_NAME_MAX_BYTES, KeyRange, Keyspace, Live,
+    LiveKind, LockInfo, Locks, Options, Outcome, Problem, RetryLimits, Savepoint, Scan, SlowTransaction, Snapshot,
+    Stats, Store, TimeSpent, Txn, TxnOptions, TxnStatus, VALUE_MAX_BYTES, Verified, Version, Versions,
 };
 pub use timestamp::{NoTimestamp, Timestamp};
 pub use typed::{KeyPrefix, Reader, TypedKeyspace, TypedScan};

@@ -190,9 +190,14 @@ impl Store {
     }
 
     /// The keyspace's name, as far as this process has learned it.
+    /// The name of a keyspace that has a handle.
+    pub(super) fn open_name_of(&self, id: KeyspaceId) -> Option<String> {
+        self.inner.catalog.open.lock().get(&id.0).map(|keyspace| keyspace.name().to_owned())
+    }
+
     pub(super) fn name_of(&self, id: KeyspaceId) -> Option<String> {
-        if let Some(keyspace) = self.inner.catalog.open.lock().get(&id.0) {
-            return Some(keyspace.name().to_owned());
+        if let Some(name) = self.open_name_of(id) {
+            return Some(name);
         }
         let catalog = self.catalog();
         let txn: Txn = self.begin().ok()?;
