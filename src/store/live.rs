@@ -12,7 +12,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::Store;
-use crate::error::{Conflict, ConflictReason, Result};
+use crate::error::{Conflict, ConflictReason, Error, Result};
 use crate::observe::{Counters, Part, Spent};
 use crate::owner::OwnerId;
 use crate::row::TxnId;
@@ -261,8 +261,19 @@ impl Store {
         })
     }
 
+    /// An error that calls what it is about by name.
+    pub(super) fn with_names(&self, mut why: Error) -> Error {
+        if let Some(conflict) = why.conflict_mut() {
+            self.name_owner(conflict);
+        }
+        why
+    }
+
     /// Says what the owner in the way is called, and the keyspace.
     pub(super) fn name_owner(&self, conflict: &mut Conflict) {
+        if conflict.keyspace.is_some() {
+            return;
+        }
         conflict.keyspace = self.open_name_of(conflict.row.keyspace());
         conflict.label = conflict.owner.and_then(|owner| self.inner.readers.label_of(owner));
     }

@@ -118,13 +118,15 @@ impl OwnWrites {
         self.buffer.insert(row, mutation);
         self.bytes = bytes;
         match &store.inner.embedded {
-            Some(embedded) if self.bytes >= store.inner.options.stream_at_bytes => self.stream_out(embedded, spent),
+            Some(embedded) if self.bytes >= store.inner.options.stream_at_bytes => {
+                self.stream_out(store, embedded, spent)
+            }
             _ => Ok(()),
         }
     }
 
     /// Locks everything that is in memory, and forgets it.
-    pub(super) fn stream_out(&mut self, embedded: &Embedded, spent: &Spent) -> Result<()> {
+    pub(super) fn stream_out(&mut self, store: &Store, embedded: &Embedded, spent: &Spent) -> Result<()> {
         let lives = self.lives_written();
         let stream = match &mut self.stream {
             Some(stream) => stream,
@@ -134,6 +136,8 @@ impl OwnWrites {
             },
         };
         if let Err(why) = embedded.stream(stream, &self.buffer, &lives, spent) {
+            // Every later call repeats it to the letter.
+            let why = store.with_names(why);
             self.give_up(embedded, &why);
             return Err(why);
         }
@@ -145,13 +149,14 @@ impl OwnWrites {
     /// Commits what was streamed, and the rest with it.
     pub(super) fn commit_streamed(
         &mut self,
+        store: &Store,
         embedded: &Embedded,
         check_view: impl FnOnce() -> Result<()>,
         durable: bool,
         held: Option<Held>,
         spent: &Spent,
     ) -> Result<Timestamp> {
-        self.stream_out(embedded, spent)?;
+        self.stream_out(store, embedded, spent)?;
         // That may take long, and what is older than an expired view is collected: later deletions, that is, of the
         // rows that were locked last. From here on all rows are locked, and nothing of them is collected.
         check_view()?;
@@ -163,6 +168,7 @@ impl OwnWrites {
                 Ok(commit_ts)
             }
             Err(why) => {
+                let why = store.with_names(why);
                 if matches!(why.kind(), ErrorKind::Undetermined(_)) {
                     self.stream = None;
                 }

@@ -308,7 +308,7 @@ impl Txn {
         match &inner.embedded {
             Some(embedded) if self.own.stream.is_some() => {
                 let check_view = || self.store.check_view(&self.reader.view);
-                self.own.commit_streamed(embedded, check_view, durable, held, spent)
+                self.own.commit_streamed(&self.store, embedded, check_view, durable, held, spent)
             }
             _ => inner.coordinator.commit(CommitRequest {
                 txn: self.id,
