@@ -1,4 +1,4 @@
-//! Counters and timers of one store, and their names outside.
+//! Counters and timers of one store, and the names of all its figures outside.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,7 +26,10 @@ impl Counter {
 /// One line for each: its field, its name for `metrics`, the label that tells it from others of the name, what it is. The struct, the
 /// registration and the documentation are made of the same lines.
 macro_rules! meters {
-    ($($kind:ident $field:ident $name:literal [$($key:literal = $value:literal)?] $what:literal;)*) => {
+    (
+        $($kind:ident $field:ident $name:literal [$($key:literal = $value:literal)?] $what:literal;)*
+        $(@gauge $gauge:literal $shows:literal;)*
+    ) => {
         /// See [`Stats`](crate::Stats) and [`Latencies`](crate::Latencies) for what each counts.
         pub(crate) struct Counters {
             $(pub $field: $kind,)*
@@ -36,6 +39,10 @@ macro_rules! meters {
             /// Those of the store of this number.
             #[cfg_attr(not(feature = "metrics"), allow(unused_variables, reason = "the facade's label"))]
             pub fn new(store: u64) -> Self {
+                #[cfg(feature = "metrics")]
+                {
+                    $(metrics::describe_gauge!($gauge, $shows);)*
+                }
                 Self { $($field: new_meter!($kind, store, $name, $what $(, $key => $value)?),)* }
             }
         }
@@ -45,11 +52,7 @@ macro_rules! meters {
             () => {
                 concat!(
                     $("| `", $name, "` | ", $what, " | ", $("`", $key, "=", $value, "`",)? " |\n",)*
-                    "| `percolite_live_transactions`, `percolite_live_snapshots` | gauges: those that are not over |  |\n",
-                    "| `percolite_oldest_reader_seconds` | gauge: age of the oldest of them |  |\n",
-                    "| `percolite_live_views` | gauge: different states of the store that are read |  |\n",
-                    "| `percolite_large_unfinished` | gauge: large transactions that are over with rows still locked |  |\n",
-                    "| `percolite_not_durable_seconds` | gauge: how far what is durable is behind what is visible |  |\n",
+                    $("| `", $gauge, "` | ", $shows, " |  |\n",)*
                 )
             };
         }
@@ -107,6 +110,12 @@ meters! {
     Timer combining "percolite_combining_seconds" [] "from handing in a commit until it is applied";
     Timer syncing "percolite_sync_seconds" [] "syncs of the log";
     Timer transact "percolite_transact_seconds" [] "calls of `transact` that succeeded, retries included";
+    @gauge "percolite_live_transactions" "gauge: transactions that are not over";
+    @gauge "percolite_live_snapshots" "gauge: snapshots that are not over";
+    @gauge "percolite_oldest_reader_seconds" "gauge: age of the oldest of them";
+    @gauge "percolite_live_views" "gauge: different states of the store that are read";
+    @gauge "percolite_large_unfinished" "gauge: large transactions that are over with rows still locked";
+    @gauge "percolite_not_durable_seconds" "gauge: how far what is durable is behind what is visible";
 }
 
 impl Counters {
