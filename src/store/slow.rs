@@ -179,7 +179,7 @@ impl Store {
             syncing: part(syncing),
             own: Duration::ZERO,
         };
-        let own = total.saturating_sub(spent.parts().iter().map(|(took, _)| *took).sum());
+        let own = total.saturating_sub(spent.parts().iter().map(|(_, took)| *took).sum());
         let ago = self.inner.runtime.unix_millis().saturating_sub(u64::try_from(total.as_millis()).unwrap_or(u64::MAX));
         let slow = SlowTransaction {
             label: last.label,
@@ -203,17 +203,18 @@ impl Store {
 }
 
 impl TimeSpent {
-    /// All parts with their names.
-    fn parts(&self) -> [(Duration, &'static str); 8] {
-        [
-            (self.waiting_for_turns, "waiting for its turn"),
-            (self.waiting_for_locks, "waiting for a lock to go"),
-            (self.waiting_for_admission, "waiting for admission"),
-            (self.conflicts, "lost to conflicts"),
-            (self.reading.unwrap_or_default(), "reading"),
-            (self.combining, "combining"),
-            (self.syncing, "syncing"),
-            (self.own, if self.reading.is_some() { "its own code" } else { "its own code (reading included)" }),
+    /// All parts, each with a few words that say what it is.
+    pub fn parts(&self) -> Vec<(&'static str, Duration)> {
+        let own = if self.reading.is_some() { "its own code" } else { "its own code (reading included)" };
+        vec![
+            ("waiting for its turn", self.waiting_for_turns),
+            ("waiting for a lock to go", self.waiting_for_locks),
+            ("waiting for admission", self.waiting_for_admission),
+            ("lost to conflicts", self.conflicts),
+            ("reading", self.reading.unwrap_or_default()),
+            ("combining", self.combining),
+            ("syncing", self.syncing),
+            (own, self.own),
         ]
     }
 }
@@ -222,10 +223,10 @@ impl fmt::Display for TimeSpent {
     /// The parts that took any time to speak of, the longest first.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = self.parts();
-        parts.sort_by_key(|(took, _)| std::cmp::Reverse(*took));
-        let total: Duration = parts.iter().map(|(took, _)| *took).sum();
-        let told = parts.iter().enumerate().filter(|(index, (took, _))| *index == 0 || *took >= total / 100);
-        for (index, (took, what)) in told {
+        parts.sort_by_key(|(_, took)| std::cmp::Reverse(*took));
+        let total: Duration = parts.iter().map(|(_, took)| *took).sum();
+        let told = parts.iter().enumerate().filter(|(index, (_, took))| *index == 0 || *took >= total / 100);
+        for (index, (what, took)) in told {
             write!(f, "{}{took:.1?} {what}", if index == 0 { "" } else { ", " })?;
         }
         Ok(())
