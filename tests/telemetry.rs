@@ -2,7 +2,7 @@
 //!
 //! Both are installed for the whole process, so this is one test.
 
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
