@@ -69,13 +69,18 @@ pub enum ErrorKind {
 
 /// Which transaction came first, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Conflict {
     /// The row that both wanted to write.
     pub row: RowKey,
+    /// The name of its keyspace, where this process has it open.
+    pub keyspace: Option<String>,
     /// Why that is a conflict.
     pub reason: ConflictReason,
     /// The owner of the transaction that came first, where a record still names it.
     pub owner: Option<OwnerId>,
+    /// What that transaction was called, if it has a [label](crate::TxnOptions::label) and ran in this process not long ago.
+    pub label: Option<&'static str>,
     /// When that transaction started, where a record still says so.
     pub their_start_ts: Option<Timestamp>,
     /// What the transaction that lost had seen.
@@ -108,6 +113,13 @@ impl Error {
     /// The conflict that this error is about, also when retrying was given up.
     pub fn conflict(&self) -> Option<&Conflict> {
         match &self.kind {
+            ErrorKind::Conflict(conflict) | ErrorKind::Exhausted { conflict, .. } => Some(conflict),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn conflict_mut(&mut self) -> Option<&mut Conflict> {
+        match &mut self.kind {
             ErrorKind::Conflict(conflict) | ErrorKind::Exhausted { conflict, .. } => Some(conflict),
             _ => None,
         }
@@ -175,14 +187,21 @@ impl fmt::Display for Error {
 
 impl fmt::Display for Conflict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "row {:?} ", self.row)?;
+        match &self.keyspace {
+            Some(keyspace) => write!(f, "row {keyspace}/{} ", self.row.key().escape_ascii())?,
+            None => write!(f, "row {:?} ", self.row)?,
+        }
         match self.reason {
             ConflictReason::CommittedAt(ts) => write!(f, "was committed at {ts}")?,
             ConflictReason::Locked => write!(f, "is locked")?,
             ConflictReason::RolledBack => write!(f, "was rolled back")?,
         }
         if let Some(owner) = self.owner {
-            write!(f, " by owner {owner}, who began at {} ms since 1970", owner.began_millis())?;
+            write!(f, " by ")?;
+            if let Some(label) = self.label {
+                write!(f, "{label:?}, ")?;
+            }
+            write!(f, "owner {owner}, who began at {} ms since 1970", owner.began_millis())?;
         }
         if let Some(start_ts) = self.their_start_ts {
             write!(f, ", start_ts {start_ts}")?;

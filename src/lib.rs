@@ -38,6 +38,9 @@
 //! **Crashes.** A transaction is whole or absent after any crash. What a crash leaves half done is resolved lazily, by
 //! whoever reads it, and by a background sweep; opening never waits for it.
 //!
+//! **Answers.** Why a transaction was slow or in conflict, the store says itself: [`Store::slow_transactions`], [`Store::live`],
+//! [`Store::latencies`], [`Store::stats`]. Give transactions a [label](TxnOptions::labelled), and they are called by it.
+//!
 //! **Tests.** [`Store::in_memory`] is the same store over an engine in memory, whose crashes can be chosen
 //! ([`engine::sim`]).
 //!
@@ -50,7 +53,7 @@
 //! | coordination | `coordinator`, `pipeline` | in which order steps run, and who waits for what |
 //! | protocol | [`protocol`] | Percolator's steps as plain functions over one row |
 //! | engine | [`engine`] | consistent views and guarded row changes: RocksDB, memory |
-//! | below all | [`row`], [`timestamp`], [`owner`], [`codec`], [`keys`], [`runtime`], [`oracle`] | the shared vocabulary |
+//! | below all | [`row`], [`timestamp`], [`owner`], [`codec`], [`keys`], [`runtime`], [`oracle`], [`observe`] | the shared vocabulary |
 //!
 //! The [`cookbook`] shows how to do the usual things. `DESIGN.md` in the repository explains the whole and gives the reasons.
 //!
@@ -59,6 +62,9 @@
 //! `rocks` (default): the durable engine. Without it the crate needs no C++ compiler and offers memory only.
 //!
 //! `tokio`: `AsyncStore`, the same store for asynchronous code. Without it nothing here needs a runtime.
+//!
+//! `metrics`, `tracing`: what [`observe`] lists goes to the recorder or subscriber that the program has installed for the crate of that
+//! name. Counters, latencies and slow transactions can be asked for without either.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
@@ -70,6 +76,8 @@ pub mod crashtest;
 #[macro_use]
 #[path = "no_crashtest.rs"]
 mod crashtest;
+#[macro_use]
+pub mod observe;
 
 #[cfg(feature = "tokio")]
 mod asynchronous;
@@ -77,7 +85,6 @@ pub mod codec;
 #[doc = include_str!("cookbook.md")]
 pub mod cookbook {}
 mod coordinator;
-mod counters;
 pub mod engine;
 mod error;
 pub mod keys;
@@ -97,13 +104,14 @@ pub use asynchronous::{AsyncScan, AsyncSnapshot, AsyncStore};
 pub use coordinator::shared::{Commons, LockWaiter, Pause};
 pub use coordinator::{CommitProtocol, KeepHistory};
 pub use error::{Conflict, ConflictReason, Error, ErrorKind, Result};
+pub use observe::{Latencies, Latency};
 pub use owner::OwnerId;
 pub use protocol::CommitPoint;
 pub use row::{KeyspaceId, RowKey};
 pub use store::{
-    Builder, Commit, Dumped, Durability, Existing, KEY_MAX_BYTES, KEYSPACE_NAME_MAX_BYTES, KeyRange, Keyspace,
-    LockInfo, Locks, Options, Problem, RetryLimits, Savepoint, Scan, Snapshot, Stats, Store, Txn, TxnOptions,
-    TxnStatus, VALUE_MAX_BYTES, Verified, Version, Versions,
+    Builder, Commit, Dumped, Durability, Existing, KEY_MAX_BYTES, KEYSPACE_NAME_MAX_BYTES, KeyRange, Keyspace, Live,
+    LiveKind, LockInfo, Locks, Options, Outcome, Problem, RetryLimits, Savepoint, Scan, SlowTransaction, Snapshot,
+    Stats, Store, TimeSpent, Txn, TxnOptions, TxnStatus, VALUE_MAX_BYTES, Verified, Version, Versions,
 };
 pub use timestamp::{NoTimestamp, Timestamp};
 pub use typed::{KeyPrefix, Reader, TypedKeyspace, TypedScan};

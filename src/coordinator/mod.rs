@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Conflict, ConflictReason, Error, ErrorKind, Result};
+use crate::observe::Spent;
 use crate::pipeline::{Entrance, Held, Life};
 use crate::protocol::{CommitPoint, Refusal, commit_point};
 use crate::row::{Lock, Mutation, RowKey, TxnId};
@@ -56,6 +57,8 @@ pub struct CommitRequest<'a> {
     /// Those of the keyspaces that the transaction writes.
     pub lives: Vec<Arc<Life>>,
     pub held: Option<Held>,
+    /// Where the time goes; the commit begins at its last lap.
+    pub spent: &'a Spent,
 }
 
 /// See the [module](self).
@@ -80,7 +83,7 @@ pub trait Coordinator: Send + Sync {
     fn acknowledge(&self, ts: Timestamp);
 
     /// Returns once everything that a reader at `read_ts` has seen is durable.
-    fn confirm(&self, read_ts: Timestamp) -> Result<()>;
+    fn confirm(&self, read_ts: Timestamp, spent: &Spent) -> Result<()>;
 
     /// When the transaction that holds this lock, found in `view`, was committed, if the view shows that it was.
     fn committed_in(&self, view: &PinnedView, row: &RowKey, lock: &Lock) -> Result<Option<Timestamp>>;
@@ -113,7 +116,9 @@ fn refused(row: &RowKey, why: Refusal, read_ts: Timestamp) -> Error {
     let conflict = |reason, txn: Option<TxnId>| {
         ErrorKind::Conflict(Box::new(Conflict {
             row: row.clone(),
+            keyspace: None,
             reason,
+            label: None,
             owner: txn.map(|txn| txn.owner),
             their_start_ts: txn.map(|txn| txn.start_ts),
             our_read_ts: read_ts,

@@ -11,6 +11,7 @@ use super::history::{Kept, check_moment, in_the_future};
 use super::{CommitRequest, Coordinator, committed_by_primary};
 use crate::engine::{Engine, Page, RowRange};
 use crate::error::{Conflict, Error, Result};
+use crate::observe::Spent;
 use crate::oracle::read_high_water;
 use crate::owner::OwnerIds;
 use crate::pipeline::Entrance;
@@ -78,7 +79,7 @@ impl Coordinator for ReadOnly {
 
     fn acknowledge(&self, _ts: Timestamp) {}
 
-    fn confirm(&self, _read_ts: Timestamp) -> Result<()> {
+    fn confirm(&self, _read_ts: Timestamp, _spent: &Spent) -> Result<()> {
         Ok(())
     }
 

@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{CommitRequest, Coordinator, refused};
-use crate::counters::Counters;
 use crate::engine::storage::Column;
 use crate::engine::{Engine, EngineError, Group, Outcome, Page, RowRange, View, Visit};
 use crate::error::{Conflict, Error, ErrorKind, Result};
+use crate::observe::{Counters, Part, Spent};
 use crate::oracle::Oracle;
 use crate::owner::OwnerIds;
 use crate::pipeline::Entrance;
@@ -374,8 +374,10 @@ impl Coordinator for Shared {
         }
         crash_point!(CommitSecondaries);
         if request.durable {
-            self.confirm(commit_ts)?;
+            request.spent.lap(Part::Combining, self.runtime.elapsed());
+            self.confirm(commit_ts, request.spent)?;
         }
+        request.spent.lap(Part::Combining, self.runtime.elapsed());
         self.counters.commits_two_phase.add(1);
         crash_point!(CommitDone);
         Ok(commit_ts)
@@ -393,8 +395,11 @@ impl Coordinator for Shared {
     /// Every snapshot is newer than all that was committed before it was asked for.
     fn acknowledge(&self, _ts: Timestamp) {}
 
-    fn confirm(&self, _read_ts: Timestamp) -> Result<()> {
-        self.ask(|| self.engine().sync()).map_err(|why| ErrorKind::Undetermined(why.to_string()).into())
+    fn confirm(&self, _read_ts: Timestamp, spent: &Spent) -> Result<()> {
+        spent.start(self.runtime.elapsed());
+        let synced = self.ask(|| self.engine().sync());
+        spent.lap(Part::Syncing, self.runtime.elapsed());
+        synced.map_err(|why| ErrorKind::Undetermined(why.to_string()).into())
     }
 
     fn committed_in(&self, view: &PinnedView, row: &RowKey, lock: &Lock) -> Result<Option<Timestamp>> {

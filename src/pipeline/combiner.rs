@@ -11,6 +11,7 @@
 //! applied by itself, so that its outcome is known before the next one is decided.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Pipeline;
 use super::decide::{Core, Decision, Life, Refused};
@@ -18,6 +19,7 @@ use super::entrance::Held;
 use super::reply::{News, Reply, Slot};
 use crate::engine::{Group, Outcome};
 use crate::error::{Error, ErrorKind, Result};
+use crate::observe::{Part, Spent};
 use crate::row::RowChange;
 use crate::timestamp::Timestamp;
 
@@ -121,10 +123,12 @@ struct Member {
 }
 
 impl Pipeline {
-    /// Makes the changes, or says why not. Returns when they are visible or, if so asked, durable.
-    pub fn submit(&self, submission: Submission) -> Result<Settled> {
+    /// Makes the changes, or says why not. Returns when they are visible or, if so asked, durable. What that took is added to
+    /// `spent`, whose last lap ended when the caller began with it.
+    pub fn submit(&self, submission: Submission, spent: &Spent) -> Result<Settled> {
         self.check_alive()?;
         let durable = submission.durable && !mutated!(AcknowledgeBeforeSync);
+        let commits = matches!(submission.purpose, Purpose::Commit | Purpose::CommitPoint);
         let slot = Slot::new(self.runtime());
         let lead = {
             let mut queue = self.queue.lock();
@@ -148,6 +152,12 @@ impl Pipeline {
             Ok(Settled::Applied(Some(commit_ts))) if durable => self.wait_durable(commit_ts),
             _ => Ok(()),
         };
+        let now = self.runtime().elapsed();
+        let combining = spent.lap(Part::Combining, slot.applied_at().unwrap_or(now));
+        spent.lap(Part::Syncing, now);
+        if commits && slot.applied_at().is_some() {
+            self.counters.combining.record(combining);
+        }
         if led {
             // Those whom this thread led may wait for a sync that nobody has begun.
             self.durability.kick();
@@ -276,12 +286,13 @@ impl Pipeline {
                     self.unlocked.notify(&group.changes);
                 }
             }
-            self.publish(core, newest)?;
+            let now = self.runtime().elapsed();
+            self.publish(core, newest, now)?;
             crash_point!(BatchPublished);
-            Ok(outcomes)
+            Ok((outcomes, now))
         });
         match applied {
-            Ok(outcomes) => self.answer(groups, members, outcomes, own),
+            Ok((outcomes, now)) => self.answer(groups, members, outcomes, now, own),
             Err(why) => {
                 let why = self.poison(why).to_string();
                 for member in members {
@@ -295,11 +306,14 @@ impl Pipeline {
         }
     }
 
-    fn answer(&self, groups: Vec<Group>, members: Vec<Member>, outcomes: Vec<Outcome>, own: &Arc<Slot>) {
+    fn answer(&self, groups: Vec<Group>, members: Vec<Member>, outcomes: Vec<Outcome>, now: Duration, own: &Arc<Slot>) {
         let mut waiting = Vec::new();
         for ((group, member), outcome) in groups.into_iter().zip(members).zip(outcomes) {
             let Member { reply, commit_ts, durable, held, .. } = member;
             drop(held);
+            if outcome == Outcome::Applied {
+                reply.note_applied(now);
+            }
             match (outcome, commit_ts) {
                 (Outcome::Applied, Some(ts)) if durable && !reply.is_for(own) => {
                     reply.answer_quietly(Ok(Settled::Applied(commit_ts)));

@@ -22,6 +22,7 @@ use parking_lot::Mutex;
 use super::Pipeline;
 use super::reply::Slot;
 use crate::error::{Error, ErrorKind, Result};
+use crate::observe::{Part, Spent};
 use crate::oracle::LEASE;
 use crate::runtime::Parker;
 use crate::timestamp::Timestamp;
@@ -36,7 +37,6 @@ pub struct Durability {
     state: Mutex<State>,
     syncer: Mutex<Option<Arc<dyn Parker>>>,
     stopping: AtomicBool,
-    syncs: AtomicU64,
 }
 
 #[derive(Default)]
@@ -55,7 +55,6 @@ impl Durability {
             state: Mutex::default(),
             syncer: Mutex::default(),
             stopping: AtomicBool::new(false),
-            syncs: AtomicU64::new(0),
         }
     }
 
@@ -66,10 +65,6 @@ impl Durability {
     /// The view of exactly what is durable.
     pub fn view(&self) -> Arc<PinnedView> {
         Arc::clone(&self.durable_view.lock())
-    }
-
-    pub fn syncs(&self) -> u64 {
-        self.syncs.load(Ordering::Relaxed)
     }
 
     /// Leaves applied commits to be answered when they are durable.
@@ -147,6 +142,17 @@ impl Pipeline {
         }
     }
 
+    /// [`Pipeline::wait_durable`] for a transaction whose time is `spent`.
+    pub fn confirm(&self, ts: Timestamp, spent: &Spent) -> Result<()> {
+        if self.durable_ts() >= ts {
+            return Ok(());
+        }
+        spent.start(self.runtime().elapsed());
+        let confirmed = self.wait_durable(ts);
+        spent.lap(Part::Syncing, self.runtime().elapsed());
+        confirmed
+    }
+
     /// Makes a further lease durable; for whoever has found the present one used up.
     pub(super) fn renew_lease(&self) -> Result<()> {
         self.check_alive()?;
@@ -213,6 +219,7 @@ impl Pipeline {
             Some(lease) => self.engine().set_meta(&[(LEASE.into(), Some(lease.to_u64().to_be_bytes().to_vec()))]),
             None => Ok(()),
         };
+        let began = self.runtime().elapsed();
         let mut synced = extended.and_then(|()| self.engine().sync());
         if mutated!(SyncErrorIgnored) && synced.is_err() {
             synced = self.engine().sync();
@@ -230,8 +237,10 @@ impl Pipeline {
             crash_point!(LeaseDurable);
             self.oracle().extend(lease);
         }
-        durability.syncs.fetch_add(1, Ordering::Relaxed);
-        let ts = view.read_ts;
+        let (ts, took) = (view.read_ts, self.runtime().elapsed().saturating_sub(began));
+        self.counters.syncs.add(1);
+        self.counters.syncing.record(took);
+        event!(TRACE, durable_ts = %ts, took_us = took.as_micros(), "synced");
         *durability.durable_view.lock() = view;
         durability.durable_ts.fetch_max(ts.to_u64(), Ordering::AcqRel);
         crash_point!(SyncPublished);

@@ -23,6 +23,28 @@ pub struct Held {
     pub(super) turns: Vec<Turn>,
     pub(super) permit: Option<Permit>,
     turned_away: bool,
+    waited: Waited,
+}
+
+/// For what an attempt has waited, and how long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waited {
+    pub turns: Duration,
+    /// For a lock to go.
+    pub locks: Duration,
+    pub permit: Duration,
+}
+
+impl Waited {
+    pub fn whole(self) -> Duration {
+        self.turns + self.locks + self.permit
+    }
+
+    pub fn add(&mut self, more: Self) {
+        self.turns += more.turns;
+        self.locks += more.locks;
+        self.permit += more.permit;
+    }
 }
 
 /// Something that may make a thread wait.
@@ -43,6 +65,7 @@ pub struct Entrance {
     waiting: Option<Waiting>,
     /// When the rows' turns are no longer waited for, once they are.
     turns_end: Option<Duration>,
+    pausing_since: Option<Duration>,
     held: Held,
 }
 
@@ -59,6 +82,7 @@ type IsLocked = Box<dyn FnOnce() -> bool + Send>;
 struct Waiting {
     place: Place,
     waiter: Arc<Waiter>,
+    since: Duration,
     end: Duration,
 }
 
@@ -72,6 +96,11 @@ impl Held {
     /// Whether the attempt runs although it has waited for a permit in vain.
     pub fn was_turned_away(&self) -> bool {
         self.turned_away
+    }
+
+    /// What it was waited for on the way here.
+    pub fn waited(&self) -> Waited {
+        self.waited
     }
 }
 
@@ -99,14 +128,20 @@ impl Entrance {
     /// The next thing to do, as of `now`; `None` when there is nothing left but [`Entrance::enter`]. May be called again as
     /// early and as often as one likes.
     pub fn step(&mut self, now: Duration, new_waiter: &dyn Fn() -> Arc<Waiter>) -> Option<Step> {
+        if let Some(since) = self.pausing_since.take() {
+            self.held.waited.locks += now.saturating_sub(since);
+        }
         loop {
-            if let Some(Waiting { place, waiter, end }) = self.waiting.take() {
-                if waiter.is_notified() {
-                    self.keep(place);
-                } else if now < end {
+            if let Some(Waiting { place, waiter, since, end }) = self.waiting.take() {
+                let is_over = waiter.is_notified();
+                if !is_over && now < end {
                     let step = Step::Wait(Arc::clone(&waiter), end.saturating_sub(now));
-                    self.waiting = Some(Waiting { place, waiter, end });
+                    self.waiting = Some(Waiting { place, waiter, since, end });
                     return Some(step);
+                }
+                *self.waited_for(&place) += now.saturating_sub(since);
+                if is_over {
+                    self.keep(place);
                 } else {
                     self.give_up(place);
                 }
@@ -116,22 +151,26 @@ impl Entrance {
             match self.wishes.pop_front()? {
                 Wish::Turn(turns, row) => {
                     let end = *self.turns_end.get_or_insert(now + TURNS_WAIT_MAX);
-                    self.waiting = Some(Waiting { place: Place::Turn(turns.queue(row, own)), waiter, end });
+                    self.waiting = Some(Waiting { place: Place::Turn(turns.queue(row, own)), waiter, since: now, end });
                 }
                 Wish::Unlock(unlocked, row, is_locked) => {
                     let place = Place::Unlock { _wait: unlocked.expect(&row, own) };
                     let look = Arc::clone(&waiter);
-                    self.waiting = Some(Waiting { place, waiter, end: now + UNLOCK_WAIT_MAX });
+                    self.waiting = Some(Waiting { place, waiter, since: now, end: now + UNLOCK_WAIT_MAX });
                     return Some(Step::Do(Box::new(move || {
                         if !is_locked() {
                             look.notify();
                         }
                     })));
                 }
-                Wish::Pause(pause) => return Some(Step::Do(pause)),
+                Wish::Pause(pause) => {
+                    self.pausing_since = Some(now);
+                    return Some(Step::Do(pause));
+                }
                 Wish::Permit(admission, end) => {
                     let end = end.min(now + PERMIT_WAIT_MAX);
-                    self.waiting = Some(Waiting { place: Place::Permit(admission.queue(own)), waiter, end });
+                    self.waiting =
+                        Some(Waiting { place: Place::Permit(admission.queue(own)), waiter, since: now, end });
                 }
             }
         }
@@ -151,6 +190,14 @@ impl Entrance {
             }
         }
         self.enter()
+    }
+
+    fn waited_for(&mut self, place: &Place) -> &mut Duration {
+        match place {
+            Place::Turn(_) => &mut self.held.waited.turns,
+            Place::Unlock { .. } => &mut self.held.waited.locks,
+            Place::Permit(_) => &mut self.held.waited.permit,
+        }
     }
 
     fn keep(&mut self, place: Place) {

@@ -70,13 +70,15 @@ impl LiveViews {
         self.published.iter().chain(&self.past).filter(|published| published.is_live()).count()
     }
 
-    /// Ends the views that were replaced before this moment.
-    pub fn expire(&self, before: Duration) {
+    /// Ends the views that were replaced before this moment; the answer is how many had not ended before.
+    pub fn expire(&self, before: Duration) -> usize {
+        let mut ended = 0;
         for views in [&self.published, &self.past] {
             let old = views.iter().take_while(|view| view.replaced_at.is_some_and(|at| at < before));
             for view in old.filter_map(|published| published.view.upgrade()) {
-                view.expired.store(true, Ordering::Release);
+                ended += usize::from(!view.expired.swap(true, Ordering::AcqRel));
             }
         }
+        ended
     }
 }

@@ -31,7 +31,7 @@ pub use combiner::{Purpose, Settled, Submission};
 pub use decide::{Life, Refused};
 #[cfg(feature = "tokio")]
 pub use entrance::Step;
-pub use entrance::{Entrance, Held};
+pub use entrance::{Entrance, Held, Waited};
 pub use turns::{Admission, Turns};
 #[cfg(feature = "tokio")]
 pub use waiter::Waiter;
@@ -51,6 +51,7 @@ use self::live::LiveViews;
 use self::turns::Unlocked;
 use crate::engine::{Engine, Page, RowRange};
 use crate::error::{Error, ErrorKind, Result};
+use crate::observe::{Counters, Spent};
 use crate::oracle::{JUMP_MAX_MS, LEASE, LeasedOracle, read_high_water};
 use crate::row::RowKey;
 use crate::runtime::{Joined, Runtime};
@@ -79,12 +80,18 @@ pub struct Pipeline {
     unlocked: Arc<Unlocked>,
     acknowledged: AtomicU64,
     failure: OnceLock<String>,
+    counters: Arc<Counters>,
     syncer: Mutex<Option<Box<dyn Joined>>>,
 }
 
 impl Pipeline {
     /// Takes charge of an engine.
-    pub fn open(engine: Arc<dyn Engine>, runtime: Arc<dyn Runtime>, conflict_slots: usize) -> Result<Arc<Self>> {
+    pub fn open(
+        engine: Arc<dyn Engine>,
+        runtime: Arc<dyn Runtime>,
+        counters: Arc<Counters>,
+        conflict_slots: usize,
+    ) -> Result<Arc<Self>> {
         let high_water = read_high_water(&*engine)?;
         let high_water = if mutated!(TimestampsReused) { Timestamp::ZERO } else { high_water };
         let oracle = LeasedOracle::new(high_water);
@@ -122,6 +129,7 @@ impl Pipeline {
             unlocked: Arc::default(),
             acknowledged: AtomicU64::new(opened_at.to_u64()),
             failure: OnceLock::new(),
+            counters,
             syncer: Mutex::new(None),
             runtime,
         });
@@ -170,10 +178,15 @@ impl Pipeline {
 
     /// A fresh timestamp.
     pub fn timestamp(&self) -> Result<Timestamp> {
+        self.timestamp_and_time().map(|(ts, _)| ts)
+    }
+
+    /// A fresh timestamp, and what the clock said, in milliseconds since 1970.
+    pub fn timestamp_and_time(&self) -> Result<(Timestamp, u64)> {
         loop {
             let now = self.runtime.unix_millis();
             if let Some(ts) = self.oracle.next(now) {
-                return Ok(ts);
+                return Ok((ts, now));
             }
             self.renew_lease()?;
         }
@@ -227,11 +240,6 @@ impl Pipeline {
         self.durability.durable_ts()
     }
 
-    /// How many syncs there were.
-    pub fn syncs(&self) -> u64 {
-        self.durability.syncs()
-    }
-
     /// Whether the transaction began in an earlier life of the store, so that its owner is gone.
     pub fn is_orphan(&self, start_ts: Timestamp) -> bool {
         start_ts < self.opened_at
@@ -250,7 +258,8 @@ impl Pipeline {
     /// Notes that no lock of the transaction is left; the writes that removed them have returned.
     pub fn stream_ended(&self, start_ts: Timestamp) -> Result<()> {
         let (changes, purpose) = (Vec::new(), Purpose::StreamEnds { start_ts });
-        self.submit(Submission { changes, purpose, durable: false, lives: Vec::new(), held: None })?;
+        let submission = Submission { changes, purpose, durable: false, lives: Vec::new(), held: None };
+        self.submit(submission, &Spent::default())?;
         self.abandoned.lock().remove(&start_ts);
         Ok(())
     }
@@ -285,7 +294,8 @@ impl Pipeline {
     /// Goes through the queue with nothing to do: what was before it is published then.
     pub fn pass(&self) -> Result<()> {
         let (changes, purpose) = (Vec::new(), Purpose::Other);
-        self.submit(Submission { changes, purpose, durable: false, lives: Vec::new(), held: None }).map(drop)
+        let submission = Submission { changes, purpose, durable: false, lives: Vec::new(), held: None };
+        self.submit(submission, &Spent::default()).map(drop)
     }
 
     /// Whether locks of an earlier life may be left.
@@ -316,13 +326,14 @@ impl Pipeline {
         self.live.lock().count()
     }
 
-    /// Ends the views that a newer one replaced longer ago than `age`, and those of the past that were taken then.
-    pub fn expire_views(&self, age: Duration) {
-        self.live.lock().expire(self.runtime.elapsed().saturating_sub(age));
+    /// Ends the views that a newer one replaced longer ago than `age`, and those of the past that were taken then; the answer is
+    /// how many these were.
+    pub fn expire_views(&self, age: Duration) -> usize {
+        self.live.lock().expire(self.runtime.elapsed().saturating_sub(age))
     }
 
     /// Called by the leader only, after the changes are applied.
-    fn publish(&self, _leader: &mut Core, newest: Option<Timestamp>) -> Result<()> {
+    fn publish(&self, _leader: &mut Core, newest: Option<Timestamp>, now: Duration) -> Result<()> {
         let (read_ts, check_locks_now) = {
             let current = self.current.lock();
             (current.read_ts, current.check_locks)
@@ -336,7 +347,7 @@ impl Pipeline {
         let view = self.engine.view()?;
         let check_locks = if mutated!(UnappliedReadLate) { !self.unapplied.lock().is_empty() } else { check_locks };
         let next = PinnedView::new(newest.map_or(read_ts, |ts| ts.max(read_ts)), view, check_locks);
-        self.live.lock().add(&next, self.runtime.elapsed());
+        self.live.lock().add(&next, now);
         let replaced = std::mem::replace(&mut *self.current.lock(), next);
         drop(replaced);
         if self.oracle.needs_extension(self.runtime.unix_millis()) {
@@ -356,7 +367,9 @@ impl Pipeline {
 
     /// Closes the pipeline for good and tells everybody who waits. The first reason counts.
     pub fn poison(&self, why: Error) -> Error {
-        let _ = self.failure.set(format!("an earlier error closed it, open it again: {why}"));
+        if self.failure.set(format!("an earlier error closed it, open it again: {why}")).is_ok() {
+            event!(ERROR, %why, "store failed");
+        }
         self.refuse_waiting_if_failed();
         why
     }

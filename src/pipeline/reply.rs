@@ -1,7 +1,8 @@
 //! Where a committer finds the answer to its submission, and how the leader puts it there.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -16,6 +17,8 @@ pub struct Slot {
     answer: Mutex<Option<Result<Settled>>>,
     answered: AtomicBool,
     lead: AtomicBool,
+    /// By the runtime's clock, in nanoseconds; zero for what was not.
+    applied_at: AtomicU64,
     waiter: Arc<Waiter>,
 }
 
@@ -25,6 +28,7 @@ impl Slot {
             answer: Mutex::new(None),
             answered: AtomicBool::new(false),
             lead: AtomicBool::new(false),
+            applied_at: AtomicU64::new(0),
             waiter: Waiter::new(runtime),
         })
     }
@@ -34,6 +38,11 @@ impl Slot {
         let slot = Self::new(runtime);
         *slot.answer.lock() = Some(Ok(Settled::Applied(Some(ts))));
         slot
+    }
+
+    /// When the changes were applied, if they were.
+    pub fn applied_at(&self) -> Option<Duration> {
+        Some(self.applied_at.load(Ordering::Relaxed)).filter(|at| *at > 0).map(Duration::from_nanos)
     }
 
     /// Lets the waiting thread take the answer that is there.
@@ -92,6 +101,11 @@ impl Reply {
 
     pub fn is_for(&self, slot: &Arc<Slot>) -> bool {
         Arc::ptr_eq(&self.0, slot)
+    }
+
+    /// Notes when the changes were applied, before they are answered.
+    pub fn note_applied(&self, now: Duration) {
+        self.0.applied_at.store(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     pub fn hand_over_lead(&self) {

@@ -14,12 +14,14 @@
 //! background, when no view is left that was opened before the drop, and when no lock of an earlier life is left anywhere,
 //! because its primary might lie in the keyspace.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
 use super::keyspace::{Keyspace, KeyspaceState};
+use super::range::prefix_range;
+use super::scan::Scan;
 use super::{Durability, Existing, KEYSPACE_NAME_MAX_BYTES, Snapshot, Store, Txn, TxnOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::Life;
@@ -130,7 +132,8 @@ impl Store {
             return Ok(());
         }
         let catalog = self.catalog();
-        let listed: Vec<_> = self.begin()?.prefix(&catalog, DROPPED.as_bytes()).collect::<Result<_>>()?;
+        let view = self.inner.coordinator.begin()?.0;
+        let listed: Vec<_> = self.listed(&view, DROPPED).collect::<Result<_>>()?;
         for (key, what) in listed {
             let KeyspaceId(id) = read_dropped(&key)?;
             // Those that are not to be taken for dropped yet are noted as dropped at the end of time.
@@ -193,14 +196,23 @@ impl Store {
         self.inner.identity
     }
 
-    /// The keyspace's name, as far as this process has learned it.
+    /// The catalog's entries of a kind. They are the store's own to read, so that no list shows who does.
+    fn listed(&self, view: &Arc<PinnedView>, kind: &str) -> Scan {
+        let range = prefix_range(&self.catalog(), kind.as_bytes());
+        Scan::new(self, &self.own_reader(Arc::clone(view)), Ok((BTreeMap::new(), None, range)))
+    }
+
+    /// The name of a keyspace that has a handle.
+    pub(super) fn open_name_of(&self, id: KeyspaceId) -> Option<String> {
+        self.inner.catalog.open.lock().get(&id.0).map(|keyspace| keyspace.name().to_owned())
+    }
+
     pub(super) fn name_of(&self, id: KeyspaceId) -> Option<String> {
-        if let Some(keyspace) = self.inner.catalog.open.lock().get(&id.0) {
-            return Some(keyspace.name().to_owned());
+        if let Some(name) = self.open_name_of(id) {
+            return Some(name);
         }
-        let catalog = self.catalog();
-        let txn: Txn = self.begin().ok()?;
-        txn.prefix(&catalog, NAME.as_bytes()).find_map(|row| {
+        let view = self.inner.coordinator.begin().ok()?.0;
+        self.listed(&view, NAME).find_map(|row| {
             let (key, value) = row.ok()?;
             let name = String::from_utf8_lossy(key.get(NAME.len()..)?).into_owned();
             (read_id(&value).ok()? == id).then_some(name)

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::{Keyspace, Store};
 use crate::engine::{Page, RowRange, View};
 use crate::error::Result;
+use crate::observe::Latencies;
 use crate::owner::OwnerId;
 use crate::protocol::{CommitPoint, commit_point};
 use crate::row::{Intent, Lock, RowKey, TxnId};
@@ -79,13 +80,26 @@ pub struct Stats {
     pub rows_ended: u64,
     /// Large transactions that are over, committed or not, with rows still locked.
     pub large_unfinished: u64,
-    /// Commits refused because another transaction came first.
+    /// Transactions that met a conflict, attempts of `transact` included; the next three say why.
     pub conflicts: u64,
+    /// Of these: a row had been committed since.
+    pub conflicts_committed: u64,
+    /// Of these: a row was locked by a transaction that had not ended.
+    pub conflicts_locked: u64,
+    /// Of these: somebody took the transaction for dead.
+    pub conflicts_rolled_back: u64,
+    /// Calls of `transact` that gave up after conflicts.
+    pub exhausted: u64,
     /// Attempts of `transact` after the first.
     pub retries: u64,
     /// Attempts of `transact` that ran beyond the bound of [`Builder::admission`](super::Builder::admission), having waited
     /// long enough.
     pub unadmitted: u64,
+    /// Transactions, and whole calls of `transact`, that took longer than
+    /// [`Builder::slow_transaction`](super::Builder::slow_transaction) says.
+    pub slow: u64,
+    /// Transactions and snapshots that were ended at [`Builder::age_max`](super::Builder::age_max).
+    pub expired: u64,
     /// Locks of other transactions that were rolled forward.
     pub rolled_forward: u64,
     /// Locks of other transactions, and own transactions, that were rolled back.
@@ -108,6 +122,19 @@ pub struct Stats {
     pub durable_ts: Timestamp,
     /// Whether locks of an earlier life may be left.
     pub may_have_orphans: bool,
+}
+
+impl Stats {
+    /// Commits, of whatever kind.
+    pub fn commits(&self) -> u64 {
+        self.commits_one_phase + self.commits_two_phase + self.commits_streamed
+    }
+
+    /// How many commits shared a sync; zero where there was none.
+    #[allow(clippy::cast_precision_loss, reason = "a ratio")]
+    pub fn commits_per_sync(&self) -> f64 {
+        if self.syncs == 0 { 0.0 } else { self.commits() as f64 / self.syncs as f64 }
+    }
 }
 
 const PAGE_ROWS: usize = 256;
@@ -164,7 +191,14 @@ impl Store {
             commits_streamed: counters.commits_streamed.get(),
             rows_streamed: counters.rows_streamed.get(),
             rows_ended: counters.rows_ended.get(),
-            conflicts: counters.conflicts.get(),
+            conflicts: counters.conflicts(),
+            conflicts_committed: counters.conflicts_committed.get(),
+            conflicts_locked: counters.conflicts_locked.get(),
+            conflicts_rolled_back: counters.conflicts_rolled_back.get(),
+            exhausted: counters.exhausted.get(),
+            slow: counters.slow.get(),
+            expired: counters.expired.get(),
+            syncs: counters.syncs.get(),
             retries: counters.retries.get(),
             unadmitted: counters.unadmitted.get(),
             rolled_forward: counters.rolled_forward.get(),
@@ -178,7 +212,6 @@ impl Store {
         if let Some(embedded) = &self.inner.embedded {
             let pipeline = embedded.pipeline();
             stats.large_unfinished = embedded.endings() as u64;
-            stats.syncs = pipeline.syncs();
             stats.live_views = pipeline.live_views() as u64;
             stats.visible_ts = pipeline.current_view().read_ts;
             stats.durable_ts = pipeline.durable_ts();
@@ -190,6 +223,20 @@ impl Store {
             stats.may_have_orphans = view.check_locks;
         }
         stats
+    }
+
+    /// How long commits, waiting, syncs and whole calls of `transact` took, since the store was opened; for a shorter time,
+    /// [`Latencies::since`].
+    pub fn latencies(&self) -> Latencies {
+        let counters = &self.inner.counters;
+        Latencies {
+            commit_durable: counters.commit_durable.read(),
+            commit_buffered: counters.commit_buffered.read(),
+            waiting: counters.waiting.read(),
+            combining: counters.combining.read(),
+            syncing: counters.syncing.read(),
+            transact: counters.transact.read(),
+        }
     }
 
     fn describe(&self, view: &dyn View, row: RowKey, lock: Lock) -> Result<LockInfo> {

@@ -4,11 +4,13 @@ mod catalog;
 mod dump;
 mod inspect;
 mod keyspace;
+mod live;
 mod options;
 mod own;
 mod range;
 mod read;
 mod scan;
+mod slow;
 mod snapshot;
 mod transact;
 mod txn;
@@ -18,11 +20,13 @@ mod versions;
 pub use dump::{Dumped, Existing};
 pub use inspect::{LockInfo, Locks, Stats, TxnStatus};
 pub use keyspace::Keyspace;
+pub use live::{Live, LiveKind};
 pub use options::{
     Builder, Durability, KEY_MAX_BYTES, KEYSPACE_NAME_MAX_BYTES, Options, RetryLimits, TxnOptions, VALUE_MAX_BYTES,
 };
 pub use range::KeyRange;
 pub use scan::Scan;
+pub use slow::{Outcome, SlowTransaction, TimeSpent};
 pub use snapshot::Snapshot;
 #[cfg(feature = "tokio")]
 pub(crate) use transact::Attempts;
@@ -34,13 +38,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use self::catalog::Catalog;
+use self::live::Readers;
+use self::slow::SlowLog;
 use crate::coordinator::Coordinator;
 use crate::coordinator::embedded::{Embedded, Housekeeper};
 use crate::coordinator::read_only::{self, ReadOnly};
 use crate::coordinator::shared::{Commons, Shared};
-use crate::counters::Counters;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
+use crate::observe::{Counters, Spent};
 use crate::pipeline::Admission;
 use crate::runtime::Runtime;
 use crate::timestamp::Timestamp;
@@ -74,6 +80,10 @@ pub struct Store {
     _open: Option<Arc<OpenHandle>>,
 }
 
+fn next_identity() -> u64 {
+    STORES_OPENED.fetch_add(1, Ordering::Relaxed)
+}
+
 /// Closes the store with its last user.
 struct OpenHandle(Arc<Inner>);
 
@@ -94,6 +104,8 @@ pub(crate) struct Inner {
     options: Options,
     counters: Arc<Counters>,
     catalog: Catalog,
+    readers: Readers,
+    slow: SlowLog,
     admission: Arc<Admission>,
     housekeeper: parking_lot::Mutex<Option<Housekeeper>>,
     identity: u64,
@@ -130,7 +142,8 @@ impl Store {
         if engine.capabilities().group_rows_max < 2 {
             return Err(Error::invalid("an engine of one process must be able to change two rows at once"));
         }
-        let counters = Arc::new(Counters::default());
+        let identity = next_identity();
+        let counters = Arc::new(Counters::new(identity));
         let embedded = Embedded::open(
             Arc::clone(&engine),
             Arc::clone(&runtime),
@@ -147,8 +160,10 @@ impl Store {
             admission: Arc::new(Admission::new(options.admission)),
             counters,
             catalog: Catalog::default(),
+            readers: Readers::default(),
+            slow: SlowLog::default(),
             housekeeper: parking_lot::Mutex::new(None),
-            identity: STORES_OPENED.fetch_add(1, Ordering::Relaxed),
+            identity,
             closed: AtomicBool::new(false),
             options,
         });
@@ -163,21 +178,24 @@ impl Store {
     }
 
     fn open_shared(commons: Commons, options: Options, runtime: Arc<dyn Runtime>) -> Self {
-        let counters = Arc::new(Counters::default());
+        let identity = next_identity();
+        let counters = Arc::new(Counters::new(identity));
         let engine = Arc::clone(&commons.engine);
         let coordinator = Arc::new(Shared::new(commons, Arc::clone(&runtime), Arc::clone(&counters)));
-        Self::without_pipeline(coordinator, engine, counters, options, runtime)
+        Self::without_pipeline(coordinator, engine, (identity, counters), options, runtime)
     }
 
     fn open_read_only(engine: Arc<dyn Engine>, options: Options, runtime: Arc<dyn Runtime>) -> Result<Self> {
         let coordinator = Arc::new(ReadOnly::open(&*engine, Arc::clone(&runtime))?);
-        Ok(Self::without_pipeline(coordinator, engine, Arc::default(), options, runtime))
+        let identity = next_identity();
+        let counters = Arc::new(Counters::new(identity));
+        Ok(Self::without_pipeline(coordinator, engine, (identity, counters), options, runtime))
     }
 
     fn without_pipeline(
         coordinator: Arc<dyn Coordinator>,
         engine: Arc<dyn Engine>,
-        counters: Arc<Counters>,
+        (identity, counters): (u64, Arc<Counters>),
         options: Options,
         runtime: Arc<dyn Runtime>,
     ) -> Self {
@@ -189,14 +207,17 @@ impl Store {
             admission: Arc::new(Admission::new(options.admission)),
             counters,
             catalog: Catalog::default(),
+            readers: Readers::default(),
+            slow: SlowLog::default(),
             housekeeper: parking_lot::Mutex::new(None),
-            identity: STORES_OPENED.fetch_add(1, Ordering::Relaxed),
+            identity,
             closed: AtomicBool::new(false),
             options,
         })
     }
 
     fn own(inner: Inner) -> Self {
+        event!(INFO, store = inner.identity, read_only = inner.options.read_only, "store opened");
         let inner = Arc::new(inner);
         Self { _open: Some(Arc::new(OpenHandle(Arc::clone(&inner)))), inner }
     }
@@ -260,7 +281,7 @@ impl Store {
                 pipeline.check_alive()?;
                 pipeline.wait_durable(pipeline.current_view().read_ts)
             }
-            None => self.inner.coordinator.confirm(Timestamp::ZERO),
+            None => self.inner.coordinator.confirm(Timestamp::ZERO, &Spent::default()),
         }
     }
 
@@ -312,6 +333,12 @@ impl Inner {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
+        let closed = self.finish();
+        event!(INFO, store = self.identity, failed = closed.is_err(), "store closed");
+        closed
+    }
+
+    fn finish(&self) -> Result<()> {
         let housekeeper = self.housekeeper.lock().take();
         if let Some(housekeeper) = housekeeper {
             housekeeper.stop();
@@ -337,8 +364,12 @@ impl Inner {
     /// Bounds what a forgotten snapshot keeps from being collected, and how much a power cut can take of buffered commits.
     fn tidy(&self) {
         if let Some(embedded) = &self.embedded {
-            embedded.pipeline().expire_views(self.options.age_max);
+            if embedded.pipeline().expire_views(self.options.age_max) > 0 {
+                self.report_expired();
+            }
             embedded.pipeline().sync_soon();
+            #[cfg(feature = "metrics")]
+            self.set_gauges();
         }
     }
 }

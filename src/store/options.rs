@@ -53,6 +53,16 @@ pub struct TxnOptions {
     pub protocol: Option<CommitProtocol>,
     /// How retries are bounded.
     pub retry: Option<RetryLimits>,
+    /// What the transaction is called where it is met: in [`Store::live`], in [`Store::slow_transactions`], in the conflicts of
+    /// those that lose a row to it. Say what it is for, not which one it is.
+    pub label: Option<&'static str>,
+}
+
+impl TxnOptions {
+    /// Those of the store, with a [label](TxnOptions::label).
+    pub const fn labelled(label: &'static str) -> Self {
+        Self { durability: None, protocol: None, retry: None, label: Some(label) }
+    }
 }
 
 /// Options of a store.
@@ -84,6 +94,10 @@ pub struct Options {
     pub conflict_slots: usize,
     /// See [`Builder::read_only`].
     pub read_only: bool,
+    /// See [`Builder::slow_transaction`].
+    pub slow_transaction: Duration,
+    /// See [`Builder::time_reads`].
+    pub time_reads: bool,
 }
 
 impl Default for Options {
@@ -103,6 +117,8 @@ impl Default for Options {
             write_buffer_bytes: 128 << 20,
             conflict_slots: 1 << 16,
             read_only: false,
+            slow_transaction: Duration::from_secs(1),
+            time_reads: false,
         }
     }
 }
@@ -256,6 +272,22 @@ impl Builder {
     /// ```
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.options.read_only = read_only;
+        self
+    }
+
+    /// From how long on a transaction, or a call of [`Store::transact`] with its waiting and all its attempts, is noted in
+    /// [`Store::slow_transactions`]. Default: one second, since trouble does not wait until somebody asks for a log, and the log costs
+    /// nothing while nothing is slow. [`Duration::MAX`] switches it off.
+    pub fn slow_transaction(mut self, from: Duration) -> Self {
+        self.options.slow_transaction = from;
+        self
+    }
+
+    /// Whether transactions measure how long they read, so that [`TimeSpent::reading`](super::TimeSpent::reading) can tell reading
+    /// from the caller's own code. Costs each read of a transaction two looks at the clock, some 50 ns; reads of snapshots are
+    /// not measured. Default: no.
+    pub fn time_reads(mut self, time: bool) -> Self {
+        self.options.time_reads = time;
         self
     }
 

@@ -8,6 +8,7 @@ use crate::coordinator::Writes;
 use crate::coordinator::embedded::{Embedded, Stream, mutation_of, streamed_write};
 use crate::engine::{Page, RowRange, View};
 use crate::error::{Conflict, Error, ErrorKind, Result};
+use crate::observe::Spent;
 use crate::pipeline::{Held, Life};
 use crate::row::{KeyspaceId, Mutation, RowKey, TxnId};
 use crate::timestamp::Timestamp;
@@ -63,6 +64,11 @@ impl OwnWrites {
         self.buffer.is_empty() && self.stream.is_none()
     }
 
+    /// What is in memory counts so much.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Refuses a transaction that is over.
     pub(super) fn check(&self) -> Result<()> {
         match &self.over {
@@ -93,6 +99,7 @@ impl OwnWrites {
         (keyspace, life): (KeyspaceId, &Arc<Life>),
         row: RowKey,
         mutation: Mutation,
+        spent: &Spent,
     ) -> Result<()> {
         self.check()?;
         let before = self.buffer.get(&row).map_or(0, |before| size_of_write(&row, before));
@@ -111,13 +118,15 @@ impl OwnWrites {
         self.buffer.insert(row, mutation);
         self.bytes = bytes;
         match &store.inner.embedded {
-            Some(embedded) if self.bytes >= store.inner.options.stream_at_bytes => self.stream_out(embedded),
+            Some(embedded) if self.bytes >= store.inner.options.stream_at_bytes => {
+                self.stream_out(store, embedded, spent)
+            }
             _ => Ok(()),
         }
     }
 
     /// Locks everything that is in memory, and forgets it.
-    pub(super) fn stream_out(&mut self, embedded: &Embedded) -> Result<()> {
+    pub(super) fn stream_out(&mut self, store: &Store, embedded: &Embedded, spent: &Spent) -> Result<()> {
         let lives = self.lives_written();
         let stream = match &mut self.stream {
             Some(stream) => stream,
@@ -126,7 +135,9 @@ impl OwnWrites {
                 None => return Ok(()),
             },
         };
-        if let Err(why) = embedded.stream(stream, &self.buffer, &lives) {
+        if let Err(why) = embedded.stream(stream, &self.buffer, &lives, spent) {
+            // Every later call repeats it to the letter.
+            let why = store.with_names(why);
             self.give_up(embedded, &why);
             return Err(why);
         }
@@ -138,23 +149,26 @@ impl OwnWrites {
     /// Commits what was streamed, and the rest with it.
     pub(super) fn commit_streamed(
         &mut self,
+        store: &Store,
         embedded: &Embedded,
         check_view: impl FnOnce() -> Result<()>,
         durable: bool,
         held: Option<Held>,
+        spent: &Spent,
     ) -> Result<Timestamp> {
-        self.stream_out(embedded)?;
+        self.stream_out(store, embedded, spent)?;
         // That may take long, and what is older than an expired view is collected: later deletions, that is, of the
         // rows that were locked last. From here on all rows are locked, and nothing of them is collected.
         check_view()?;
         let lives = self.lives_written();
         let Some(stream) = &self.stream else { return Err(Error::invalid("nothing was streamed")) };
-        match embedded.commit_stream(stream, &lives, durable, held) {
+        match embedded.commit_stream(stream, &lives, durable, held, spent) {
             Ok(commit_ts) => {
                 self.stream = None;
                 Ok(commit_ts)
             }
             Err(why) => {
+                let why = store.with_names(why);
                 if matches!(why.kind(), ErrorKind::Undetermined(_)) {
                     self.stream = None;
                 }

@@ -8,13 +8,12 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use super::Store;
+use super::live::Reader;
 use super::own::Streamed;
 use super::read::join;
-use super::txn::MetConflict;
 use crate::engine::RowRange;
 use crate::error::Result;
 use crate::row::{Mutation, RowKey};
-use crate::view::PinnedView;
 
 const FIRST_PAGE_ROWS: usize = 32;
 const PAGE_ROWS_MAX: usize = 512;
@@ -26,7 +25,7 @@ const PAGE_BYTES: usize = 1 << 20;
 /// After an error it ends.
 #[must_use]
 pub struct Scan {
-    view: Arc<PinnedView>,
+    reader: Arc<Reader>,
     /// What neither end has read.
     unread: Option<RowRange>,
     /// Own writes in memory that neither end has reached.
@@ -35,7 +34,6 @@ pub struct Scan {
     streamed: Option<Streamed>,
     front: VecDeque<(RowKey, Vec<u8>)>,
     back: VecDeque<(RowKey, Vec<u8>)>,
-    met_conflict: MetConflict,
     page_rows: usize,
     failed: Option<crate::error::Error>,
     store: Store,
@@ -44,8 +42,7 @@ pub struct Scan {
 impl Scan {
     pub(super) fn new(
         store: &Store,
-        view: &Arc<PinnedView>,
-        met_conflict: MetConflict,
+        reader: &Arc<Reader>,
         what: Result<(BTreeMap<RowKey, Mutation>, Option<Streamed>, RowRange)>,
     ) -> Self {
         let (own, streamed, unread, failed) = match what {
@@ -53,13 +50,12 @@ impl Scan {
             Err(why) => (BTreeMap::new(), None, None, Some(why)),
         };
         Self {
-            view: Arc::clone(view),
+            reader: Arc::clone(reader),
             unread,
             own,
             streamed,
             front: VecDeque::new(),
             back: VecDeque::new(),
-            met_conflict,
             page_rows: FIRST_PAGE_ROWS,
             failed,
             store: store.clone(),
@@ -83,8 +79,9 @@ impl Scan {
                 let far = if backwards { &mut self.front } else { &mut self.back };
                 return far.pop_back().map(|(row, value)| Ok((row.key().to_vec(), value)));
             };
-            let filled = self.fill(&range, backwards);
-            if let Err(why) = self.met_conflict.note(filled) {
+            let (store, reader) = (self.store.clone(), Arc::clone(&self.reader));
+            let filled = store.timed(&reader, || self.fill(&range, backwards));
+            if let Err(why) = store.note_conflict(&reader, filled) {
                 self.failed = Some(why);
             }
         }
@@ -100,12 +97,12 @@ impl Scan {
     }
 
     fn fill(&mut self, range: &RowRange, backwards: bool) -> Result<()> {
-        self.store.check_view(&self.view)?;
+        self.store.check_view(&self.reader.view)?;
         let (streamed, range, beyond) = match &self.streamed {
             Some(streamed) => streamed.page(range, backwards, self.page_rows)?,
             None => (BTreeMap::new(), range.clone(), None),
         };
-        let page = self.store.read_page(&self.view, &range, backwards, self.page_rows)?;
+        let page = self.store.read_page(&self.reader.view, &range, backwards, self.page_rows)?;
         let size = |row: &RowKey, value_bytes: usize| row.as_bytes().len() + value_bytes;
         let read = page.rows.iter().map(|(row, value)| size(row, value.len()));
         let read_back = streamed.iter().map(|(row, mutation)| size(row, mutation.value_bytes()));

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::live::Reader;
 use super::range::{KeyRange, prefix_range, rows_of};
 use super::scan::Scan;
-use super::txn::{MetConflict, check_key};
+use super::txn::check_key;
 use super::{Keyspace, Store, Versions};
 use crate::error::Result;
 use crate::timestamp::Timestamp;
@@ -17,18 +18,26 @@ use crate::view::PinnedView;
 /// [`Builder::age_max`](super::Builder::age_max) answers [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld).
 #[derive(Clone)]
 pub struct Snapshot {
-    view: Arc<PinnedView>,
+    reader: Arc<Reader>,
     pub(super) store: Store,
 }
 
 impl Snapshot {
     pub(super) fn new(store: &Store, view: Arc<PinnedView>) -> Self {
-        Self { view, store: store.clone() }
+        Self { reader: store.reader(view, None), store: store.clone() }
+    }
+
+    /// The same snapshot under a name, by which [`Store::live`] and the report of one that was ended at the age limit call it.
+    #[must_use]
+    pub fn labelled(&self, label: &'static str) -> Self {
+        let Reader { view, began, .. } = &*self.reader;
+        let reader = self.store.inner.readers.add(Arc::clone(view), None, Some(label), *began);
+        Self { reader, store: self.store.clone() }
     }
 
     /// Everything committed at or below this is seen.
     pub fn read_ts(&self) -> Timestamp {
-        self.view.read_ts
+        self.reader.view.read_ts
     }
 
     /// A row's value.
@@ -41,9 +50,9 @@ impl Snapshot {
     /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption), [`ErrorKind::Io`](crate::ErrorKind::Io),
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed).
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
-        self.store.check_keyspace(&self.view, keyspace)?;
+        self.store.check_keyspace(&self.reader.view, keyspace)?;
         check_key(key.as_ref())?;
-        self.store.read(&self.view, &keyspace.row(key.as_ref()))
+        self.store.read(&self.reader.view, &keyspace.row(key.as_ref()))
     }
 
     /// Several rows' values, in the order of `keys`.
@@ -73,20 +82,21 @@ impl Snapshot {
     /// # Errors
     /// Those of [`Snapshot::get`], also of the iterator, which ends after one.
     pub fn versions(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Versions> {
-        self.store.check_keyspace(&self.view, keyspace)?;
+        self.store.check_keyspace(&self.reader.view, keyspace)?;
         check_key(key.as_ref())?;
-        Ok(Versions::new(&self.store, &self.view, keyspace.row(key.as_ref())))
+        Ok(Versions::new(&self.store, &self.reader, keyspace.row(key.as_ref())))
     }
 
     /// The rows whose keys lie in a range, which is empty if it ends before it begins.
     pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Scan {
-        let range = self.store.check_keyspace(&self.view, keyspace).map(|()| rows_of(keyspace, &range));
-        Scan::new(&self.store, &self.view, MetConflict::default(), range.map(|range| (BTreeMap::new(), None, range)))
+        let range = self.store.check_keyspace(&self.reader.view, keyspace).map(|()| rows_of(keyspace, &range));
+        Scan::new(&self.store, &self.reader, range.map(|range| (BTreeMap::new(), None, range)))
     }
 
     /// The rows whose keys begin with `prefix`.
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Scan {
-        let range = self.store.check_keyspace(&self.view, keyspace).map(|()| prefix_range(keyspace, prefix.as_ref()));
-        Scan::new(&self.store, &self.view, MetConflict::default(), range.map(|range| (BTreeMap::new(), None, range)))
+        let range =
+            self.store.check_keyspace(&self.reader.view, keyspace).map(|()| prefix_range(keyspace, prefix.as_ref()));
+        Scan::new(&self.store, &self.reader, range.map(|range| (BTreeMap::new(), None, range)))
     }
 }

@@ -6,10 +6,12 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use super::slow::{Before, Last, Outcome};
 use super::{RetryLimits, Store, Txn, TxnOptions};
 use crate::error::{Conflict, Error, ErrorKind, Result};
 use crate::pipeline::{Entrance, Held};
 use crate::row::RowKey;
+use crate::timestamp::Timestamp;
 
 thread_local! {
     /// How many `transact` calls this thread is inside of. An inner one must not wait for what an outer one holds.
@@ -92,6 +94,8 @@ pub(crate) struct Attempts {
     limits: RetryLimits,
     began: Duration,
     made: u32,
+    history: Before,
+    last: Option<Last>,
     /// What the last attempt wrote, and its conflict.
     before: Option<(Vec<RowKey>, Error)>,
 }
@@ -100,7 +104,16 @@ impl Attempts {
     pub(crate) fn new(store: &Store, options: TxnOptions) -> Self {
         let limits = options.retry.unwrap_or(store.inner.options.retry);
         let began = store.inner.runtime.elapsed();
-        Self { store: store.clone(), options, limits, began, made: 0, before: None }
+        Self {
+            store: store.clone(),
+            options,
+            limits,
+            began,
+            made: 0,
+            history: Before::default(),
+            last: None,
+            before: None,
+        }
     }
 
     /// What to wait for, within bounds, until the next attempt is worth making.
@@ -125,24 +138,62 @@ impl Attempts {
         held: Held,
         work: &mut impl FnMut(&mut Txn) -> Result<T, E>,
     ) -> Option<Result<T, E>> {
+        let waited = held.waited();
+        if !waited.whole().is_zero() {
+            self.history.waited.add(waited);
+            self.store.inner.counters.waiting.record(waited.whole());
+        }
         if let Some((_, conflict)) = self.before.take_if(|_| self.store.since(self.began) >= self.limits.time) {
-            return Some(Err(exhausted(self.made, conflict).into()));
+            return Some(Err(self.give_up(conflict).into()));
         }
         if held.was_turned_away() {
             self.store.inner.counters.unadmitted.add(1);
         }
+        self.history.attempts += 1;
         match self.attempt(held, work) {
-            Ok(answer) => Some(Ok(answer)),
-            Err(Failed::ForGood(why)) => Some(Err(why)),
+            Ok((answer, commit_ts)) => {
+                self.finish(Outcome::Committed(commit_ts));
+                Some(Ok(answer))
+            }
+            Err(Failed::ForGood(why, outcome)) => {
+                self.finish(outcome);
+                Some(Err(why))
+            }
             Err(Failed::Conflict(rows, conflict)) => {
                 self.made += 1;
+                if let (Some(last), Some(conflict)) = (&self.last, conflict.conflict()) {
+                    self.history.met(conflict, last.ended.saturating_sub(last.began));
+                }
                 if self.made >= self.limits.attempts || self.store.since(self.began) >= self.limits.time {
-                    return Some(Err(exhausted(self.made, conflict).into()));
+                    return Some(Err(self.give_up(conflict).into()));
                 }
                 self.store.inner.counters.retries.add(1);
+                event!(DEBUG, attempts = self.made, label = self.options.label, "retry");
                 self.before = Some((rows, conflict));
                 None
             }
+        }
+    }
+
+    fn give_up(&mut self, conflict: Error) -> Error {
+        self.store.inner.counters.exhausted.add(1);
+        event!(WARN, attempts = self.made, label = self.options.label, "gave up");
+        if let Some(last) = &mut self.last {
+            last.ended = self.store.inner.runtime.elapsed();
+        }
+        self.finish(Outcome::Conflict);
+        exhausted(self.made, conflict)
+    }
+
+    /// Looks back at the whole call.
+    fn finish(&mut self, outcome: Outcome) {
+        let Some(last) = self.last.take() else { return };
+        let total = last.ended.saturating_sub(self.began);
+        if matches!(outcome, Outcome::Committed(_)) {
+            self.store.inner.counters.transact.record(total);
+        }
+        if self.store.is_slow(total) {
+            self.store.log_slow(self.began, &mut self.history, &last, outcome);
         }
     }
 
@@ -158,38 +209,54 @@ impl Attempts {
     }
 
     fn attempt<T, E: From<Error>>(
-        &self,
+        &mut self,
         held: Held,
         work: &mut impl FnMut(&mut Txn) -> Result<T, E>,
-    ) -> Result<T, Failed<E>> {
-        let for_good = |why: Error| Failed::ForGood(why.into());
+    ) -> Result<(T, Timestamp), Failed<E>> {
+        span!(DEBUG, "attempt", number = self.history.attempts, label = self.options.label);
         let mut txn = self.store.begin_with(self.options).map_err(for_good)?;
         txn.held = Some(held);
-        let conflict = match work(&mut txn) {
-            Ok(answer) => match txn.commit_in_place() {
-                Ok(_) => return Ok(answer),
-                Err(why) if why.is_retryable() => why,
-                Err(why) if may_be_committed(&why) => return Err(for_good(why)),
-                Err(why) => {
-                    txn.answer_without_commit().map_err(for_good)?;
-                    return Err(for_good(why));
-                }
-            },
-            Err(why) => {
-                let Some(conflict) = txn.conflict_met() else {
-                    txn.held = None;
-                    txn.answer_without_commit().map_err(for_good)?;
-                    return Err(Failed::ForGood(why));
-                };
-                conflict
-            }
-        };
-        Err(Failed::Conflict(txn.rows(), conflict))
+        txn.is_attempt = true;
+        let outcome = attempt_with(&mut txn, work);
+        self.last = Some(txn.last());
+        outcome
     }
 }
 
+fn attempt_with<T, E: From<Error>>(
+    txn: &mut Txn,
+    work: &mut impl FnMut(&mut Txn) -> Result<T, E>,
+) -> Result<(T, Timestamp), Failed<E>> {
+    let conflict = match work(txn) {
+        Ok(answer) => match txn.commit_in_place() {
+            Ok(commit) => return Ok((answer, commit.ts)),
+            Err(why) if why.is_retryable() => why,
+            Err(why) if may_be_committed(&why) => return Err(for_good(why)),
+            Err(why) => {
+                txn.answer_without_commit().map_err(for_good)?;
+                return Err(for_good(why));
+            }
+        },
+        Err(why) => {
+            let Some(conflict) = txn.conflict_met() else {
+                txn.held = None;
+                txn.answer_without_commit().map_err(for_good)?;
+                return Err(Failed::ForGood(why, Outcome::RolledBack));
+            };
+            conflict
+        }
+    };
+    Err(Failed::Conflict(txn.rows(), conflict))
+}
+
+fn for_good<E: From<Error>>(why: Error) -> Failed<E> {
+    let outcome = Outcome::Failed(why.to_string());
+    Failed::ForGood(why.into(), outcome)
+}
+
 enum Failed<E> {
-    ForGood(E),
+    /// And what is said of it.
+    ForGood(E, Outcome),
     Conflict(Vec<RowKey>, Error),
 }
 

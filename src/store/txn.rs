@@ -1,12 +1,13 @@
 //! Transactions.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use parking_lot::Mutex;
-
+use super::live::Reader;
 use super::own::OwnWrites;
 use super::range::{KeyRange, prefix_range, rows_of};
 use super::scan::{Scan, own_writes};
+use super::slow::{Before, Last, Outcome};
 use super::{Durability, KEY_MAX_BYTES, Keyspace, Store, TxnOptions, VALUE_MAX_BYTES, Versions};
 use crate::coordinator::CommitRequest;
 use crate::engine::RowRange;
@@ -15,7 +16,6 @@ use crate::owner::OwnerId;
 use crate::pipeline::Held;
 use crate::row::{Mutation, RowKey, TxnId};
 use crate::timestamp::Timestamp;
-use crate::view::PinnedView;
 
 /// A transaction with snapshot isolation.
 ///
@@ -36,31 +36,23 @@ use crate::view::PinnedView;
 /// Dropping a transaction rolls it back, silently and without waiting.
 #[must_use = "a transaction that is dropped is rolled back"]
 pub struct Txn {
-    view: Arc<PinnedView>,
+    reader: Arc<Reader>,
     id: TxnId,
     own: OwnWrites,
     pub(super) options: TxnOptions,
     pub(super) held: Option<Held>,
-    /// Retrying from the beginning may help: the transaction met a conflict, whatever its user made of the error.
-    met_conflict: MetConflict,
+    /// Whether it is one attempt of several, which are looked at as a whole.
+    pub(super) is_attempt: bool,
+    /// Once it was asked to commit.
+    ended: Option<Ended>,
     store: Store,
 }
 
-/// Remembers the first conflict that a transaction meets before it commits, which happens where others share the engine. Its
-/// scans share it.
-#[derive(Clone, Default)]
-pub(super) struct MetConflict(Arc<Mutex<Option<Box<Conflict>>>>);
-
-impl MetConflict {
-    pub(super) fn note<T>(&self, outcome: Result<T>) -> Result<T> {
-        if let Err(why) = &outcome
-            && why.is_retryable()
-            && let Some(conflict) = why.conflict()
-        {
-            self.0.lock().get_or_insert_with(|| Box::new(conflict.clone()));
-        }
-        outcome
-    }
+/// How and when a transaction ended. Of an attempt of several only the moment counts.
+struct Ended {
+    at: Duration,
+    outcome: Outcome,
+    conflict: Option<Box<Conflict>>,
 }
 
 /// A committed transaction.
@@ -83,20 +75,23 @@ impl Txn {
         store.inner.check_open()?;
         let (view, id) = store.inner.coordinator.begin()?;
         store.inner.counters.begun.add(1);
+        event!(TRACE, owner = %id.owner, start_ts = %id.start_ts, read_ts = %view.read_ts, label = options.label,
+            "transaction begun");
         Ok(Self {
             own: OwnWrites::new(id, if mutated!(ConflictOnStartTs) { id.start_ts } else { view.read_ts }),
-            view,
+            reader: store.inner.readers.add(view, Some(id), options.label, store.inner.runtime.elapsed()),
             id,
             options,
             held: None,
-            met_conflict: MetConflict::default(),
+            is_attempt: false,
+            ended: None,
             store: store.clone(),
         })
     }
 
     /// Everything committed at or below this is seen.
     pub fn read_ts(&self) -> Timestamp {
-        self.view.read_ts
+        self.reader.view.read_ts
     }
 
     /// The timestamp that names the transaction in locks and records.
@@ -116,7 +111,7 @@ impl Txn {
     /// [`ErrorKind::NoSuchKeyspace`] when the keyspace was dropped before the transaction began,
     /// [`ErrorKind::SnapshotTooOld`], [`ErrorKind::Corruption`], [`ErrorKind::Io`], [`ErrorKind::Closed`].
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
-        self.store.check_keyspace(&self.view, keyspace)?;
+        self.store.check_keyspace(&self.reader.view, keyspace)?;
         check_key(key.as_ref())?;
         self.read(&keyspace.row(key.as_ref()))
     }
@@ -148,9 +143,11 @@ impl Txn {
     /// Those of [`Txn::get`] and [`Txn::put`].
     pub fn get_for_update(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
         let row = self.check_row(keyspace, key.as_ref())?;
-        let own = self.own_write(&row)?;
-        let holds = own.is_none();
-        let value = self.read_over(own, &row)?;
+        let (value, holds) = self.store.timed(&self.reader, || {
+            let own = self.own_write(&row)?;
+            let holds = own.is_none();
+            Ok::<_, Error>((self.read_over(own, &row)?, holds))
+        })?;
         if holds {
             self.write(keyspace, row, Mutation::Hold)?;
         }
@@ -164,9 +161,9 @@ impl Txn {
     /// Those of [`Txn::get`], also of the iterator, which ends after one.
     pub fn versions(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Versions> {
         self.own.check()?;
-        self.store.check_keyspace(&self.view, keyspace)?;
+        self.store.check_keyspace(&self.reader.view, keyspace)?;
         check_key(key.as_ref())?;
-        Ok(Versions::new(&self.store, &self.view, keyspace.row(key.as_ref())))
+        Ok(Versions::new(&self.store, &self.reader, keyspace.row(key.as_ref())))
     }
 
     /// Sets a row's value.
@@ -208,13 +205,14 @@ impl Txn {
     ///
     /// Rows that a scan does not return are not protected: another transaction may insert one meanwhile.
     pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Scan {
-        let range = self.store.check_keyspace(&self.view, keyspace).map(|()| rows_of(keyspace, &range));
+        let range = self.store.check_keyspace(&self.reader.view, keyspace).map(|()| rows_of(keyspace, &range));
         self.scan(range)
     }
 
     /// The rows whose keys begin with `prefix`, own writes up to this call included.
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Scan {
-        let range = self.store.check_keyspace(&self.view, keyspace).map(|()| prefix_range(keyspace, prefix.as_ref()));
+        let range =
+            self.store.check_keyspace(&self.reader.view, keyspace).map(|()| prefix_range(keyspace, prefix.as_ref()));
         self.scan(range)
     }
 
@@ -223,7 +221,7 @@ impl Txn {
             self.own.check()?;
             Ok((own_writes(&self.own.buffer, &range), self.own.streamed(&self.store)?, range))
         });
-        Scan::new(&self.store, &self.view, self.met_conflict.clone(), own)
+        Scan::new(&self.store, &self.reader, own)
     }
 
     /// Marks this point. From the first mark on, what each write replaces is kept in memory, within
@@ -240,7 +238,9 @@ impl Txn {
         if savepoint.txn != self.id {
             return Err(Error::invalid("the savepoint is another transaction's"));
         }
-        self.own.rollback_to(&self.store, savepoint.number)
+        self.own.rollback_to(&self.store, savepoint.number)?;
+        self.reader.wrote(self.own.buffer.len(), self.own.bytes(), self.own.stream.is_some());
+        Ok(())
     }
 
     /// Commits.
@@ -256,23 +256,59 @@ impl Txn {
     }
 
     pub(super) fn commit_in_place(&mut self) -> Result<Commit> {
-        self.store.check_view(&self.view)?;
+        span!(DEBUG, "commit", owner = %self.id.owner, label = self.options.label);
+        let began = self.store.inner.runtime.elapsed();
+        self.reader.spent.start(began);
+        let (wrote, was_over) = (!self.own.is_empty(), self.own.check().is_err());
+        let mut committed = self.try_commit();
+        let at = self.reader.spent.last();
+        let counters = &self.store.inner.counters;
+        let (outcome, met) = match &mut committed {
+            Ok(ts) => {
+                if wrote {
+                    let timer = if self.is_durable() { &counters.commit_durable } else { &counters.commit_buffered };
+                    timer.record(at.saturating_sub(began));
+                }
+                event!(DEBUG, owner = %self.id.owner, commit_ts = %ts, rows = self.own.buffer.len(),
+                    label = self.options.label, "transaction committed");
+                (Outcome::Committed(*ts), None)
+            }
+            Err(why) if why.is_retryable() => {
+                let conflict = why.conflict_mut();
+                // One that was met while the transaction was written has been counted then.
+                if let Some(conflict) = conflict.filter(|_| !was_over) {
+                    self.store.name_owner(conflict);
+                    self.store.count_conflict(&self.reader, conflict);
+                }
+                (Outcome::Conflict, why.conflict())
+            }
+            Err(_) if self.is_attempt => (Outcome::RolledBack, None),
+            Err(why) => (Outcome::Failed(why.to_string()), None),
+        };
+        let conflict = met.filter(|_| !self.is_attempt).map(|conflict| Box::new(conflict.clone()));
+        self.ended = Some(Ended { at, outcome, conflict });
+        committed.map(|ts| Commit { ts })
+    }
+
+    fn try_commit(&mut self) -> Result<Timestamp> {
+        self.store.check_view(&self.reader.view)?;
         let inner = &self.store.inner;
         let durable = self.is_durable();
         let held = self.held.take();
+        let spent = &self.reader.spent;
         self.own.check()?;
         if self.own.is_empty() {
             drop(held);
             if durable {
-                inner.coordinator.confirm(self.view.read_ts)?;
+                inner.coordinator.confirm(self.reader.view.read_ts, spent)?;
             }
-            inner.coordinator.acknowledge(self.view.read_ts);
-            return Ok(Commit { ts: self.view.read_ts });
+            inner.coordinator.acknowledge(self.reader.view.read_ts);
+            return Ok(self.reader.view.read_ts);
         }
-        let committed = match &inner.embedded {
+        match &inner.embedded {
             Some(embedded) if self.own.stream.is_some() => {
-                let check_view = || self.store.check_view(&self.view);
-                self.own.commit_streamed(embedded, check_view, durable, held)
+                let check_view = || self.store.check_view(&self.reader.view);
+                self.own.commit_streamed(&self.store, embedded, check_view, durable, held, spent)
             }
             _ => inner.coordinator.commit(CommitRequest {
                 txn: self.id,
@@ -282,16 +318,8 @@ impl Txn {
                 durable,
                 lives: self.own.lives_written(),
                 held,
+                spent,
             }),
-        };
-        match committed {
-            Ok(ts) => Ok(Commit { ts }),
-            Err(why) => {
-                if why.is_retryable() {
-                    inner.counters.conflicts.add(1);
-                }
-                Err(why)
-            }
         }
     }
 
@@ -315,8 +343,13 @@ impl Txn {
 
     /// The conflict that the transaction has met, if any.
     pub(super) fn conflict_met(&self) -> Option<Error> {
-        let conflict = self.met_conflict.0.lock().take()?;
-        Some(ErrorKind::Conflict(conflict).into())
+        Some(ErrorKind::Conflict(self.reader.conflict_met()?).into())
+    }
+
+    /// What is known of it now that it is over.
+    pub(super) fn last(&self) -> Last {
+        let ended = self.ended.as_ref().map_or_else(|| self.store.inner.runtime.elapsed(), |ended| ended.at);
+        Last::new(self.id, &self.reader, ended)
     }
 
     /// Waits until everything that the transaction may have read is durable.
@@ -324,7 +357,7 @@ impl Txn {
     /// # Errors
     /// [`ErrorKind::Undetermined`] when the sync fails.
     pub fn confirm_reads(&self) -> Result<()> {
-        self.store.inner.coordinator.confirm(self.view.read_ts)
+        self.store.inner.coordinator.confirm(self.reader.view.read_ts, &self.reader.spent)
     }
 
     /// The rows that it has written so far, without those that were streamed.
@@ -333,7 +366,7 @@ impl Txn {
     }
 
     fn read(&self, row: &RowKey) -> Result<Option<Vec<u8>>> {
-        self.read_over(self.own_write(row)?, row)
+        self.store.timed(&self.reader, || self.read_over(self.own_write(row)?, row))
     }
 
     fn own_write(&self, row: &RowKey) -> Result<Option<Mutation>> {
@@ -346,12 +379,14 @@ impl Txn {
         match own {
             Some(Mutation::Put(value)) => Ok(Some(value)),
             Some(Mutation::Delete) => Ok(None),
-            Some(Mutation::Hold) | None => self.met_conflict.note(self.store.read(&self.view, row)),
+            Some(Mutation::Hold) | None => {
+                self.store.note_conflict(&self.reader, self.store.read(&self.reader.view, row))
+            }
         }
     }
 
     fn check_row(&self, keyspace: &Keyspace, key: &[u8]) -> Result<RowKey> {
-        self.store.check_view(&self.view)?;
+        self.store.check_view(&self.reader.view)?;
         self.store.inner.check_writable()?;
         keyspace.check(self.store.identity())?;
         check_key(key)?;
@@ -360,7 +395,9 @@ impl Txn {
 
     fn write(&mut self, keyspace: &Keyspace, row: RowKey, mutation: Mutation) -> Result<()> {
         let life = (keyspace.id(), &keyspace.0.life);
-        self.met_conflict.note(self.own.write(&self.store, life, row, mutation))
+        let written = self.own.write(&self.store, life, row, mutation, &self.reader.spent);
+        self.reader.wrote(self.own.buffer.len(), self.own.bytes(), self.own.stream.is_some());
+        self.store.note_conflict(&self.reader, written)
     }
 }
 
@@ -368,6 +405,18 @@ impl Drop for Txn {
     fn drop(&mut self) {
         if let (Some(embedded), Some(stream)) = (&self.store.inner.embedded, self.own.stream.take()) {
             embedded.abandon(&stream);
+        }
+        if !self.is_attempt && self.store.inner.options.slow_transaction < Duration::MAX {
+            let last = self.last();
+            if self.store.is_slow(last.ended.saturating_sub(last.began)) {
+                let (outcome, conflict) = match self.ended.take() {
+                    Some(ended) => (ended.outcome, ended.conflict),
+                    None => (Outcome::RolledBack, self.reader.conflict_met()),
+                };
+                let mut before = Before { attempts: 1, ..Before::default() };
+                before.conflicts.extend(conflict.map(|conflict| *conflict));
+                self.store.log_slow(last.began, &mut before, &last, outcome);
+            }
         }
     }
 }

@@ -17,7 +17,6 @@ use std::collections::{BTreeMap, HashSet};
 use std::ops::Bound;
 
 use super::scan::Scan;
-use super::txn::MetConflict;
 use super::{Keyspace, Store};
 use crate::codec::{History, Record};
 use crate::coordinator::history::{HISTORY, Kept};
@@ -135,7 +134,11 @@ impl Store {
     fn keyspace_numbers(&self, view: &std::sync::Arc<PinnedView>) -> Result<HashSet<KeyspaceId>> {
         let catalog: Keyspace = self.catalog();
         let all = super::range::prefix_range(&catalog, b"");
-        let rows = Scan::new(self, view, MetConflict::default(), Ok((BTreeMap::new(), None, all)));
+        let rows = Scan::new(
+            self,
+            &self.reader(std::sync::Arc::clone(view), Some("verify")),
+            Ok((BTreeMap::new(), None, all)),
+        );
         let mut numbers = HashSet::from([catalog.id()]);
         for row in rows {
             let (key, value) = row?;

@@ -1,12 +1,12 @@
 //! The versions of one row.
 
 use super::Store;
+use super::live::Reader;
 use super::read::fetch;
 use crate::error::Result;
 use crate::owner::OwnerId;
 use crate::row::{Intent, RowKey, Value, WriteRecord};
 use crate::timestamp::Timestamp;
-use crate::view::PinnedView;
 use std::sync::Arc;
 
 /// What a commit made of a row.
@@ -27,7 +27,7 @@ pub struct Version {
 /// for; the iterator ends after an error.
 pub struct Versions {
     store: Store,
-    view: Arc<PinnedView>,
+    reader: Arc<Reader>,
     row: RowKey,
     /// The next one is the newest at or below this; `None` when there is none.
     upto: Option<Timestamp>,
@@ -36,19 +36,19 @@ pub struct Versions {
 }
 
 impl Versions {
-    pub(super) fn new(store: &Store, view: &Arc<PinnedView>, row: RowKey) -> Self {
+    pub(super) fn new(store: &Store, reader: &Arc<Reader>, row: RowKey) -> Self {
         // Without history only the newest is sure to be there.
         let from = store.inner.coordinator.history_from().unwrap_or(Timestamp::MAX);
-        Self { store: store.clone(), view: Arc::clone(view), row, upto: Some(view.read_ts), from }
+        Self { store: store.clone(), reader: Arc::clone(reader), row, upto: Some(reader.view.read_ts), from }
     }
 
     fn read(&self, upto: Timestamp) -> Result<Option<WriteRecord>> {
-        let view = &self.view.view;
-        if upto == self.view.read_ts
-            && self.view.check_locks
+        let view = &self.reader.view.view;
+        if upto == self.reader.view.read_ts
+            && self.reader.view.check_locks
             && let Some(lock) = view.lock(&self.row)?
             && lock.intent != Intent::Hold
-            && let Some(commit_ts) = self.store.inner.coordinator.committed_in(&self.view, &self.row, &lock)?
+            && let Some(commit_ts) = self.store.inner.coordinator.committed_in(&self.reader.view, &self.row, &lock)?
         {
             let value = match lock.intent {
                 Intent::Put(value) => Some(value),
@@ -64,9 +64,9 @@ impl Versions {
     }
 
     fn step(&mut self, upto: Timestamp) -> Result<Option<Version>> {
-        self.store.check_view(&self.view)?;
+        self.store.check_view(&self.reader.view)?;
         let Some(WriteRecord { commit_ts, txn, value, .. }) = self.read(upto)? else { return Ok(None) };
-        let value = value.map(|value: Value| fetch(&self.view, &self.row, txn, value)).transpose()?;
+        let value = value.map(|value: Value| fetch(&self.reader.view, &self.row, txn, value)).transpose()?;
         self.upto = (commit_ts > self.from).then(|| commit_ts.previous());
         Ok(Some(Version { commit_ts, start_ts: txn.start_ts, owner: txn.owner, value }))
     }
@@ -77,6 +77,7 @@ impl Iterator for Versions {
 
     fn next(&mut self) -> Option<Self::Item> {
         let upto = self.upto.take()?;
-        self.step(upto).transpose()
+        let (store, reader) = (self.store.clone(), Arc::clone(&self.reader));
+        store.timed(&reader, || self.step(upto)).transpose()
     }
 }

@@ -12,6 +12,7 @@ use super::Embedded;
 use super::resolve::Resolved;
 use super::stream::own_lock;
 use crate::error::{Conflict, ConflictReason, Error, ErrorKind, Result};
+use crate::observe::{Part, Spent};
 use crate::pipeline::{Held, Life, Purpose, Refused, Settled, Submission};
 use crate::protocol::{Commit, CommitPoint, OnePhase, Prewrite, Refusal, Step, commit, one_phase, prewrite};
 use crate::row::{Edit, Lock, Mutation, Row, RowChange, RowKey, SHORT_VALUE_MAX_BYTES, TxnId};
@@ -26,11 +27,12 @@ pub(super) struct TwoPhase<'a> {
     pub read_ts: Timestamp,
     pub primary: &'a RowKey,
     pub lives: &'a [Arc<Life>],
+    pub spent: &'a Spent,
 }
 
 impl Embedded {
     pub(super) fn commit_one_phase(&self, request: CommitRequest<'_>) -> Result<Timestamp> {
-        let CommitRequest { txn, read_ts, writes, durable, lives, mut held, .. } = request;
+        let CommitRequest { txn, read_ts, writes, durable, lives, mut held, spent, .. } = request;
         loop {
             let mut changes = Vec::with_capacity(writes.len());
             for (row, mutation) in writes {
@@ -48,7 +50,7 @@ impl Embedded {
             crash_point!(OnePhaseBefore);
             let submission =
                 Submission { changes, purpose: Purpose::Commit, durable, lives: lives.clone(), held: held.take() };
-            match self.pipeline.submit(submission)? {
+            match self.pipeline.submit(submission, spent)? {
                 Settled::Applied(Some(commit_ts)) => {
                     self.counters.commits_one_phase.add(1);
                     return Ok(commit_ts);
@@ -60,13 +62,13 @@ impl Embedded {
     }
 
     pub(super) fn commit_two_phase(&self, request: CommitRequest<'_>) -> Result<Timestamp> {
-        let CommitRequest { txn, read_ts, writes, durable, lives, held, .. } = request;
+        let CommitRequest { txn, read_ts, writes, durable, lives, held, spent, .. } = request;
         let Some(primary) = primary_of(writes) else { return Err(unstamped()) };
         let long = |mutation: &Mutation| mutation.value_bytes() > SHORT_VALUE_MAX_BYTES;
         if writes.values().any(long) {
             self.note_long_values()?;
         }
-        let this = TwoPhase { txn, read_ts, primary, lives: &lives };
+        let this = TwoPhase { txn, read_ts, primary, lives: &lives, spent };
 
         let secondaries = writes.iter().filter(|(row, _)| *row != primary);
         let rows: Vec<(&RowKey, &Mutation)> = writes.get_key_value(primary).into_iter().chain(secondaries).collect();
@@ -105,7 +107,8 @@ impl Embedded {
         }
         crash_point!(CommitSecondaries);
         if durable {
-            self.pipeline.wait_durable(commit_ts)?;
+            spent.lap(Part::Combining, self.pipeline.runtime().elapsed());
+            self.pipeline.confirm(commit_ts, spent)?;
         }
         self.counters.commits_two_phase.add(1);
         Ok(commit_ts)
@@ -151,7 +154,7 @@ impl Embedded {
             let locked = if remembers { changes.iter().filter_map(lock_put).collect() } else { Vec::new() };
             let lives = this.lives.to_vec();
             let submission = Submission { changes, purpose, durable: false, lives, held: None };
-            match self.pipeline.submit(submission)? {
+            match self.pipeline.submit(submission, this.spent)? {
                 Settled::Applied(_) => return Ok(locked),
                 Settled::Refused(Refused::Found(_, found))
                     if found.lock.as_ref().is_some_and(|lock| lock.txn == txn) =>
@@ -180,7 +183,7 @@ impl Embedded {
         let purpose = if has_secondaries { Purpose::CommitPoint } else { Purpose::Commit };
         let lives = this.lives.to_vec();
         let submission = Submission { changes: vec![change], purpose, durable: false, lives, held };
-        match self.pipeline.submit(submission)? {
+        match self.pipeline.submit(submission, this.spent)? {
             Settled::Applied(Some(commit_ts)) => Ok(commit_ts),
             Settled::Applied(None) => Err(unstamped()),
             Settled::Refused(obstacle) => Err(self.explain(obstacle, this.txn, this.read_ts)),
@@ -326,7 +329,9 @@ impl Embedded {
         };
         ErrorKind::Conflict(Box::new(Conflict {
             row,
+            keyspace: None,
             reason,
+            label: None,
             owner: their.map(|txn| txn.owner),
             their_start_ts: their.map(|txn| txn.start_ts),
             our_read_ts: read_ts,

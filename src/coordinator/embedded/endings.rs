@@ -9,6 +9,7 @@ use std::ops::Bound;
 use super::Embedded;
 use crate::engine::{Page, RowRange};
 use crate::error::Result;
+use crate::observe::Spent;
 use crate::pipeline::{Purpose, Refused, Settled, Submission};
 use crate::protocol::{CommitPoint, RollBack, forget, let_go};
 use crate::row::{Lock, Row, RowChange, RowKey, TxnId};
@@ -85,6 +86,7 @@ impl Embedded {
         }
         crash_point!(EndingDone);
         self.finish(&ending)?;
+        event!(DEBUG, start_ts = %ending.txn.start_ts, "large transaction ended");
         Ok(None)
     }
 
@@ -155,7 +157,8 @@ impl Embedded {
     }
 
     fn end_together(&self, txn: TxnId, changes: Vec<RowChange>, purpose: Purpose) -> Result<Option<RowKey>> {
-        match self.pipeline.submit(Submission { changes, purpose, durable: false, lives: Vec::new(), held: None })? {
+        let submission = Submission { changes, purpose, durable: false, lives: Vec::new(), held: None };
+        match self.pipeline.submit(submission, &Spent::default())? {
             Settled::Applied(_) => Ok(None),
             Settled::Refused(Refused::Lock(row, _) | Refused::Found(row, _)) => Ok(Some(row)),
             Settled::Refused(obstacle) => Err(self.explain(obstacle, txn, txn.start_ts)),

@@ -19,6 +19,7 @@ use super::Embedded;
 use super::resolve::Resolved;
 use crate::engine::{Page, RowRange};
 use crate::error::{Error, Result};
+use crate::observe::Spent;
 use crate::pipeline::{Purpose, Settled, Submission};
 use crate::protocol::{Collect, collect, forget};
 use crate::row::{Lock, RowChange, RowKey};
@@ -85,22 +86,27 @@ impl Shared {
             if !swept {
                 match coordinator.sweep_page(&mut position) {
                     Ok(done) => (swept, more) = (done, !done),
-                    Err(_) => position = Bound::Unbounded,
+                    Err(why) => {
+                        coordinator.tell_of("sweep", &why);
+                        position = Bound::Unbounded;
+                    }
                 }
             }
             for _ in 0..ENDING_PAGES {
                 // An ending that fails is tried again after a pause.
-                if !coordinator.end_page().unwrap_or(false) || self.stopping.load(Ordering::Acquire) {
+                let ended = coordinator.end_page().inspect_err(|why| coordinator.tell_of("endings", why));
+                if !ended.unwrap_or(false) || self.stopping.load(Ordering::Acquire) {
                     break;
                 }
                 more = true;
             }
-            if let Ok((found, gone)) = coordinator.collect_page(collect_rows) {
+            let collected = coordinator.collect_page(collect_rows);
+            if let Ok((found, gone)) = collected.inspect_err(|why| coordinator.tell_of("collection", why)) {
                 // Entries that have to stay must not keep those behind them from being looked at.
                 collect_rows = if gone == 0 && found == collect_rows { collect_rows * 2 } else { PAGE_ROWS };
                 more |= gone > 0 && found >= PAGE_ROWS;
             }
-            let _ = chore();
+            let _ = chore().inspect_err(|why| coordinator.tell_of("keyspaces", why));
             if !more {
                 parker.park(Some(PAUSE));
             }
@@ -109,6 +115,14 @@ impl Shared {
 }
 
 impl Embedded {
+    /// Tells a subscriber of a failure that has nobody else to be told, unless the store has failed as a whole.
+    #[cfg_attr(not(feature = "tracing"), allow(unused_variables, reason = "for the event alone"))]
+    fn tell_of(&self, what: &str, why: &Error) {
+        if self.pipeline.failure().is_none() {
+            event!(WARN, what, %why, "background work failed");
+        }
+    }
+
     /// Resolves the orphans among the next locks; the answer is whether none is left, nor any record of their transactions.
     pub fn sweep_page(&self, position: &mut Bound<Vec<u8>>) -> Result<bool> {
         let pipeline = &self.pipeline;
@@ -142,6 +156,7 @@ impl Embedded {
                 .skip(1)
                 .partition(|(_, other)| (other.txn, &other.primary) == (lock.txn, &lock.primary));
             self.counters.swept.add(1);
+            event!(DEBUG, locks = same.len() + 1, "orphans resolved");
             orphans = match resolved {
                 Resolved::Verdict(verdict) => {
                     self.carry_out_together(lock.txn, &lock.primary, &same, verdict, false)?;
@@ -220,12 +235,13 @@ impl Embedded {
         }
         self.counters.collected.add((entries - versions.min(entries)) as u64);
         self.counters.versions_collected.add(versions as u64);
+        event!(DEBUG, entries, versions, "collected");
         Ok(entries)
     }
 
     /// Makes changes; the answer is whether they were made. If not, another round will try again.
     fn make(&self, changes: Vec<RowChange>, purpose: Purpose) -> Result<bool> {
         let submission = Submission { changes, purpose, durable: false, lives: Vec::new(), held: None };
-        Ok(matches!(self.pipeline.submit(submission)?, Settled::Applied(_)))
+        Ok(matches!(self.pipeline.submit(submission, &Spent::default())?, Settled::Applied(_)))
     }
 }

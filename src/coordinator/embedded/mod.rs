@@ -20,9 +20,9 @@ use parking_lot::Mutex;
 use self::endings::Ending;
 use self::history::History;
 use super::{CommitProtocol, CommitRequest, Coordinator, KeepHistory, committed_by_primary};
-use crate::counters::Counters;
 use crate::engine::Engine;
 use crate::error::{Conflict, ConflictReason, Result};
+use crate::observe::{Counters, Spent};
 use crate::owner::OwnerIds;
 use crate::pipeline::{Entrance, Pipeline, Turns};
 use crate::protocol::{CommitPoint, trace};
@@ -64,7 +64,7 @@ impl Embedded {
         history: KeepHistory,
     ) -> Result<Arc<Self>> {
         let long_values = AtomicBool::new(engine.meta(LONG_VALUES)?.is_some());
-        let pipeline = Pipeline::open(engine, runtime, conflict_slots)?;
+        let pipeline = Pipeline::open(engine, runtime, Arc::clone(&counters), conflict_slots)?;
         let history = History::open(&pipeline, history)?;
         Ok(Arc::new(Self {
             pipeline,
@@ -111,10 +111,9 @@ impl Coordinator for Embedded {
     fn begin(&self) -> Result<(Arc<PinnedView>, TxnId)> {
         self.pipeline.check_alive()?;
         let view = self.pipeline.current_view();
-        let start_ts = self.pipeline.timestamp()?;
+        let (start_ts, now) = self.pipeline.timestamp_and_time()?;
         crash_point!(StartTs);
-        let runtime = self.pipeline.runtime();
-        let owner = self.owners.next(runtime.unix_millis(), runtime.random());
+        let owner = self.owners.next(now, self.pipeline.runtime().random());
         Ok((view, TxnId { start_ts, owner }))
     }
 
@@ -147,11 +146,11 @@ impl Coordinator for Embedded {
         self.pipeline.acknowledge(ts);
     }
 
-    fn confirm(&self, read_ts: Timestamp) -> Result<()> {
+    fn confirm(&self, read_ts: Timestamp, spent: &Spent) -> Result<()> {
         if mutated!(ReadsNotConfirmed) {
             return Ok(());
         }
-        self.pipeline.wait_durable(read_ts)
+        self.pipeline.confirm(read_ts, spent)
     }
 
     /// An orphan met this way is resolved in passing.

@@ -7,6 +7,7 @@
 use super::super::refused;
 use super::Embedded;
 use crate::error::{ErrorKind, Result};
+use crate::observe::Spent;
 use crate::pipeline::{Purpose, Settled, Submission};
 use crate::protocol::{Asker, CheckStatus, CommitPoint, Refusal, Resolve, Step, check_status, forget, resolve};
 use crate::row::{Lock, Row, RowKey, TxnId};
@@ -108,7 +109,7 @@ impl Embedded {
             };
             let submission =
                 Submission { changes: vec![*change], purpose, durable: false, lives: Vec::new(), held: None };
-            if let Settled::Applied(_) = self.pipeline.submit(submission)? {
+            if let Settled::Applied(_) = self.pipeline.submit(submission, &Spent::default())? {
                 return Ok(Ok(answer));
             }
         }

@@ -17,6 +17,7 @@ use super::commit::{TwoPhase, primary_of, unstamped};
 use super::endings::Ending;
 use crate::engine::View;
 use crate::error::{Error, ErrorKind, Result};
+use crate::observe::Spent;
 use crate::pipeline::{Held, Life, Purpose, Settled, Submission};
 use crate::row::{Intent, Lock, Mutation, RowKey, SHORT_VALUE_MAX_BYTES, TxnId, Value};
 use crate::timestamp::Timestamp;
@@ -40,8 +41,8 @@ impl Stream {
         Some(Self { txn, read_ts, lowest: primary.clone(), highest: primary.clone(), primary })
     }
 
-    fn two_phase<'a>(&'a self, lives: &'a [Arc<Life>]) -> TwoPhase<'a> {
-        TwoPhase { txn: self.txn, read_ts: self.read_ts, primary: &self.primary, lives }
+    fn two_phase<'a>(&'a self, lives: &'a [Arc<Life>], spent: &'a Spent) -> TwoPhase<'a> {
+        TwoPhase { txn: self.txn, read_ts: self.read_ts, primary: &self.primary, lives, spent }
     }
 
     fn ending(&self, verdict: Option<Timestamp>) -> Ending {
@@ -51,7 +52,8 @@ impl Stream {
 
 impl Embedded {
     /// Locks rows for a transaction that goes on being written. After an error it must be [abandoned](Self::abandon).
-    pub fn stream(&self, stream: &mut Stream, writes: &Writes, lives: &[Arc<Life>]) -> Result<()> {
+    pub fn stream(&self, stream: &mut Stream, writes: &Writes, lives: &[Arc<Life>], spent: &Spent) -> Result<()> {
+        spent.start(self.pipeline.runtime().elapsed());
         let (Some((lowest, _)), Some((highest, _))) = (writes.first_key_value(), writes.last_key_value()) else {
             return Ok(());
         };
@@ -60,7 +62,7 @@ impl Embedded {
         if writes.values().any(|mutation| mutation.value_bytes() > SHORT_VALUE_MAX_BYTES) {
             self.note_long_values()?;
         }
-        let this = stream.two_phase(lives);
+        let this = stream.two_phase(lives, spent);
         // The primary first: no lock is ever without one.
         let others = writes.iter().filter(|(row, _)| *row != this.primary);
         let rows = writes.get_key_value(this.primary).into_iter().chain(others);
@@ -91,15 +93,16 @@ impl Embedded {
         lives: &[Arc<Life>],
         durable: bool,
         held: Option<Held>,
+        spent: &Spent,
     ) -> Result<Timestamp> {
-        let this = stream.two_phase(lives);
+        let this = stream.two_phase(lives, spent);
         let primary = self.pipeline.engine().row(this.primary, this.txn.start_ts)?;
         let Some(lock) = primary.lock.filter(|lock| lock.txn == this.txn) else { return Err(unstamped()) };
         crash_point!(StreamAll);
         let change = self.commit_change(this.txn, this.primary, &lock, lock.min_commit_ts, true)?;
         let (purpose, lives) = (Purpose::CommitPoint, lives.to_vec());
         let submission = Submission { changes: vec![change], purpose, durable: false, lives, held };
-        let commit_ts = match self.pipeline.submit(submission)? {
+        let commit_ts = match self.pipeline.submit(submission, spent)? {
             Settled::Applied(Some(commit_ts)) => commit_ts,
             Settled::Applied(None) => return Err(unstamped()),
             Settled::Refused(obstacle) => return Err(self.explain(obstacle, this.txn, this.read_ts)),
@@ -107,7 +110,7 @@ impl Embedded {
         crash_point!(StreamCommitted);
         self.end_later(stream.ending(Some(commit_ts)));
         if durable {
-            self.pipeline.wait_durable(commit_ts)?;
+            self.pipeline.confirm(commit_ts, spent)?;
         }
         self.pipeline.acknowledge(commit_ts);
         self.counters.commits_streamed.add(1);

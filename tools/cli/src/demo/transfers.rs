@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use percolite::{Keyspace, Snapshot, Store};
+use percolite::{Keyspace, Snapshot, Store, TxnOptions};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 
@@ -99,7 +99,8 @@ pub fn run(store: &Store, round: &Round<'_>) -> Result<Outcome> {
     let commits = AtomicU64::new(0);
     let (mut audits, mut wrong) = (0, 0);
     let mut audit = || {
-        let whole = sum(&store.snapshot()?, round.keyspace)? == (total(round.accounts), round.accounts);
+        let whole =
+            sum(&store.snapshot()?.labelled("audit"), round.keyspace)? == (total(round.accounts), round.accounts);
         audits += 1;
         wrong += u64::from(!whole);
         Ok::<_, anyhow::Error>(())
@@ -151,7 +152,8 @@ fn transfer_until(store: &Store, round: &Round<'_>, thread: u64, commits: &Atomi
         let from = random.random_range(0..round.accounts);
         let to = (from + random.random_range(1..round.accounts)) % round.accounts;
         let amount = random.random_range(1..=10);
-        let moved = store.transact(|txn| transfer(txn, round.keyspace, &account(from), &[(account(to), amount)]))?;
+        let work = |txn: &mut percolite::Txn| transfer(txn, round.keyspace, &account(from), &[(account(to), amount)]);
+        let moved = store.transact_with(TxnOptions::labelled("transfer"), work)?;
         commits.fetch_add(u64::from(moved), Ordering::Relaxed);
     }
     Ok(())

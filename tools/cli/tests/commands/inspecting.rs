@@ -86,12 +86,19 @@ fn verify_finds_a_table_with_flipped_bits() {
 }
 
 #[test]
-fn top_shows_rates_as_json_once_a_second() {
+fn top_shows_rates_latencies_and_who_was_slow_as_json_once_a_second() {
     let place = Place::new();
-    let shown =
-        place.command("top --seconds 2 --json --accounts 10 --two-phase").env("TMPDIR", place.path()).output().unwrap();
+    let shown = place
+        .command("top --seconds 2 --json --accounts 10 --two-phase --slow 1")
+        .env("TMPDIR", place.path())
+        .output()
+        .unwrap();
     let shown = String::from_utf8(shown.stdout).unwrap();
     let first: serde_json::Value = serde_json::from_str(shown.lines().next().unwrap()).unwrap();
     assert!(first["commits_per_second"].as_f64().unwrap() > 0.0, "{shown}");
+    assert!(first["latencies"]["commit"]["count"].as_u64().unwrap() > 0, "{shown}");
+    assert_eq!(first["slow"][0]["label"], "transfer", "{shown}");
+    assert!(first["slow"][0]["seconds_on"]["syncing"].is_number(), "{shown}");
+    assert!(first["live"].as_array().unwrap().iter().any(|live| live["label"] == "transfer"), "{shown}");
     assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0, "something is left");
 }

@@ -7,6 +7,7 @@
 //! One client commits numbered rows, one after the other. So a prefix is the rows up to some number.
 
 use std::fs;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use percolite::{CommitProtocol, Durability, Error, ErrorKind, Store};
@@ -59,21 +60,7 @@ struct Image {
     borders: Vec<usize>,
 }
 
-/// When the table is written and the older log removed is up to RocksDB's own threads: now and then they are too quick.
-const TRIES_MAX: usize = 10;
-
 fn image(seed: u64) -> anyhow::Result<Image> {
-    let mut made = try_image(seed);
-    for _ in 1..TRIES_MAX {
-        if made.is_ok() {
-            break;
-        }
-        made = try_image(seed);
-    }
-    made
-}
-
-fn try_image(seed: u64) -> anyhow::Result<Image> {
     let mut dice = Dice::new(seed);
     let protocol = if seed.is_multiple_of(2) { CommitProtocol::TwoPhase } else { CommitProtocol::Auto };
     let place = scratch()?;
@@ -82,6 +69,10 @@ fn try_image(seed: u64) -> anyhow::Result<Image> {
     // The table that the switch is for is not written yet in this image: when it is, the log has been synced.
     let folder = scratch()?;
     copy_folder(place.path(), folder.path())?;
+    let newest = || logs(place.path())?.pop().ok_or_else(|| anyhow::anyhow!("no log"));
+    // Held open: RocksDB's own threads remove the log once the table is written, which may be soon.
+    let older = newest()?;
+    let mut held = fs::File::open(place.path().join(&older))?;
     let (mut written, mut synced, mut length) = (0, 0, 0);
     let write = |number: u64, long: usize| {
         // Long values fill a column of their own, whose table is written then; that is what begins a new log.
@@ -90,11 +81,11 @@ fn try_image(seed: u64) -> anyhow::Result<Image> {
             txn.put(&rows, format!("k{number:06}"), number.to_string())
         })
     };
-    while logs(place.path())?.len() < 2 {
+    while newest()? == older {
         anyhow::ensure!(written < ROWS_MAX, "{written} rows and no second log");
         if SYNCS.contains(&written) {
             store.sync()?;
-            (synced, length) = (written, newest_length(place.path())?);
+            (synced, length) = (written, usize::try_from(held.metadata()?.len())?);
         }
         write(written, (20 << 10) + dice.below(10 << 10))?;
         written += 1;
@@ -103,19 +94,17 @@ fn try_image(seed: u64) -> anyhow::Result<Image> {
         write(written, 400)?;
         written += 1;
     }
-    let logs = logs(place.path())?;
-    let [older, newer] = logs.as_slice() else { anyhow::bail!("not two logs: {logs:?}") };
-    // Where an even older one was there and is gone, its table is missing here: no power cut leaves that.
-    anyhow::ensure!(folder.path().join(older).exists(), "the older log is not the first");
-    for log in [older, newer] {
-        fs::copy(place.path().join(log), folder.path().join(log))?;
-    }
+    let newer = newest()?;
+    fs::copy(place.path().join(&newer), folder.path().join(&newer))?;
+    let mut cells = Vec::new();
+    held.read_to_end(&mut cells)?;
+    fs::write(folder.path().join(&older), &cells)?;
     drop(store);
     anyhow::ensure!(fs::metadata(folder.path().join(newer))?.len() > 1000, "the newer log is empty");
-    let borders = record_borders(&fs::read(folder.path().join(older))?);
+    let borders = record_borders(&cells);
     let borders: Vec<usize> = borders.into_iter().filter(|border| *border >= length).collect();
     anyhow::ensure!(borders.len() > 1, "the older log has no record behind its last sync at {length}");
-    Ok(Image { older: older.clone(), folder, rows: written, synced, borders })
+    Ok(Image { older, folder, rows: written, synced, borders })
 }
 
 fn sweep(image: &Image, outcome: &mut Outcome) -> Vec<Broken> {
@@ -201,12 +190,6 @@ pub fn logs(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     logs.retain(|name| name.extension().is_some_and(|ext| ext == "log"));
     logs.sort();
     Ok(logs)
-}
-
-fn newest_length(folder: &Path) -> anyhow::Result<usize> {
-    let logs = logs(folder)?;
-    let newest = logs.last().ok_or_else(|| anyhow::anyhow!("no log"))?;
-    Ok(usize::try_from(fs::metadata(folder.join(newest))?.len())?)
 }
 
 /// Where a record ends: checksum (4 bytes), length (2), type (1), then the content; blocks are filled with zeros.

@@ -1,17 +1,19 @@
 //! `percolite top`: what a store does while it does it.
 //!
 //! One process has a store for itself, so nobody can watch another's. This watches its own: threads that move money between
-//! accounts, as in the demo, in a temporary store. What it shows is what `Store::stats` and `Store::locks` tell any program that
-//! has a store open.
+//! accounts, as in the demo, in a temporary store. What it shows is what `Store::stats`, `latencies`, `live`,
+//! `slow_transactions` and `locks` tell any program that has a store open.
+
+mod look;
 
 use std::io::IsTerminal as _;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
-use percolite::{CommitProtocol, LockInfo, Stats, Store};
-use serde_json::json;
+use percolite::{CommitProtocol, LockInfo, Store};
 
+use self::look::{Look, Second};
 use crate::demo::place::Place;
 use crate::demo::transfers::{self, Round};
 use crate::interrupt::Interrupt;
@@ -29,10 +31,11 @@ Examples:
   percolite top                           16 threads on 1000 accounts, for half a minute
   percolite top --accounts 10             the same on ten: hot rows
   percolite top --two-phase               with locks to be seen
-  percolite top --json --seconds 5 | jq .commits_per_second
+  percolite top --accounts 2 --slow 5     what takes longer than 5 ms, and who was in the way
+  percolite top --json --seconds 5 | jq '.latencies.commit.p99_s, .slow[0]'
 
 A store is open in one process at a time, so this watches its own: transfers between accounts in a temporary store. A
-program that wants to be watched prints Store::stats() and Store::locks() itself. What a dead process left is shown by
+program that wants to be watched prints Store::stats(), latencies(), live(), slow_transactions() and locks() itself. What a dead process left is shown by
 `percolite locks`. Ctrl-C ends it.")]
 pub struct Args {
     /// Accounts; the fewer, the hotter
@@ -47,6 +50,9 @@ pub struct Args {
     /// Commit in two phases, as over several processes: every row is locked first
     #[arg(long)]
     two_phase: bool,
+    /// A transaction that takes longer is shown as slow
+    #[arg(long, value_name = "MS", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
+    slow: u64,
     /// JSON lines, one a second
     #[arg(long)]
     json: bool,
@@ -56,7 +62,8 @@ pub fn run(args: &Args) -> Result<()> {
     let interrupt = Interrupt::watch()?;
     let place = Place::new(None, false)?;
     let protocol = if args.two_phase { CommitProtocol::TwoPhase } else { CommitProtocol::Auto };
-    let store = Store::builder().protocol(protocol).open(place.path())?;
+    let slow = Duration::from_millis(args.slow);
+    let store = Store::builder().protocol(protocol).slow_transaction(slow).time_reads(true).open(place.path())?;
     let accounts = store.keyspace("accounts")?;
     transfers::open_accounts(&store, &accounts, args.accounts)?;
     let names = Names::of([&accounts]);
@@ -86,9 +93,9 @@ pub fn run(args: &Args) -> Result<()> {
 
 fn watch(store: &Store, names: &Names, args: &Args, is_over: impl Fn() -> bool) -> Result<()> {
     let in_place = std::io::stdout().is_terminal() && !args.json;
-    let mut before = (Instant::now(), store.stats());
+    let mut before = Look::at(store);
     loop {
-        let until = before.0 + Duration::from_secs(1);
+        let until = before.at + Duration::from_secs(1);
         // Most locks live for less than a millisecond: the fullest of many looks is shown.
         let mut locks: Vec<LockInfo> = Vec::new();
         while Instant::now() < until {
@@ -101,85 +108,19 @@ fn watch(store: &Store, names: &Names, args: &Args, is_over: impl Fn() -> bool) 
             }
             std::thread::sleep(LOOK_EVERY);
         }
-        let now = (Instant::now(), store.stats());
-        let rates = Rates::between(&before.1, &now.1, now.0 - before.0);
+        let now = Look::at(store);
+        let second = Second::between(&before, &now);
         if args.json {
-            say(rates.json(&now.1, locks.len()))?;
+            say(second.json(locks.len()))?;
         } else {
             if in_place {
                 say("\x1b[H\x1b[2J")?;
             }
-            say(rates.table(&now.1))?;
+            for table in second.tables() {
+                say(table)?;
+            }
             say(if locks.is_empty() { "no locks were met".to_owned() } else { table::locks(&locks, names) })?;
         }
         before = now;
-    }
-}
-
-/// What happened in a second.
-struct Rates {
-    commits: f64,
-    conflicts: f64,
-    retries: f64,
-    syncs: f64,
-    rolled: f64,
-}
-
-impl Rates {
-    #[expect(clippy::cast_precision_loss, reason = "rates")]
-    fn between(before: &Stats, now: &Stats, took: Duration) -> Self {
-        let rate = |count: fn(&Stats) -> u64| (count(now) - count(before)) as f64 / took.as_secs_f64();
-        Self {
-            commits: rate(|stats| stats.commits_one_phase + stats.commits_two_phase),
-            conflicts: rate(|stats| stats.conflicts),
-            retries: rate(|stats| stats.retries),
-            syncs: rate(|stats| stats.syncs),
-            rolled: rate(|stats| stats.rolled_forward + stats.rolled_back),
-        }
-    }
-
-    fn commits_per_sync(&self) -> f64 {
-        if self.syncs > 0.0 { self.commits / self.syncs } else { 0.0 }
-    }
-
-    fn table(&self, now: &Stats) -> String {
-        let rate = |rate: f64| indicatif::HumanFloatCount(rate.round()).to_string();
-        let header = [
-            "commits/s",
-            "conflicts/s",
-            "retries/s",
-            "syncs/s",
-            "commits per sync",
-            "rolled/s",
-            "live views",
-            "not yet durable",
-        ];
-        let behind = now.visible_ts.millis().saturating_sub(now.durable_ts.millis());
-        let cells = [
-            rate(self.commits),
-            rate(self.conflicts),
-            rate(self.retries),
-            rate(self.syncs),
-            format!("{:.1}", self.commits_per_sync()),
-            rate(self.rolled),
-            now.live_views.to_string(),
-            format!("{behind} ms"),
-        ];
-        table::figures(header, vec![cells])
-    }
-
-    fn json(&self, now: &Stats, locks: usize) -> serde_json::Value {
-        json!({
-            "commits_per_second": self.commits,
-            "conflicts_per_second": self.conflicts,
-            "retries_per_second": self.retries,
-            "syncs_per_second": self.syncs,
-            "commits_per_sync": self.commits_per_sync(),
-            "rolled_per_second": self.rolled,
-            "live_views": now.live_views,
-            "locks_met": locks,
-            "visible_ts": now.visible_ts.to_string(),
-            "durable_ts": now.durable_ts.to_string(),
-        })
     }
 }

@@ -1,0 +1,136 @@
+//! How long things take, as distributions.
+//!
+//! A duration falls into one of 1,280 buckets, each an atomic counter, so recording is one increment without a lock, and reading is
+//! a copy. Buckets are 3 % wide: what is said of a duration is at most so much too high, and never too low.
+
+use std::time::Duration;
+
+use histogram::{AtomicHistogram, Config, Histogram};
+
+/// Up to 2^44 ns, nearly five hours, in buckets of 2^-5 of their value.
+#[allow(clippy::panic, reason = "evaluated by the compiler")]
+const CONFIG: Config = match Config::new(5, 44) {
+    Ok(config) => config,
+    Err(_) => panic!("out of range"),
+};
+const LONGEST_NANOS: u64 = (1 << 44) - 1;
+
+/// Records durations.
+pub(crate) struct Timer {
+    buckets: AtomicHistogram,
+    #[cfg(feature = "metrics")]
+    facade: metrics::Histogram,
+}
+
+impl Timer {
+    pub fn new(#[cfg(feature = "metrics")] facade: metrics::Histogram) -> Self {
+        Self {
+            buckets: AtomicHistogram::with_config(&CONFIG),
+            #[cfg(feature = "metrics")]
+            facade,
+        }
+    }
+
+    pub fn record(&self, took: Duration) {
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(LONGEST_NANOS).min(LONGEST_NANOS);
+        // In range by now.
+        let _ = self.buckets.increment(nanos);
+        #[cfg(feature = "metrics")]
+        self.facade.record(took.as_secs_f64());
+    }
+
+    pub fn read(&self) -> Latency {
+        Latency(self.buckets.load())
+    }
+}
+
+/// How long something took each time: a distribution, whose durations are rounded up by at most 3 %.
+///
+/// ```
+/// # fn main() -> percolite::Result<()> {
+/// # let store = percolite::Store::in_memory()?;
+/// # let rows = store.keyspace("rows")?;
+/// let before = store.latencies();
+/// store.transact(|txn| txn.put(&rows, "key", "value"))?;
+/// let commits = store.latencies().since(&before).commit_durable;
+/// assert_eq!(commits.count(), 1);
+/// println!("median {:?}, at most {:?}", commits.percentile(50.0), commits.max());
+/// # Ok(()) }
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct Latency(Histogram);
+
+impl Latency {
+    /// How often it was measured.
+    pub fn count(&self) -> u64 {
+        self.0.as_slice().iter().sum()
+    }
+
+    /// What `percent` of all took at most; zero when there were none. `percent` is between 0 and 100, and taken for the nearer of
+    /// these when it is not.
+    pub fn percentile(&self, percent: f64) -> Duration {
+        let quantile = if percent.is_nan() { 0.0 } else { (percent / 100.0).clamp(0.0, 1.0) };
+        let bucket = self.0.quantile_bucket(quantile).ok().flatten();
+        bucket.map_or(Duration::ZERO, |bucket| Duration::from_nanos(bucket.end()))
+    }
+
+    /// What the longest took; zero when there were none.
+    pub fn max(&self) -> Duration {
+        self.percentile(100.0)
+    }
+
+    /// What was measured since `earlier`, an older reading of the same store.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let mut later = self.0.clone();
+        for (now, then) in later.as_mut_slice().iter_mut().zip(earlier.0.as_slice()) {
+            *now = now.saturating_sub(*then);
+        }
+        Self(later)
+    }
+}
+
+impl std::fmt::Debug for Latency {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Latency")
+            .field("count", &self.count())
+            .field("p50", &self.percentile(50.0))
+            .field("p99", &self.percentile(99.0))
+            .field("max", &self.max())
+            .finish()
+    }
+}
+
+/// How long the parts of transactions took since the store was opened: see [`Store::latencies`](crate::Store::latencies).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Latencies {
+    /// Commits that wrote something and were acknowledged as durable, from the call to the answer.
+    pub commit_durable: Latency,
+    /// Commits that wrote something and were acknowledged as visible.
+    pub commit_buffered: Latency,
+    /// Waiting of an attempt of `transact` before it began: for its rows' turns, for a lock to go, for admission. Only of those
+    /// that had to wait.
+    pub waiting: Latency,
+    /// From when a commit is handed in until its changes are applied by whoever leads the queue. Not where others share the engine.
+    pub combining: Latency,
+    /// Syncs of the log. Not where others share the engine.
+    pub syncing: Latency,
+    /// Whole calls of `transact` that succeeded, all attempts and waiting included.
+    pub transact: Latency,
+}
+
+impl Latencies {
+    /// What was measured since `earlier`, an older reading of the same store.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            commit_durable: self.commit_durable.since(&earlier.commit_durable),
+            commit_buffered: self.commit_buffered.since(&earlier.commit_buffered),
+            waiting: self.waiting.since(&earlier.waiting),
+            combining: self.combining.since(&earlier.combining),
+            syncing: self.syncing.since(&earlier.syncing),
+            transact: self.transact.since(&earlier.transact),
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! Who reads: the transactions and snapshots that are not over, with age and label.
+//!
+//! Each is one [`Reader`], which it shares with its scans and clones. The list of them holds weak references in shards and is
+//! tidied as it grows, so to begin costs one short lock, and to end costs nothing. Labels outlive their transactions for a
+//! while: who loses a row to another is told what that was.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::Store;
+use crate::error::{Conflict, ConflictReason, Error, Result};
+use crate::observe::{Counters, Part, Spent};
+use crate::owner::OwnerId;
+use crate::row::TxnId;
+use crate::timestamp::Timestamp;
+use crate::view::PinnedView;
+
+const SHARDS: usize = 16;
+const TIDY_AT_LEAST: usize = 16;
+/// So many labels of transactions that are over are kept, in each shard.
+const LABELS_KEPT: usize = 64;
+
+/// What a reader is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LiveKind {
+    /// A [`Txn`](super::Txn).
+    Transaction,
+    /// A [`Snapshot`](super::Snapshot); its clones are one with it.
+    Snapshot,
+}
+
+/// A transaction or snapshot that is not over: see [`Store::live`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Live {
+    /// Which of the two.
+    pub kind: LiveKind,
+    /// What it was called: [`TxnOptions::label`](super::TxnOptions::label), [`Snapshot::labelled`](super::Snapshot::labelled).
+    pub label: Option<&'static str>,
+    /// Who a transaction is in locks and conflicts; `None` for a snapshot.
+    pub owner: Option<OwnerId>,
+    /// The timestamp that names a transaction; `None` for a snapshot.
+    pub start_ts: Option<Timestamp>,
+    /// Everything committed at or below this is seen. What the oldest one may need is not collected.
+    pub read_ts: Timestamp,
+    /// How long ago it began.
+    pub age: Duration,
+    /// Rows that a transaction has written and keeps in memory; without those that it has streamed.
+    pub rows: u64,
+    /// Bytes of these, each row counting 64 more.
+    pub bytes: u64,
+    /// Whether it has grown so large that its writes are locks in the store already.
+    pub streaming: bool,
+    /// Whether it was ended at [`Builder::age_max`](super::Builder::age_max), so that it answers
+    /// [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld) and holds nothing back.
+    pub expired: bool,
+}
+
+/// See the [module](self).
+pub(super) struct Reader {
+    pub view: Arc<PinnedView>,
+    pub label: Option<&'static str>,
+    /// `None` for a snapshot.
+    pub txn: Option<TxnId>,
+    /// By the runtime's clock.
+    pub began: Duration,
+    pub spent: Spent,
+    /// The first conflict that a transaction meets before it commits.
+    met: Mutex<Option<Box<Conflict>>>,
+    rows: AtomicU64,
+    bytes: AtomicU64,
+    streaming: AtomicBool,
+    reported: AtomicBool,
+}
+
+impl Reader {
+    pub fn new(view: Arc<PinnedView>, txn: Option<TxnId>, label: Option<&'static str>, began: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            view,
+            label,
+            txn,
+            began,
+            spent: Spent::default(),
+            met: Mutex::default(),
+            rows: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            streaming: AtomicBool::new(false),
+            reported: AtomicBool::new(false),
+        })
+    }
+
+    /// Notes how much the transaction has written.
+    pub fn wrote(&self, rows: usize, bytes: usize, streaming: bool) {
+        self.rows.store(rows as u64, Ordering::Relaxed);
+        self.bytes.store(bytes as u64, Ordering::Relaxed);
+        if streaming {
+            self.streaming.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes the conflict that was met before the commit.
+    pub fn conflict_met(&self) -> Option<Box<Conflict>> {
+        self.met.lock().take()
+    }
+
+    fn describe(&self, now: Duration) -> Live {
+        Live {
+            kind: if self.txn.is_some() { LiveKind::Transaction } else { LiveKind::Snapshot },
+            label: self.label,
+            owner: self.txn.map(|txn| txn.owner),
+            start_ts: self.txn.map(|txn| txn.start_ts),
+            read_ts: self.view.read_ts,
+            age: now.saturating_sub(self.began),
+            rows: self.rows.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            streaming: self.streaming.load(Ordering::Relaxed),
+            expired: self.view.expired.load(Ordering::Acquire),
+        }
+    }
+}
+
+/// All readers of a store.
+#[derive(Default)]
+pub(super) struct Readers {
+    shards: [Shard; SHARDS],
+    snapshots: AtomicUsize,
+}
+
+/// On a cache line of its own.
+#[derive(Default)]
+#[repr(align(64))]
+struct Shard(Mutex<Listed>);
+
+#[derive(Default)]
+struct Listed {
+    readers: Vec<Entry>,
+    tidy_at: usize,
+    /// Of labelled transactions that are over, newest last.
+    labels: VecDeque<(OwnerId, &'static str)>,
+}
+
+struct Entry {
+    named: Option<(OwnerId, &'static str)>,
+    reader: Weak<Reader>,
+}
+
+impl Listed {
+    fn add(&mut self, reader: &Arc<Reader>) {
+        if self.readers.len() >= self.tidy_at.max(TIDY_AT_LEAST) {
+            let labels = &mut self.labels;
+            self.readers.retain(|entry| {
+                let is_live = entry.reader.strong_count() > 0;
+                labels.extend(entry.named.filter(|_| !is_live));
+                is_live
+            });
+            self.labels.drain(..self.labels.len().saturating_sub(LABELS_KEPT));
+            self.tidy_at = self.readers.len() * 2;
+        }
+        let named = reader.txn.map(|txn| txn.owner).zip(reader.label);
+        self.readers.push(Entry { named, reader: Arc::downgrade(reader) });
+    }
+}
+
+impl Readers {
+    /// Lists somebody who begins to read.
+    pub fn add(
+        &self,
+        view: Arc<PinnedView>,
+        txn: Option<TxnId>,
+        label: Option<&'static str>,
+        began: Duration,
+    ) -> Arc<Reader> {
+        let reader = Reader::new(view, txn, label, began);
+        let place = match txn {
+            Some(txn) => shard_of(txn.owner),
+            None => self.snapshots.fetch_add(1, Ordering::Relaxed) % SHARDS,
+        };
+        if let Some(shard) = self.shards.get(place) {
+            shard.0.lock().add(&reader);
+        }
+        reader
+    }
+
+    fn all(&self) -> Vec<Arc<Reader>> {
+        // Copied first: letting go of the last reference gives an engine's view back, which is not for under a lock.
+        let of = |shard: &Shard| shard.0.lock().readers.iter().filter_map(|entry| entry.reader.upgrade()).collect();
+        self.shards.iter().flat_map(|shard| -> Vec<Arc<Reader>> { of(shard) }).collect()
+    }
+
+    /// What a transaction, which may be over, was called.
+    fn label_of(&self, owner: OwnerId) -> Option<&'static str> {
+        let listed = self.shards.get(shard_of(owner))?.0.lock();
+        let live = listed.readers.iter().filter_map(|entry| entry.named);
+        let mut named = live.chain(listed.labels.iter().copied());
+        named.find_map(|(named, label)| (named == owner).then_some(label))
+    }
+}
+
+/// The lowest bits of an owner's id count up.
+#[allow(clippy::cast_possible_truncation, reason = "smaller than the number of shards")]
+fn shard_of(owner: OwnerId) -> usize {
+    (owner.to_u64() % SHARDS as u64) as usize
+}
+
+impl Store {
+    /// The transactions and snapshots that are not over, those that read the oldest state first: what the first one may need is
+    /// kept from being collected. A scan that outlives its transaction or snapshot keeps it in this list.
+    ///
+    /// Costs a lock and a reference for each of them for a moment; it waits for nothing.
+    ///
+    /// ```
+    /// # fn main() -> percolite::Result<()> {
+    /// use percolite::{Store, TxnOptions};
+    /// let store = Store::in_memory()?;
+    /// let report = store.snapshot()?.labelled("monthly report");
+    /// let txn = store.begin_with(TxnOptions::labelled("transfer"))?;
+    /// for live in store.live() {
+    ///     println!("{:?} {:?} for {:?}", live.kind, live.label, live.age);
+    /// }
+    /// assert_eq!(store.live().len(), 2);
+    /// # Ok(()) }
+    /// ```
+    pub fn live(&self) -> Vec<Live> {
+        let now = self.inner.runtime.elapsed();
+        let mut live: Vec<Live> = self.inner.readers.all().iter().map(|reader| reader.describe(now)).collect();
+        live.sort_by_key(|live| (live.read_ts, std::cmp::Reverse(live.age)));
+        live
+    }
+
+    /// Lists somebody who reads a view and is no transaction.
+    pub(super) fn reader(&self, view: Arc<PinnedView>, label: Option<&'static str>) -> Arc<Reader> {
+        self.inner.readers.add(view, None, label, self.inner.runtime.elapsed())
+    }
+
+    /// The store itself, which reads for a moment: in nobody's list.
+    pub(super) fn own_reader(&self, view: Arc<PinnedView>) -> Arc<Reader> {
+        Reader::new(view, None, None, self.inner.runtime.elapsed())
+    }
+
+    /// Reads; if so asked, the time that takes is counted as the transaction's.
+    pub(super) fn timed<T>(&self, reader: &Reader, read: impl FnOnce() -> T) -> T {
+        if !self.inner.options.time_reads || reader.txn.is_none() {
+            return read();
+        }
+        let began = self.inner.runtime.elapsed();
+        let answer = read();
+        reader.spent.add(Part::Reading, self.inner.runtime.elapsed().saturating_sub(began));
+        answer
+    }
+
+    /// Passes an outcome on; a conflict is remembered by the reader that met it, and counted if it is the first.
+    pub(super) fn note_conflict<T>(&self, reader: &Reader, outcome: Result<T>) -> Result<T> {
+        outcome.map_err(|mut why| {
+            if why.is_retryable()
+                && let Some(conflict) = why.conflict_mut()
+            {
+                self.name_owner(conflict);
+                let mut met = reader.met.lock();
+                if met.is_none() {
+                    self.count_conflict(reader, conflict);
+                    *met = Some(Box::new(conflict.clone()));
+                }
+            }
+            why
+        })
+    }
+
+    /// An error that calls what it is about by name.
+    pub(super) fn with_names(&self, mut why: Error) -> Error {
+        if let Some(conflict) = why.conflict_mut() {
+            self.name_owner(conflict);
+        }
+        why
+    }
+
+    /// Says what the owner in the way is called, and the keyspace.
+    pub(super) fn name_owner(&self, conflict: &mut Conflict) {
+        if conflict.keyspace.is_some() {
+            return;
+        }
+        conflict.keyspace = self.open_name_of(conflict.row.keyspace());
+        conflict.label = conflict.owner.and_then(|owner| self.inner.readers.label_of(owner));
+    }
+
+    #[cfg_attr(not(feature = "tracing"), allow(unused_variables, reason = "for the event alone"))]
+    pub(super) fn count_conflict(&self, reader: &Reader, conflict: &Conflict) {
+        let Counters { conflicts_committed, conflicts_locked, conflicts_rolled_back, .. } = &*self.inner.counters;
+        match conflict.reason {
+            ConflictReason::CommittedAt(_) => conflicts_committed.add(1),
+            ConflictReason::Locked => conflicts_locked.add(1),
+            ConflictReason::RolledBack => conflicts_rolled_back.add(1),
+        }
+        event!(
+            DEBUG,
+            owner = reader.txn.map(|txn| ::tracing::field::display(txn.owner)),
+            label = reader.label,
+            with = %conflict,
+            "conflict"
+        );
+    }
+}
+
+impl super::Inner {
+    /// Counts and reports the readers whose views have ended at the age limit.
+    pub(super) fn report_expired(&self) {
+        for reader in self.readers.all() {
+            if reader.view.expired.load(Ordering::Acquire) && !reader.reported.swap(true, Ordering::Relaxed) {
+                self.counters.expired.add(1);
+                event!(
+                    WARN,
+                    owner = reader.txn.map(|txn| ::tracing::field::display(txn.owner)),
+                    read_ts = %reader.view.read_ts,
+                    age_ms = u64::try_from(self.runtime.elapsed().saturating_sub(reader.began).as_millis()).ok(),
+                    label = reader.label,
+                    "reader expired"
+                );
+            }
+        }
+    }
+
+    /// Hands the figures that are no counters to the program's recorder.
+    #[cfg(feature = "metrics")]
+    #[allow(clippy::cast_precision_loss, reason = "figures for a graph")]
+    pub(super) fn set_gauges(&self) {
+        let readers = self.readers.all();
+        let transactions = readers.iter().filter(|reader| reader.txn.is_some()).count();
+        let oldest = readers.iter().map(|reader| reader.began).min();
+        let age = oldest.map_or(Duration::ZERO, |began| self.runtime.elapsed().saturating_sub(began));
+        let set = |name, value| crate::observe::gauge(self.identity, name, value);
+        set("percolite_live_transactions", transactions as f64);
+        set("percolite_live_snapshots", (readers.len() - transactions) as f64);
+        set("percolite_oldest_reader_seconds", age.as_secs_f64());
+        if let Some(embedded) = &self.embedded {
+            let pipeline = embedded.pipeline();
+            let behind = pipeline.current_view().read_ts.millis().saturating_sub(pipeline.durable_ts().millis());
+            set("percolite_live_views", pipeline.live_views() as f64);
+            set("percolite_large_unfinished", embedded.endings() as f64);
+            set("percolite_not_durable_seconds", behind as f64 / 1000.0);
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Slow transactions: what they were, where their time went, who was in the way.
+//!
+//! A transaction's clock readings are taken anyway, for the latencies. Here they are put together once it is over, and only if
+//! it was slow; so the log costs nothing until there is something to log.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+
+use super::Store;
+use super::live::Reader;
+use crate::error::Conflict;
+use crate::observe::Part;
+use crate::owner::OwnerId;
+use crate::pipeline::Waited;
+use crate::row::TxnId;
+use crate::timestamp::Timestamp;
+
+/// So many slow transactions are kept.
+const KEPT: usize = 100;
+/// So many conflicts are kept of each, the last ones.
+pub(super) const CONFLICTS_KEPT: usize = 8;
+
+/// A transaction, or a whole call of `transact`, that took longer than
+/// [`Builder::slow_transaction`](super::Builder::slow_transaction) says. Its [`Display`](fmt::Display) says it in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SlowTransaction {
+    /// See [`TxnOptions::label`](super::TxnOptions::label).
+    pub label: Option<&'static str>,
+    /// Who it was in locks and conflicts; of several attempts, the last one.
+    pub owner: OwnerId,
+    /// The timestamp that named it; of several attempts, the last one.
+    pub start_ts: Timestamp,
+    /// When it began, waiting included.
+    pub began: SystemTime,
+    /// How long it took.
+    pub total: Duration,
+    /// On what; the parts make up the total.
+    pub spent: TimeSpent,
+    /// How often it was tried.
+    pub attempts: u32,
+    /// The conflicts that it met, oldest first; of many, the last eight.
+    pub conflicts: Vec<Conflict>,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+/// What the time of a transaction was spent on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TimeSpent {
+    /// Waiting until others that had met conflicts on the same rows were through.
+    pub waiting_for_turns: Duration,
+    /// Waiting until a row's lock was gone.
+    pub waiting_for_locks: Duration,
+    /// Waiting to be let in: see [`Builder::admission`](super::Builder::admission).
+    pub waiting_for_admission: Duration,
+    /// Attempts of `transact` that ended in a conflict, with all that they did.
+    pub conflicts: Duration,
+    /// Reading rows, in the last attempt. `None` where reads are not [timed](super::Builder::time_reads); then they are among `own`.
+    pub reading: Option<Duration>,
+    /// Handing in what was written until it was applied, in the last attempt: waiting in the queue of commits, proving that there
+    /// is no conflict, writing the log.
+    pub combining: Duration,
+    /// Waiting for the disk to confirm what was applied or read, in the last attempt.
+    pub syncing: Duration,
+    /// The rest: the caller's own code, in the last attempt, and between a conflict and the next attempt.
+    pub own: Duration,
+}
+
+/// How a transaction ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// Committed at this timestamp; if nothing was written, what it has seen.
+    Committed(Timestamp),
+    /// Rolled back or dropped, or its closure failed.
+    RolledBack,
+    /// Given up after a conflict.
+    Conflict,
+    /// Failed otherwise, in these words.
+    Failed(String),
+}
+
+/// What is known of a transaction's last attempt once it is over.
+#[derive(Clone, Copy)]
+pub(super) struct Last {
+    txn: TxnId,
+    label: Option<&'static str>,
+    pub began: Duration,
+    pub ended: Duration,
+    reading: Duration,
+    combining: Duration,
+    syncing: Duration,
+}
+
+impl Last {
+    pub fn new(txn: TxnId, reader: &Reader, ended: Duration) -> Self {
+        let on = |part| reader.spent.on(part);
+        let (reading, combining, syncing) = (on(Part::Reading), on(Part::Combining), on(Part::Syncing));
+        Self { txn, label: reader.label, began: reader.began, ended, reading, combining, syncing }
+    }
+}
+
+/// What came before the last attempt.
+#[derive(Default)]
+pub(super) struct Before {
+    pub attempts: u32,
+    pub waited: Waited,
+    /// Time spent on attempts that met a conflict.
+    pub lost: Duration,
+    pub conflicts: VecDeque<Conflict>,
+}
+
+impl Before {
+    /// Notes a conflict, and how long the attempt took that met it.
+    pub fn met(&mut self, conflict: &Conflict, took: Duration) {
+        self.lost += took;
+        if self.conflicts.len() == CONFLICTS_KEPT {
+            self.conflicts.pop_front();
+        }
+        self.conflicts.push_back(conflict.clone());
+    }
+}
+
+/// The last slow transactions.
+#[derive(Default)]
+pub(super) struct SlowLog(Mutex<VecDeque<SlowTransaction>>);
+
+impl Store {
+    /// The last hundred transactions that took longer than [`Builder::slow_transaction`](super::Builder::slow_transaction) says,
+    /// oldest first: how long, on what, and after which conflicts with whom.
+    ///
+    /// ```
+    /// # fn main() -> percolite::Result<()> {
+    /// use percolite::{Store, TxnOptions};
+    /// use std::time::Duration;
+    /// let store = Store::builder().slow_transaction(Duration::from_millis(20)).in_memory()?;
+    /// let rows = store.keyspace("rows")?;
+    /// store.transact_with(TxnOptions::labelled("think first"), |txn| {
+    ///     std::thread::sleep(Duration::from_millis(30));
+    ///     txn.put(&rows, "key", "value")
+    /// })?;
+    /// let slow = store.slow_transactions().pop().unwrap();
+    /// assert_eq!(slow.label, Some("think first"));
+    /// println!("{slow}"); // "think first" took 30.2 ms and was committed: 30.1 ms its own code (reading included), …
+    /// # assert!(slow.to_string().contains("its own code"), "{slow}");
+    /// # Ok(()) }
+    /// ```
+    pub fn slow_transactions(&self) -> Vec<SlowTransaction> {
+        self.inner.slow.0.lock().iter().cloned().collect()
+    }
+
+    /// Whether a transaction that has taken so long is to be logged.
+    pub(super) fn is_slow(&self, total: Duration) -> bool {
+        let limit = self.inner.options.slow_transaction;
+        total >= limit && limit < Duration::MAX
+    }
+
+    /// Logs a transaction that began, with its first attempt or the wait for it, at `began`.
+    pub(super) fn log_slow(&self, began: Duration, before: &mut Before, last: &Last, outcome: Outcome) {
+        let total = last.ended.saturating_sub(began);
+        let Last { txn, reading, combining, syncing, .. } = *last;
+        let reading = self.inner.options.time_reads.then_some(reading);
+        let Waited { turns, locks, permit } = before.waited;
+        // An attempt that was lost is counted as that; its parts must not be counted twice.
+        let lost = outcome == Outcome::Conflict && !before.lost.is_zero();
+        let part = |part: Duration| if lost { Duration::ZERO } else { part };
+        let spent = TimeSpent {
+            waiting_for_turns: turns,
+            waiting_for_locks: locks,
+            waiting_for_admission: permit,
+            conflicts: before.lost,
+            reading: reading.map(part),
+            combining: part(combining),
+            syncing: part(syncing),
+            own: Duration::ZERO,
+        };
+        let own = total.saturating_sub(spent.parts().iter().map(|(_, took)| *took).sum());
+        let ago = self.inner.runtime.unix_millis().saturating_sub(u64::try_from(total.as_millis()).unwrap_or(u64::MAX));
+        let slow = SlowTransaction {
+            label: last.label,
+            owner: txn.owner,
+            start_ts: txn.start_ts,
+            began: UNIX_EPOCH + Duration::from_millis(ago),
+            total,
+            spent: TimeSpent { own, ..spent },
+            attempts: before.attempts,
+            conflicts: std::mem::take(&mut before.conflicts).into(),
+            outcome,
+        };
+        self.inner.counters.slow.add(1);
+        event!(WARN, what = %slow, label = slow.label, "slow transaction");
+        let mut log = self.inner.slow.0.lock();
+        if log.len() == KEPT {
+            log.pop_front();
+        }
+        log.push_back(slow);
+    }
+}
+
+impl TimeSpent {
+    /// All parts, each with a few words that say what it is.
+    pub fn parts(&self) -> Vec<(&'static str, Duration)> {
+        let own = if self.reading.is_some() { "its own code" } else { "its own code (reading included)" };
+        vec![
+            ("waiting for its turn", self.waiting_for_turns),
+            ("waiting for a lock to go", self.waiting_for_locks),
+            ("waiting for admission", self.waiting_for_admission),
+            ("lost to conflicts", self.conflicts),
+            ("reading", self.reading.unwrap_or_default()),
+            ("combining", self.combining),
+            ("syncing", self.syncing),
+            (own, self.own),
+        ]
+    }
+}
+
+impl fmt::Display for TimeSpent {
+    /// The parts that took any time to speak of, the longest first.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = self.parts();
+        parts.sort_by_key(|(_, took)| std::cmp::Reverse(*took));
+        let total: Duration = parts.iter().map(|(_, took)| *took).sum();
+        let told = parts.iter().enumerate().filter(|(index, (_, took))| *index == 0 || *took >= total / 100);
+        for (index, (what, took)) in told {
+            write!(f, "{}{took:.1?} {what}", if index == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for SlowTransaction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.label {
+            Some(label) => write!(f, "{label:?} (owner {})", self.owner)?,
+            None => write!(f, "owner {}", self.owner)?,
+        }
+        write!(f, " took {:.1?}", self.total)?;
+        if self.attempts > 1 {
+            write!(f, " in {} attempts", self.attempts)?;
+        }
+        match &self.outcome {
+            Outcome::Committed(_) => write!(f, " and was committed")?,
+            Outcome::RolledBack => write!(f, " and was rolled back")?,
+            Outcome::Conflict => write!(f, " and was given up")?,
+            Outcome::Failed(why) => write!(f, " and failed ({why})")?,
+        }
+        write!(f, ": {}", self.spent)?;
+        for conflict in &self.conflicts {
+            write!(f, "; conflict: {conflict}")?;
+        }
+        Ok(())
+    }
+}

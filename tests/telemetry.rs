@@ -1,0 +1,165 @@
+//! The features `metrics` and `tracing`, as a recorder and a subscriber meet them.
+//!
+//! Both are installed for the whole process, so this is one test.
+
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+use percolite::{Store, TxnOptions};
+use tracing::field::{Field, Visit};
+use tracing::span;
+
+/// Keeps what it is told. Values of gauges are bits of an `f64`, histograms keep only how often.
+#[derive(Clone, Default)]
+struct Kept {
+    values: Arc<Mutex<BTreeMap<String, Arc<AtomicU64>>>>,
+    described: Arc<Mutex<BTreeSet<String>>>,
+    events: Arc<Mutex<Vec<String>>>,
+}
+
+impl Kept {
+    fn value(&self, key: &Key) -> Arc<AtomicU64> {
+        let mut labels: Vec<_> = key.labels().filter(|label| label.key() != "store").collect();
+        labels.sort();
+        let labels: Vec<_> = labels.iter().map(|label| format!("{}={}", label.key(), label.value())).collect();
+        let name = format!("{}{{{}}}", key.name(), labels.join(","));
+        Arc::clone(self.values.lock().unwrap().entry(name).or_default())
+    }
+
+    fn counted(&self, name: &str) -> u64 {
+        self.values.lock().unwrap().get(name).unwrap_or_else(|| panic!("no {name}")).load(Ordering::Relaxed)
+    }
+
+    fn describe(&self, name: &KeyName) {
+        self.described.lock().unwrap().insert(name.as_str().to_owned());
+    }
+}
+
+struct Often(Arc<AtomicU64>);
+
+impl HistogramFn for Often {
+    fn record(&self, _value: f64) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Recorder for Kept {
+    fn describe_counter(&self, key: KeyName, _unit: Option<Unit>, _what: SharedString) {
+        self.describe(&key);
+    }
+    fn describe_gauge(&self, key: KeyName, _unit: Option<Unit>, _what: SharedString) {
+        self.describe(&key);
+    }
+    fn describe_histogram(&self, key: KeyName, _unit: Option<Unit>, _what: SharedString) {
+        self.describe(&key);
+    }
+    fn register_counter(&self, key: &Key, _metadata: &Metadata<'_>) -> Counter {
+        Counter::from_arc(self.value(key))
+    }
+    fn register_gauge(&self, key: &Key, _metadata: &Metadata<'_>) -> Gauge {
+        Gauge::from_arc(self.value(key))
+    }
+    fn register_histogram(&self, key: &Key, _metadata: &Metadata<'_>) -> Histogram {
+        Histogram::from_arc(Arc::new(Often(self.value(key))))
+    }
+}
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        let _ = write!(self.0, " {}={value:?}", field.name());
+    }
+}
+
+impl tracing::Subscriber for Kept {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.target() == "percolite"
+    }
+    fn new_span(&self, span: &span::Attributes<'_>) -> span::Id {
+        let mut line = Line(format!("span {}", span.metadata().name()));
+        span.record(&mut line);
+        self.events.lock().unwrap().push(line.0);
+        span::Id::from_u64(1)
+    }
+    fn record(&self, _span: &span::Id, _values: &span::Record<'_>) {}
+    fn record_follows_from(&self, _span: &span::Id, _follows: &span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut line = Line(event.metadata().level().to_string());
+        event.record(&mut line);
+        self.events.lock().unwrap().push(line.0);
+    }
+    fn enter(&self, _span: &span::Id) {}
+    fn exit(&self, _span: &span::Id) {}
+}
+
+#[test]
+fn a_recorder_and_a_subscriber_are_told_what_stats_and_logs_say() {
+    let kept = Kept::default();
+    metrics::set_global_recorder(kept.clone()).unwrap();
+    tracing::subscriber::set_global_default(kept.clone()).unwrap();
+
+    let store =
+        Store::builder().slow_transaction(Duration::ZERO).age_max(Duration::from_millis(1)).in_memory().unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    let forgotten = store.snapshot().unwrap().labelled("forgotten");
+    let mut first = true;
+    store
+        .transact_with(TxnOptions::labelled("loser"), |txn| {
+            txn.put(&rows, "a", "loser")?;
+            if std::mem::take(&mut first) {
+                store.transact_with(TxnOptions::labelled("winner"), |txn| txn.put(&rows, "a", "winner"))?;
+            }
+            Ok::<_, percolite::Error>(())
+        })
+        .unwrap();
+    let gauge = |name: &str| f64::from_bits(kept.counted(name));
+    let snapshots = "percolite_live_snapshots{}";
+    while store.stats().expired == 0 || !kept.values.lock().unwrap().contains_key(snapshots) || gauge(snapshots) < 1.0 {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(gauge("percolite_oldest_reader_seconds{}") > 0.0);
+    drop(forgotten);
+    let (stats, latencies) = (store.stats(), store.latencies());
+    store.close().unwrap();
+
+    assert_eq!(kept.counted("percolite_commits_total{phases=one}"), stats.commits_one_phase);
+    assert_eq!(kept.counted("percolite_conflicts_total{reason=committed}"), 1);
+    assert_eq!(kept.counted("percolite_retries_total{}"), 1);
+    assert_eq!(kept.counted("percolite_readers_expired_total{}"), 1);
+    assert_eq!(kept.counted("percolite_transact_seconds{}"), latencies.transact.count());
+    assert_eq!(kept.counted("percolite_commit_seconds{durability=sync}"), latencies.commit_durable.count());
+
+    // What is registered is described, and what is described is in the documentation.
+    let values = kept.values.lock().unwrap();
+    let names: BTreeSet<String> = values.keys().map(|name| name.split('{').next().unwrap().to_owned()).collect();
+    assert_eq!(names, *kept.described.lock().unwrap());
+    let documentation = include_str!("../src/observe/counters.rs");
+    for name in &names {
+        assert!(documentation.contains(&format!("\"{name}\"")), "{name}");
+    }
+
+    let events = kept.events.lock().unwrap();
+    for (start, parts) in [
+        ("INFO", &["store opened", "read_only=false"][..]),
+        ("TRACE", &["transaction begun", "label=\"winner\""]),
+        ("span attempt", &["number=2", "label=\"loser\""]),
+        ("span commit", &["label=\"winner\""]),
+        ("DEBUG", &["transaction committed", "label=\"winner\""]),
+        ("DEBUG", &["conflict", "label=\"loser\"", "row rows/a was committed", "\"winner\", owner"]),
+        ("DEBUG", &["retry", "attempts=1"]),
+        ("TRACE", &["synced", "took_us="]),
+        ("WARN", &["slow transaction", "in 2 attempts", "lost to conflicts"]),
+        ("WARN", &["reader expired", "label=\"forgotten\""]),
+        ("INFO", &["store closed", "failed=false"]),
+    ] {
+        let is_it = |event: &&String| event.starts_with(start) && parts.iter().all(|part| event.contains(part));
+        assert!(events.iter().any(|event| is_it(&event)), "{start} {parts:?} in {events:#?}");
+    }
+}
