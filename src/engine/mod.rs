@@ -170,6 +170,14 @@ pub trait View: Send + Sync {
         Err(EngineError::Unsupported("show its cells"))
     }
 
+    /// Whether any row has a lock. One that cannot be read is one, too, for whoever meets it to be told.
+    fn any_lock(&self) -> Result<bool, EngineError> {
+        match self.locks(&Page { range: &RowRange::all(), backwards: false, limit: 1 }) {
+            Err(EngineError::Corruption(_)) => Ok(true),
+            found => Ok(!found?.is_empty()),
+        }
+    }
+
     /// A row's columns, with the status of the transaction that began at `start_ts`. The safe point belongs to the engine,
     /// not to a view, and is left at zero.
     fn row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {

@@ -247,6 +247,15 @@ impl Txn {
     ///
     /// With [`Durability::Sync`] it returns when the commit, and everything that the transaction has read, is durable.
     ///
+    /// The transaction is over either way, and cannot be used by mistake:
+    ///
+    /// ```compile_fail,E0382
+    /// # let store = percolite::Store::in_memory().unwrap();
+    /// let txn = store.begin().unwrap();
+    /// let failed = txn.commit();
+    /// txn.commit();
+    /// ```
+    ///
     /// # Errors
     /// [`ErrorKind::Conflict`]: another transaction came first; nothing of this one remains.
     /// [`ErrorKind::Undetermined`]: the store failed at a moment when the transaction may have been committed.
