@@ -16,6 +16,8 @@
 mod folder;
 pub mod local;
 #[cfg(feature = "rocks")]
+mod logs;
+#[cfg(feature = "rocks")]
 pub mod rocks;
 pub mod sim;
 #[cfg(feature = "rocks")]

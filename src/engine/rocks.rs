@@ -22,7 +22,7 @@ use super::folder::{Claim, claim, examine, finish, mark_copy};
 use super::local::LocalEngine;
 use super::stall::{Background, Stall};
 use super::storage::{Batch, Column, Reader, Storage};
-use super::{EngineError, RowRange};
+use super::{EngineError, RowRange, logs};
 
 /// The engine over RocksDB.
 pub type RocksEngine = LocalEngine<RocksStorage>;
@@ -111,6 +111,7 @@ impl RocksStorage {
     /// Opens the store in `path`, which is created if it is missing or empty.
     pub fn open(path: &Path, memory: RocksMemory) -> Result<Self, EngineError> {
         let Claim { marker, is_new } = claim(path)?;
+        logs::check(path)?;
         let mut options = options(memory)?;
         // Where there is a store, what is missing of it is lost, and not to be made up for by something empty.
         options.create_if_missing(is_new);
@@ -131,6 +132,7 @@ impl RocksStorage {
     /// its log is read into memory.
     pub fn open_read_only(path: &Path, memory: RocksMemory) -> Result<Self, EngineError> {
         let marker = examine(path)?;
+        logs::check(path)?;
         let options = options(memory)?;
         // A log whose content is not in the tables yet is how every store is left; it is no reason to refuse.
         let refuse_logs = false;
