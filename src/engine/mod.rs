@@ -12,6 +12,7 @@
 //! which [`rocks`] is the durable one and [`sim`] the one in memory whose crashes can be chosen. [`unreliable`] makes any
 //! engine delay, repeat and lose.
 
+mod figures;
 #[cfg(feature = "rocks")]
 mod folder;
 pub mod local;
@@ -19,6 +20,8 @@ pub mod local;
 mod logs;
 #[cfg(feature = "rocks")]
 pub mod rocks;
+#[cfg(feature = "rocks")]
+pub(crate) mod salvage;
 pub mod sim;
 #[cfg(feature = "rocks")]
 mod stall;
@@ -29,6 +32,7 @@ use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
+pub use self::figures::{ColumnFigures, EngineFigures};
 use self::storage::Column;
 use crate::row::{KeyspaceId, Lock, Row, RowChange, RowKey, Status, WriteRecord};
 use crate::timestamp::Timestamp;
@@ -82,6 +86,22 @@ pub trait Engine: Send + Sync {
     fn checkpoint(&self, _folder: &Path) -> Result<(), EngineError> {
         Err(EngineError::Unsupported("make checkpoints"))
     }
+
+    /// How it stands.
+    fn figures(&self) -> Result<EngineFigures, EngineError> {
+        Err(EngineError::Unsupported("tell figures"))
+    }
+}
+
+/// How tables are compressed on the disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Compression {
+    /// Not at all: for values that are compressed or encrypted already.
+    None,
+    /// By LZ4, which mostly costs less time than it saves.
+    #[default]
+    Lz4,
 }
 
 /// What an engine can do beyond changing one row atomically.

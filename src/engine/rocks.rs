@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rocksdb::checkpoint::Checkpoint;
-use rocksdb::properties::{BACKGROUND_ERRORS, CURRENT_SUPER_VERSION_NUMBER};
+use rocksdb::properties::{self, BACKGROUND_ERRORS, CURRENT_SUPER_VERSION_NUMBER};
 use rocksdb::{
     BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType, DBRawIterator, Options,
     ReadOptions, Snapshot, WriteBatch, WriteOptions,
@@ -22,20 +22,22 @@ use super::folder::{Claim, claim, examine, finish, mark_copy};
 use super::local::LocalEngine;
 use super::stall::{Background, Stall};
 use super::storage::{Batch, Column, Reader, Storage};
-use super::{EngineError, RowRange, logs};
+use super::{ColumnFigures, Compression, EngineError, EngineFigures, RowRange, logs};
 
 /// The engine over RocksDB.
 pub type RocksEngine = LocalEngine<RocksStorage>;
 
 const BLOOM_BITS_PER_KEY: f64 = 10.0;
 
-/// How much memory RocksDB may use, in bytes.
+/// How RocksDB is to be set up: memory, in bytes, and how tables are compressed.
 #[derive(Clone, Copy, Debug)]
-pub struct RocksMemory {
+pub struct RocksSetup {
     /// For blocks read from files.
     pub cache: usize,
     /// For writes not yet in files, all columns together.
     pub write_buffers: usize,
+    /// Of the tables that are written from now on. Those that there are stay as they are, and readable.
+    pub compression: Compression,
 }
 
 /// RocksDB as a [`Storage`].
@@ -46,9 +48,10 @@ pub struct RocksStorage {
 }
 
 /// Dropped in this order: the lock on the folder ends last.
-struct Opened {
-    db: DB,
-    marker: File,
+pub(super) struct Opened {
+    pub db: DB,
+    /// `None` where somebody else holds it.
+    pub marker: Option<File>,
 }
 
 struct Columns<'a> {
@@ -71,7 +74,7 @@ impl<'a> Columns<'a> {
     }
 }
 
-fn name(column: Column) -> &'static str {
+pub(super) fn name(column: Column) -> &'static str {
     match column {
         Column::Meta => rocksdb::DEFAULT_COLUMN_FAMILY_NAME,
         Column::Data => "data",
@@ -109,19 +112,19 @@ pub struct RocksView(PinnedCell);
 
 impl RocksStorage {
     /// Opens the store in `path`, which is created if it is missing or empty.
-    pub fn open(path: &Path, memory: RocksMemory) -> Result<Self, EngineError> {
+    pub fn open(path: &Path, setup: RocksSetup) -> Result<Self, EngineError> {
         let Claim { marker, is_new } = claim(path)?;
         logs::check(path)?;
-        let mut options = options(memory)?;
+        let mut options = options(setup)?;
         // Where there is a store, what is missing of it is lost, and not to be made up for by something empty.
         options.create_if_missing(is_new);
         options.create_missing_column_families(is_new);
-        let db = DB::open_cf_descriptors(&options, path, descriptors(&options, memory))
+        let db = DB::open_cf_descriptors(&options, path, descriptors(&options, setup))
             .map_err(|why| opening(path, is_new, why))?;
-        let storage = Self::of(db, marker)?;
-        if is_new {
+        let storage = Self::of(Opened { db, marker: Some(marker) })?;
+        if let Some(marker) = storage.database.borrow_owner().marker.as_ref().filter(|_| is_new) {
             crash_point!(CreateBefore);
-            finish(path, &storage.database.borrow_owner().marker)
+            finish(path, marker)
                 .map_err(|why| EngineError::Open(format!("cannot create a store in {}: {why}", path.display())))?;
         }
         crash_point!(CreateDone);
@@ -130,19 +133,19 @@ impl RocksStorage {
 
     /// Opens the store in `path` to look at it: nothing in the folder is changed, and writing fails. What RocksDB has only in
     /// its log is read into memory.
-    pub fn open_read_only(path: &Path, memory: RocksMemory) -> Result<Self, EngineError> {
+    pub fn open_read_only(path: &Path, setup: RocksSetup) -> Result<Self, EngineError> {
         let marker = examine(path)?;
         logs::check(path)?;
-        let options = options(memory)?;
+        let options = options(setup)?;
         // A log whose content is not in the tables yet is how every store is left; it is no reason to refuse.
         let refuse_logs = false;
-        let db = DB::open_cf_descriptors_read_only(&options, path, descriptors(&options, memory), refuse_logs)
+        let db = DB::open_cf_descriptors_read_only(&options, path, descriptors(&options, setup), refuse_logs)
             .map_err(|why| opening(path, false, why))?;
-        Self::of(db, marker)
+        Self::of(Opened { db, marker: Some(marker) })
     }
 
-    fn of(db: DB, marker: File) -> Result<Self, EngineError> {
-        let database = Database::try_new(Opened { db, marker }, |Opened { db, .. }| {
+    pub(super) fn of(opened: Opened) -> Result<Self, EngineError> {
+        let database = Database::try_new(opened, |Opened { db, .. }| {
             let find = |column| {
                 let missing = || EngineError::Corruption(format!("column family {:?} is missing", name(column)));
                 db.cf_handle(name(column)).ok_or_else(missing)
@@ -160,6 +163,16 @@ impl RocksStorage {
         Ok(Self { database: Arc::new(database), write_options, writing: Mutex::new(()) })
     }
 
+    /// Between which keys a column's tables lie.
+    pub(super) fn table_borders(&self, column: Column) -> Vec<Vec<u8>> {
+        let files = self.database.borrow_owner().db.live_files().unwrap_or_default();
+        let own = files.into_iter().filter(|file| file.column_family_name == name(column));
+        let mut borders: Vec<_> = own.flat_map(|file| [file.start_key, file.end_key]).flatten().collect();
+        borders.sort();
+        borders.dedup();
+        borders
+    }
+
     fn background(&self) -> Result<Background, EngineError> {
         let known = |number: Result<Option<u64>, _>| number.map(Option::unwrap_or_default).map_err(failed);
         self.database.with_dependent(|Opened { db, .. }, columns| {
@@ -172,8 +185,8 @@ impl RocksStorage {
     }
 }
 
-fn descriptors(options: &Options, memory: RocksMemory) -> [ColumnFamilyDescriptor; Column::ALL.len()] {
-    let table = table_options(memory);
+pub(super) fn descriptors(options: &Options, setup: RocksSetup) -> [ColumnFamilyDescriptor; Column::ALL.len()] {
+    let table = table_options(setup);
     Column::ALL.map(|column| {
         let mut options = options.clone();
         options.set_block_based_table_factory(&table);
@@ -195,26 +208,29 @@ fn descriptors(options: &Options, memory: RocksMemory) -> [ColumnFamilyDescripto
 ///   wait in front of RocksDB's own attempt to come back from a full disk, and that behind the write, for ever.
 /// - No `sync` on any write, no `unordered_write`, no manual log flush, no recycled log files: the first would hold up the
 ///   group behind a running sync, the others give up the order that recovery relies on.
-fn options(memory: RocksMemory) -> Result<Options, EngineError> {
+pub(super) fn options(setup: RocksSetup) -> Result<Options, EngineError> {
     let mut options = Options::default()
         .get_options_from_string(
             "track_and_verify_wals=true;avoid_flush_during_recovery=false;max_bgerror_resume_count=0",
         )
         .map_err(|why| EngineError::Open(why.to_string()))?;
-    options.set_compression_type(DBCompressionType::Lz4);
+    options.set_compression_type(match setup.compression {
+        Compression::None => DBCompressionType::None,
+        Compression::Lz4 => DBCompressionType::Lz4,
+    });
     options.set_enable_write_thread_adaptive_yield(false);
     options.set_atomic_flush(true);
-    options.set_write_buffer_size((memory.write_buffers / 4).max(1 << 20));
-    options.set_db_write_buffer_size(memory.write_buffers);
+    options.set_write_buffer_size((setup.write_buffers / 4).max(1 << 20));
+    options.set_db_write_buffer_size(setup.write_buffers);
     options.set_max_background_jobs(2);
     options.set_bytes_per_sync(1 << 20);
     options.set_keep_log_file_num(2);
     Ok(options)
 }
 
-fn table_options(memory: RocksMemory) -> BlockBasedOptions {
+fn table_options(setup: RocksSetup) -> BlockBasedOptions {
     let mut table = BlockBasedOptions::default();
-    table.set_block_cache(&Cache::new_lru_cache(memory.cache));
+    table.set_block_cache(&Cache::new_lru_cache(setup.cache));
     table.set_bloom_filter(BLOOM_BITS_PER_KEY, false);
     table.set_cache_index_and_filter_blocks(true);
     table.set_pin_l0_filter_and_index_blocks_in_cache(true);
@@ -398,6 +414,50 @@ impl Storage for RocksStorage {
         copying.and_then(|copying| copying.create_checkpoint(folder)).map_err(|why| cannot(why.to_string()))?;
         mark_copy(folder).map_err(|why| cannot(why.to_string()))
     }
+
+    fn figures(&self) -> Result<EngineFigures, EngineError> {
+        self.database.with_dependent(|Opened { db, .. }, columns| {
+            let known = |found: Result<Option<u64>, _>| found.map(Option::unwrap_or_default).map_err(failed);
+            let of_all = |name: &properties::PropName| known(db.property_int_value(name));
+            let of = |column, name: &properties::PropName| known(db.property_int_value_cf(columns.get(column), name));
+            let mut figures = EngineFigures {
+                // All columns have one cache and one rate.
+                cache_bytes: of_all(properties::BLOCK_CACHE_USAGE)?,
+                cache_limit_bytes: of_all(properties::BLOCK_CACHE_CAPACITY)?,
+                cache_pinned_bytes: of_all(properties::BLOCK_CACHE_PINNED_USAGE)?,
+                running_compactions: of_all(properties::NUM_RUNNING_COMPACTIONS)?,
+                running_flushes: of_all(properties::NUM_RUNNING_FLUSHES)?,
+                is_write_stopped: of_all(properties::IS_WRITE_STOPPED)? != 0,
+                delayed_write_bytes_per_second: of_all(properties::ACTUAL_DELAYED_WRITE_RATE)?,
+                background_errors: of_all(BACKGROUND_ERRORS)?,
+                snapshots: of_all(properties::NUM_SNAPSHOTS)?,
+                log_bytes: log_bytes(db.path()),
+                ..EngineFigures::default()
+            };
+            let files = db.live_files().map_err(failed)?;
+            for column in Column::ALL {
+                figures.write_buffer_bytes += of(column, properties::SIZE_ALL_MEM_TABLES)?;
+                figures.table_reader_bytes += of(column, properties::ESTIMATE_TABLE_READERS_MEM)?;
+                figures.pending_compaction_bytes += of(column, properties::ESTIMATE_PENDING_COMPACTION_BYTES)?;
+                let mut own = ColumnFigures::new(column);
+                own.cells = of(column, properties::ESTIMATE_NUM_KEYS)?;
+                for file in files.iter().filter(|file| file.column_family_name == name(column)) {
+                    own.files += 1;
+                    own.files_at_level_0 += u64::from(file.level == 0);
+                    own.bytes += file.size as u64;
+                }
+                figures.columns.push(own);
+            }
+            Ok(figures)
+        })
+    }
+}
+
+/// RocksDB has no figure for it.
+fn log_bytes(folder: &Path) -> u64 {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let logs = entries.filter(|entry| entry.path().extension().is_some_and(|end| end == "log"));
+    logs.filter_map(|entry| entry.metadata().ok()).map(|found| found.len()).sum()
 }
 
 /// See [`Storage::Batch`].

@@ -2,7 +2,8 @@
 //!
 //! However a folder is damaged, opening it, reading it and verifying it end, and without a panic. What then passes for whole is
 //! whole, as of some commit: the end of the log may be lost, as a crash may have lost it, which no checksum can tell apart.
-//! Damage anywhere else than in the log may not even cost that.
+//! Damage anywhere else than in the log may not even cost that. Of one kind of damage no checksum can know: a manifest that has
+//! lost its last records, and no part of one, is an older one. RocksDB mostly misses a table then, but not always.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,6 +19,9 @@ use tempfile::TempDir;
 /// Nothing here takes so long.
 const HANGS: Duration = Duration::from_secs(300);
 const CASES: u32 = 48;
+
+/// What stands for the name of a manifest that was cut.
+const OLDER_MANIFEST: &str = "an older manifest";
 
 type State = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -132,7 +136,7 @@ fn apply(
         Damage::Remove => {}
     }
     fs::write(&path, bytes).unwrap();
-    name.clone()
+    if chosen == "MANIFEST" && matches!(damage, Damage::Cut) { OLDER_MANIFEST.into() } else { name.clone() }
 }
 
 fn copy(to: &Path) {
@@ -180,7 +184,7 @@ fn judge(folder: PathBuf, read_only: bool, damaged: &[String]) -> Result<(), Str
     let Some(state) = content(&store) else {
         return if verified.is_sound() { Err("reading met damage that verify did not tell".into()) } else { Ok(()) };
     };
-    if !verified.is_sound() {
+    if !verified.is_sound() || damaged.iter().any(|name| name == OLDER_MANIFEST) {
         return Ok(());
     }
     let states = &sample().states;

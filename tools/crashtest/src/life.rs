@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use percolite::crashtest::{Mutant, mutate};
+use percolite::engine::Compression;
 use percolite::engine::Engine;
-use percolite::engine::rocks::{RocksEngine, RocksMemory};
+use percolite::engine::rocks::{RocksEngine, RocksSetup};
 use percolite::{CommitProtocol, Durability, Error, Keyspace, Store};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
@@ -218,7 +219,10 @@ struct Opened {
 }
 
 fn open(life: &Life) -> Result<Opened, Error> {
-    let engine = engine(&life.folder, RocksMemory { cache: 1 << 20, write_buffers: life.write_buffers })?;
+    let engine = engine(
+        &life.folder,
+        RocksSetup { cache: 1 << 20, write_buffers: life.write_buffers, compression: Compression::Lz4 },
+    )?;
     let store = Store::builder()
         .protocol(life.protocol())
         .durability(life.durability())
