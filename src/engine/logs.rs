@@ -51,8 +51,9 @@ pub fn check(folder: &Path) -> Result<(), EngineError> {
 pub fn endless(folder: &Path) -> io::Result<Option<Place>> {
     for entry in fs::read_dir(folder)? {
         let file = entry?.path();
-        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if !name.ends_with(".log") && !name.starts_with("MANIFEST-") || !file.is_file() {
+        let is_manifest = file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("MANIFEST-"));
+        let is_log = file.extension().is_some_and(|end| end == "log");
+        if !(is_manifest || is_log) || !file.is_file() {
             continue;
         }
         if let Some(offset) = endless_in(File::open(&file)?)? {
@@ -126,7 +127,7 @@ mod tests {
             assert_eq!(endless_in(zeros.as_slice()).unwrap(), None, "zeros from {length}");
         }
         // A header does not fit into what is left of a block.
-        let trailer = [record(1, BLOCK_BYTES as usize - 7 - 3), vec![5; 3], record(1, 9)].concat();
+        let trailer = [record(1, 32 * 1024 - 7 - 3), vec![5; 3], record(1, 9)].concat();
         assert_eq!(endless_in(trailer.as_slice()).unwrap(), None);
     }
 }

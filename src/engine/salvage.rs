@@ -104,9 +104,8 @@ fn rebuild(
     // It has made tables of the logs, and a store without a log is otherwise one that has lost it.
     options = options.get_options_from_string("track_and_verify_wals=false").map_err(failed)?;
     for entry in fs::read_dir(whole.join("lost")).into_iter().flatten().flatten() {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if name.ends_with(".sst") {
-            notes.push(format!("the table {name} cannot be read at all"));
+        if entry.path().extension().is_some_and(|end| end == "sst") {
+            notes.push(format!("the table {} cannot be read at all", entry.file_name().to_string_lossy()));
         }
     }
     options.create_missing_column_families(true);
