@@ -6,9 +6,7 @@ use std::time::Duration;
 use percolite::{ConflictReason, Error, ErrorKind, Keyspace, RetryLimits, Store, TxnOptions};
 
 fn limited(attempts: u32, time: Duration) -> TxnOptions {
-    let mut options = TxnOptions::default();
-    options.retry = Some(RetryLimits { attempts, time });
-    options
+    TxnOptions { retry: Some(RetryLimits { attempts, time }), ..TxnOptions::default() }
 }
 
 const LONG: Duration = Duration::from_secs(3600);

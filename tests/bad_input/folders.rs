@@ -47,8 +47,8 @@ fn sample() -> &'static Sample {
             let rows = store.keyspace("rows").unwrap();
             for commit in 0..12_u8 {
                 let mut state = states.last().unwrap().clone();
-                let mut options = percolite::TxnOptions::default();
-                options.protocol = Some(if commit % 3 == 0 { CommitProtocol::TwoPhase } else { CommitProtocol::Auto });
+                let protocol = Some(if commit % 3 == 0 { CommitProtocol::TwoPhase } else { CommitProtocol::Auto });
+                let options = percolite::TxnOptions { protocol, ..percolite::TxnOptions::default() };
                 let mut txn = store.begin_with(options).unwrap();
                 for n in 0..6_u8 {
                     let key = vec![b'k', commit.wrapping_mul(7).wrapping_add(n * 5) % 40];

@@ -36,8 +36,8 @@ fn filled(folder: &Path) -> Rows {
         let write = |txn: &mut percolite::Txn| {
             (0..100_u8).try_for_each(|n| txn.put(&rows, [part, n], vec![n; if n % 10 == 0 { 3000 } else { 300 }]))
         };
-        let mut options = percolite::TxnOptions::default();
-        options.protocol = (part % 4 == 0).then_some(CommitProtocol::TwoPhase);
+        let protocol = (part % 4 == 0).then_some(CommitProtocol::TwoPhase);
+        let options = percolite::TxnOptions { protocol, ..percolite::TxnOptions::default() };
         store.transact_with(options, write).unwrap();
     }
     store.transact(|txn| txn.put(&gone, "k", "v")).unwrap();
