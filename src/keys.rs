@@ -133,7 +133,13 @@ mod tests {
 
         #[test]
         fn no_bytes_make_splitting_panic(bytes: Vec<u8>) {
-            let _ = split_data_key(&bytes);
+            // What splits was made of its parts, so there is one key for them.
+            if let Some((row, ts)) = split_data_key(&bytes) {
+                prop_assert_eq!(data_key(&row, ts), bytes.clone());
+            }
+            if let Some((row, ts)) = split_history_key(&bytes) {
+                prop_assert_eq!(history_key(&row, ts), bytes);
+            }
         }
 
         #[test]

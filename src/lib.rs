@@ -103,11 +103,14 @@ mod view;
 pub use asynchronous::{AsyncScan, AsyncSnapshot, AsyncStore};
 pub use coordinator::shared::{Commons, LockWaiter, Pause};
 pub use coordinator::{CommitProtocol, KeepHistory};
+pub use engine::{ColumnFigures, Compression, EngineFigures};
 pub use error::{Conflict, ConflictReason, Error, ErrorKind, Result};
 pub use observe::{Latencies, Latency};
 pub use owner::OwnerId;
 pub use protocol::CommitPoint;
 pub use row::{KeyspaceId, RowKey};
+#[cfg(feature = "rocks")]
+pub use store::Repaired;
 pub use store::{
     Builder, Commit, Dumped, Durability, Existing, KEY_MAX_BYTES, KEYSPACE_NAME_MAX_BYTES, KeyRange, Keyspace, Live,
     LiveKind, LockInfo, Locks, Options, Outcome, Problem, RetryLimits, Savepoint, Scan, SlowTransaction, Snapshot,

@@ -13,12 +13,17 @@ mod errors;
 #[path = "promises/opening.rs"]
 #[cfg(feature = "rocks")]
 mod opening;
+#[path = "promises/operations.rs"]
+mod operations;
 #[path = "support/orphans.rs"]
 #[cfg(feature = "rocks")]
 mod orphans;
 #[path = "promises/read_only.rs"]
 #[cfg(feature = "rocks")]
 mod read_only;
+#[path = "promises/repairing.rs"]
+#[cfg(feature = "rocks")]
+mod repairing;
 #[path = "promises/verifying.rs"]
 mod verifying;
 #[path = "promises/waiting.rs"]

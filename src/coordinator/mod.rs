@@ -100,7 +100,7 @@ pub trait Coordinator: Send + Sync {
 
 /// When the transaction that holds a lock of this view was committed. A view holds every commit at or below its timestamp,
 /// so the primary's row in the same view has the answer, whatever has happened since.
-fn committed_by_primary(view: &PinnedView, lock: &Lock) -> Result<Option<Timestamp>> {
+pub fn committed_by_primary(view: &PinnedView, lock: &Lock) -> Result<Option<Timestamp>> {
     let primary = view.view.row(&lock.primary, lock.txn.start_ts)?;
     Ok(match commit_point(&primary, lock.txn) {
         // The view of a moment of the past shows locks of later commits, too.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::history::{Kept, check_moment, in_the_future};
 use super::{CommitRequest, Coordinator, committed_by_primary};
-use crate::engine::{Engine, Page, RowRange};
+use crate::engine::Engine;
 use crate::error::{Conflict, Error, Result};
 use crate::observe::Spent;
 use crate::oracle::read_high_water;
@@ -36,8 +36,7 @@ impl ReadOnly {
         let view = engine.view()?;
         // No timestamp above it was ever handed out.
         let read_ts = read_high_water(engine)?;
-        let any_lock = Page { range: &RowRange::all(), backwards: false, limit: 1 };
-        let check_locks = !view.locks(&any_lock)?.is_empty();
+        let check_locks = view.any_lock()?;
         let view = PinnedView::new(read_ts, view, check_locks);
         let history_from = Kept::read(engine)?.map(|kept| kept.from);
         let last_start = AtomicU64::new(read_ts.to_u64());

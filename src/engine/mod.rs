@@ -12,14 +12,11 @@
 //! which [`rocks`] is the durable one and [`sim`] the one in memory whose crashes can be chosen. [`unreliable`] makes any
 //! engine delay, repeat and lose.
 
-#[cfg(feature = "rocks")]
-mod folder;
+mod figures;
 pub mod local;
 #[cfg(feature = "rocks")]
 pub mod rocks;
 pub mod sim;
-#[cfg(feature = "rocks")]
-mod stall;
 pub mod storage;
 pub mod unreliable;
 
@@ -27,6 +24,7 @@ use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
+pub use self::figures::{ColumnFigures, EngineFigures};
 use self::storage::Column;
 use crate::row::{KeyspaceId, Lock, Row, RowChange, RowKey, Status, WriteRecord};
 use crate::timestamp::Timestamp;
@@ -80,6 +78,22 @@ pub trait Engine: Send + Sync {
     fn checkpoint(&self, _folder: &Path) -> Result<(), EngineError> {
         Err(EngineError::Unsupported("make checkpoints"))
     }
+
+    /// How it stands.
+    fn figures(&self) -> Result<EngineFigures, EngineError> {
+        Err(EngineError::Unsupported("tell figures"))
+    }
+}
+
+/// How tables are compressed on the disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Compression {
+    /// Not at all: for values that are compressed or encrypted already.
+    None,
+    /// By LZ4, which mostly costs less time than it saves.
+    #[default]
+    Lz4,
 }
 
 /// What an engine can do beyond changing one row atomically.
@@ -168,6 +182,14 @@ pub trait View: Send + Sync {
     /// damage: nothing is decoded.
     fn cells(&self, _column: Column, _range: &RowRange, _visit: Visit<'_>) -> Result<(), EngineError> {
         Err(EngineError::Unsupported("show its cells"))
+    }
+
+    /// Whether any row has a lock. One that cannot be read is one, too, for whoever meets it to be told.
+    fn any_lock(&self) -> Result<bool, EngineError> {
+        match self.locks(&Page { range: &RowRange::all(), backwards: false, limit: 1 }) {
+            Err(EngineError::Corruption(_)) => Ok(true),
+            found => Ok(!found?.is_empty()),
+        }
     }
 
     /// A row's columns, with the status of the transaction that began at `start_ts`. The safe point belongs to the engine,

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use parking_lot::Mutex;
 
-use super::{EngineError, RowRange};
+use super::{EngineError, EngineFigures, RowRange};
 
 /// Where a cell is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -73,5 +73,9 @@ pub trait Storage: Reader + 'static {
     /// See [`Engine::checkpoint`](super::Engine::checkpoint).
     fn checkpoint(&self, _folder: &Path) -> Result<(), EngineError> {
         Err(EngineError::Unsupported("make checkpoints"))
+    }
+    /// See [`Engine::figures`](super::Engine::figures).
+    fn figures(&self) -> Result<EngineFigures, EngineError> {
+        Err(EngineError::Unsupported("tell figures"))
     }
 }

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use parking_lot::Mutex;
+
 use super::Pipeline;
 use super::combiner::{Purpose, Submission};
 use super::conflicts::{ConflictMemory, LastCommit};
@@ -21,13 +23,22 @@ pub struct Core {
 
 /// Whether a keyspace is still there. What is submitted for one is made only while it is.
 pub struct Life {
-    pub name: String,
+    /// What it is called now.
+    name: Mutex<Arc<str>>,
     over: AtomicBool,
 }
 
 impl Life {
     pub fn new(name: &str) -> Arc<Self> {
-        Arc::new(Self { name: name.into(), over: AtomicBool::new(false) })
+        Arc::new(Self { name: Mutex::new(name.into()), over: AtomicBool::new(false) })
+    }
+
+    pub fn name(&self) -> Arc<str> {
+        Arc::clone(&self.name.lock())
+    }
+
+    pub fn rename(&self, name: &str) {
+        *self.name.lock() = name.into();
     }
 
     pub fn is_over(&self) -> bool {
@@ -69,7 +80,7 @@ impl Pipeline {
     /// Proves what memory can prove and removes those guards.
     pub(super) fn decide(&self, core: &Core, submission: &mut Submission) -> Decision {
         if let Some(dropped) = submission.lives.iter().find(|life| life.is_over()) {
-            return Decision::Refuse(Refused::Dropped(dropped.name.clone()));
+            return Decision::Refuse(Refused::Dropped(dropped.name().to_string()));
         }
         let orphans = self.orphans.load(Ordering::Acquire);
         let mut ask_engine = false;

@@ -49,7 +49,7 @@ use self::decide::Core;
 use self::durability::Durability;
 use self::live::LiveViews;
 use self::turns::Unlocked;
-use crate::engine::{Engine, Page, RowRange};
+use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::{Counters, Spent};
 use crate::oracle::{JUMP_MAX_MS, LEASE, LeasedOracle, read_high_water};
@@ -104,8 +104,7 @@ impl Pipeline {
         let opened_at = oracle.next(runtime.unix_millis()).ok_or_else(out_of_timestamps)?;
 
         let view = engine.view()?;
-        let any_lock = Page { range: &RowRange::all(), backwards: false, limit: 1 };
-        let orphans = !view.locks(&any_lock)?.is_empty();
+        let orphans = view.any_lock()?;
         crash_point!(OpenScanned);
         let first = PinnedView::new(opened_at, view, orphans);
         let mut live = LiveViews::default();

@@ -29,7 +29,7 @@ use crate::row::KeyspaceId;
 use crate::timestamp::Timestamp;
 use crate::view::PinnedView;
 
-const CATALOG: KeyspaceId = KeyspaceId(0);
+pub(super) const CATALOG: KeyspaceId = KeyspaceId(0);
 const NAME: &str = "name/";
 const NEXT: &[u8] = b"next";
 const DROPPED: &str = "dropped/";
@@ -39,7 +39,7 @@ const NEVER_NAMED: &[u8] = b"new";
 /// The handles that were given out.
 #[derive(Default)]
 pub(super) struct Catalog {
-    open: Mutex<HashMap<u32, Keyspace>>,
+    open: Mutex<HashMap<u32, Arc<KeyspaceState>>>,
     /// Dropped in this life of the store, and when; until the drop is committed, later than anything.
     dropped: Mutex<HashMap<u32, Timestamp>>,
 }
@@ -55,7 +55,7 @@ impl Store {
         if let Some(id) = self.find(name)? {
             let found = self.handle(id, name);
             // It may have been dropped since it was found.
-            if !found.0.life.is_over() {
+            if !found.state.life.is_over() {
                 return Ok(found);
             }
         }
@@ -98,26 +98,90 @@ impl Store {
     /// [`ErrorKind::NoSuchKeyspace`], [`ErrorKind::InvalidArgument`] on an engine shared with other processes, and those
     /// of a commit.
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
+        // Whether it was dropped is not known only where the store has failed anyway.
+        let (ending, id) = self.begin_drop(name)?;
+        self.commit_drop(id, name)?;
+        ending.done();
+        Ok(())
+    }
+
+    /// Gives a keyspace another name, in one transaction of the catalog. Nothing else changes: handles go on to work, transactions
+    /// that write to it commit, and snapshots that were taken before list it under its old name. The answer is a handle that
+    /// knows the new one.
+    ///
+    /// ```
+    /// # fn main() -> percolite::Result<()> {
+    /// let store = percolite::Store::in_memory()?;
+    /// let draft = store.keyspace("draft")?;
+    /// store.transact(|txn| txn.put(&draft, "title", "Snow"))?;
+    /// let book = store.rename_keyspace("draft", "book")?;
+    /// assert_eq!((book.name(), store.keyspaces()?), ("book", vec!["book".to_owned()]));
+    /// assert_eq!(store.snapshot()?.get(&draft, "title")?, Some(b"Snow".to_vec()));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoSuchKeyspace`], [`ErrorKind::InvalidArgument`] when there is a keyspace of the new name or there can be
+    /// none ([`Store::keyspace`]), and those of a commit.
+    pub fn rename_keyspace(&self, name: &str, to: &str) -> Result<Keyspace> {
+        check_name(to)?;
+        self.inner.check_open()?;
+        self.inner.check_writable()?;
+        let catalog = self.catalog();
+        let id = self.transact(|txn| {
+            let listed = txn.get_for_update(&catalog, name_key(name))?;
+            let listed = listed.ok_or_else(|| ErrorKind::NoSuchKeyspace(name.into()))?;
+            if txn.get_for_update(&catalog, name_key(to))?.is_some() {
+                return Err(Error::invalid(format!("there is a keyspace {to:?} already")));
+            }
+            txn.delete(&catalog, name_key(name))?;
+            txn.put(&catalog, name_key(to), &listed)?;
+            read_id(&listed)
+        })?;
+        let renamed = self.handle(id, to);
+        renamed.state.life.rename(to);
+        Ok(renamed)
+    }
+
+    /// Removes all rows of a keyspace at once, however many: an empty one takes its name, and the old one is dropped
+    /// ([`Store::drop_keyspace`] says what that means to those who read it), in one transaction of the catalog. The answer is a
+    /// handle of the new one; the old handles stay those of the old one, so a transaction that has written through them does not
+    /// commit. No row is read or locked.
+    ///
+    /// To remove rows in a transaction with others: [`Txn::delete_range`](super::Txn::delete_range).
+    ///
+    /// # Errors
+    /// Those of [`Store::drop_keyspace`].
+    pub fn truncate_keyspace(&self, name: &str) -> Result<Keyspace> {
+        let (ending, old) = self.begin_drop(name)?;
+        let catalog = self.catalog();
+        let new = self.transact(|txn| {
+            check_listed(txn, &catalog, name, old)?;
+            let new = take_number(txn, &catalog)?;
+            txn.put(&catalog, name_key(name), new.0.to_be_bytes())?;
+            txn.put(&catalog, dropped_key(old), b"")?;
+            Ok::<_, Error>(new)
+        })?;
+        ending.done();
+        Ok(self.handle(new, name))
+    }
+
+    /// Marks the handles.
+    fn begin_drop(&self, name: &str) -> Result<(Ending<'_>, KeyspaceId)> {
+        self.inner.check_open()?;
         self.inner.check_writable()?;
         if self.inner.embedded.is_none() {
             return Err(Error::invalid("keyspaces of an engine that others use cannot be dropped"));
         }
         let keyspace = self.existing_keyspace(name)?;
         let id = keyspace.id();
-        // Whether it was dropped is not known only where the store has failed anyway.
-        let ending = Ending::new(self, vec![keyspace])?;
-        self.commit_drop(id, name)?;
-        ending.done();
-        Ok(())
+        Ok((Ending::new(self, vec![keyspace])?, id))
     }
 
     fn commit_drop(&self, id: KeyspaceId, name: &str) -> Result<()> {
         let catalog = self.catalog();
         let mut txn = self.begin()?;
-        let listed = txn.get_for_update(&catalog, name_key(name))?.map(|id| read_id(&id)).transpose()?;
-        if listed != Some(id) {
-            return Err(ErrorKind::NoSuchKeyspace(name.into()).into());
-        }
+        check_listed(&mut txn, &catalog, name, id)?;
         txn.delete(&catalog, name_key(name))?;
         txn.put(&catalog, dropped_key(id), b"")?;
         txn.commit().map(drop)
@@ -169,17 +233,23 @@ impl Store {
 
     /// Whether the keyspace may be read at the view. A dropped one may be where the drop is still to come, as the catalog has
     /// it there; so a snapshot's answer never changes.
-    pub(super) fn check_keyspace(&self, view: &PinnedView, keyspace: &Keyspace) -> Result<()> {
+    pub(super) fn check_keyspace(&self, view: &Arc<PinnedView>, keyspace: &Keyspace) -> Result<()> {
         self.check_view(view)?;
         keyspace.check_store(self.identity())?;
-        if !keyspace.0.life.is_over() {
+        if !keyspace.state.life.is_over() {
             return Ok(());
         }
         let listed = self.read(view, &self.catalog().row(name_key(keyspace.name()).as_bytes()))?;
-        match listed.map(|id| read_id(&id)).transpose()? {
-            Some(id) if id == keyspace.id() => Ok(()),
-            _ => Err(keyspace.is_missing()),
+        if listed.map(|id| read_id(&id)).transpose()? == Some(keyspace.id()) {
+            return Ok(());
         }
+        // It may have another name there.
+        for row in self.listed(view, NAME) {
+            if read_id(&row?.1)? == keyspace.id() {
+                return Ok(());
+            }
+        }
+        Err(keyspace.is_missing())
     }
 
     pub(super) fn catalog(&self) -> Keyspace {
@@ -188,8 +258,8 @@ impl Store {
 
     fn handle(&self, id: KeyspaceId, name: &str) -> Keyspace {
         let mut open = self.inner.catalog.open.lock();
-        let fresh = || Keyspace(Arc::new(KeyspaceState { id, life: Life::new(name), store: self.identity() }));
-        open.entry(id.0).or_insert_with(fresh).clone()
+        let fresh = || Arc::new(KeyspaceState { id, life: Life::new(name), store: self.identity() });
+        Keyspace::new(Arc::clone(open.entry(id.0).or_insert_with(fresh)), name)
     }
 
     pub(super) fn identity(&self) -> u64 {
@@ -204,7 +274,7 @@ impl Store {
 
     /// The name of a keyspace that has a handle.
     pub(super) fn open_name_of(&self, id: KeyspaceId) -> Option<String> {
-        self.inner.catalog.open.lock().get(&id.0).map(|keyspace| keyspace.name().to_owned())
+        self.inner.catalog.open.lock().get(&id.0).map(|keyspace| keyspace.life.name().to_string())
     }
 
     pub(super) fn name_of(&self, id: KeyspaceId) -> Option<String> {
@@ -325,7 +395,7 @@ impl<'a> Ending<'a> {
     fn new(store: &'a Store, keyspaces: Vec<Keyspace>) -> Result<Self> {
         let mut ending = Self { store, keyspaces: Vec::new() };
         for keyspace in keyspaces {
-            if !keyspace.0.life.end() {
+            if !keyspace.state.life.end() {
                 return Err(keyspace.is_missing());
             }
             // Listed before it is committed, so that its rows are not taken for those of an earlier life's drop.
@@ -353,9 +423,15 @@ impl Drop for Ending<'_> {
     fn drop(&mut self) {
         for keyspace in &self.keyspaces {
             self.store.inner.catalog.dropped.lock().remove(&keyspace.id().0);
-            keyspace.0.life.go_on();
+            keyspace.state.life.go_on();
         }
     }
+}
+
+/// Makes sure that the name is still this keyspace's when the transaction commits.
+fn check_listed(txn: &mut Txn, catalog: &Keyspace, name: &str, id: KeyspaceId) -> Result<()> {
+    let listed = txn.get_for_update(catalog, name_key(name))?.map(|id| read_id(&id)).transpose()?;
+    if listed == Some(id) { Ok(()) } else { Err(ErrorKind::NoSuchKeyspace(name.into()).into()) }
 }
 
 fn take_number(txn: &mut Txn, catalog: &Keyspace) -> Result<KeyspaceId> {
@@ -396,6 +472,12 @@ pub(super) fn number_of(key: &[u8], value: &[u8]) -> Result<Option<KeyspaceId>> 
     } else {
         Ok(None)
     }
+}
+
+/// The name that an entry of the catalog gives to a keyspace, if it is such a one.
+#[cfg(feature = "rocks")]
+pub(super) fn name_in(key: &[u8]) -> Option<String> {
+    key.strip_prefix(NAME.as_bytes()).map(|name| String::from_utf8_lossy(name).into_owned())
 }
 
 fn read_id(bytes: &[u8]) -> Result<KeyspaceId> {

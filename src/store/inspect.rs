@@ -5,7 +5,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use super::{Keyspace, Store};
-use crate::engine::{Page, RowRange, View};
+use crate::engine::{EngineFigures, Page, RowRange, View};
 use crate::error::Result;
 use crate::observe::Latencies;
 use crate::owner::OwnerId;
@@ -237,6 +237,17 @@ impl Store {
             syncing: counters.syncing.read(),
             transact: counters.transact.read(),
         }
+    }
+
+    /// How the engine stands: memory, files, and whether it keeps up with what is written. Asks RocksDB for some 40 figures and reads
+    /// the folder, so it is nothing for every transaction.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) where the engine has none, as in memory,
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed).
+    pub fn engine_figures(&self) -> Result<EngineFigures> {
+        self.inner.check_open()?;
+        Ok(self.inner.engine.figures()?)
     }
 
     fn describe(&self, view: &dyn View, row: RowKey, lock: Lock) -> Result<LockInfo> {

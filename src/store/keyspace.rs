@@ -9,7 +9,10 @@ use crate::row::{KeyspaceId, RowKey};
 
 /// A named, ordered set of rows. Cheap to clone; any thread may use it.
 #[derive(Clone)]
-pub struct Keyspace(pub(super) Arc<KeyspaceState>);
+pub struct Keyspace {
+    pub(super) state: Arc<KeyspaceState>,
+    name: Arc<str>,
+}
 
 pub(super) struct KeyspaceState {
     pub id: KeyspaceId,
@@ -19,22 +22,27 @@ pub(super) struct KeyspaceState {
 }
 
 impl Keyspace {
-    /// The name that it was created under.
+    pub(super) fn new(state: Arc<KeyspaceState>, name: &str) -> Self {
+        Self { state, name: name.into() }
+    }
+
+    /// The name under which it was opened or listed. [`Store::rename_keyspace`](super::Store::rename_keyspace) changes that of
+    /// no handle that there is.
     pub fn name(&self) -> &str {
-        &self.0.life.name
+        &self.name
     }
 
     /// Its number, which no other keyspace of the store ever gets.
     pub fn id(&self) -> KeyspaceId {
-        self.0.id
+        self.state.id
     }
 
     pub(super) fn row(&self, key: &[u8]) -> RowKey {
-        RowKey::new(self.0.id, key)
+        RowKey::new(self.state.id, key)
     }
 
     pub(super) fn check_store(&self, store: u64) -> Result<()> {
-        if self.0.store == store {
+        if self.state.store == store {
             return Ok(());
         }
         Err(ErrorKind::InvalidArgument(format!("keyspace {:?} belongs to another store", self.name())).into())
@@ -42,7 +50,7 @@ impl Keyspace {
 
     pub(super) fn check(&self, store: u64) -> Result<()> {
         self.check_store(store)?;
-        if self.0.life.is_over() { Err(self.is_missing()) } else { Ok(()) }
+        if self.state.life.is_over() { Err(self.is_missing()) } else { Ok(()) }
     }
 
     pub(super) fn is_missing(&self) -> Error {
@@ -52,6 +60,6 @@ impl Keyspace {
 
 impl fmt::Debug for Keyspace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Keyspace({:?}, {})", self.name(), self.0.id.0)
+        write!(f, "Keyspace({:?}, {})", self.name(), self.state.id.0)
     }
 }

@@ -9,6 +9,8 @@ mod options;
 mod own;
 mod range;
 mod read;
+#[cfg(feature = "rocks")]
+mod repair;
 mod scan;
 mod slow;
 mod snapshot;
@@ -25,6 +27,8 @@ pub use options::{
     Builder, Durability, KEY_MAX_BYTES, KEYSPACE_NAME_MAX_BYTES, Options, RetryLimits, TxnOptions, VALUE_MAX_BYTES,
 };
 pub use range::KeyRange;
+#[cfg(feature = "rocks")]
+pub use repair::Repaired;
 pub use scan::Scan;
 pub use slow::{Outcome, SlowTransaction, TimeSpent};
 pub use snapshot::Snapshot;

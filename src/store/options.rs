@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::Store;
 use crate::coordinator::shared::Commons;
 use crate::coordinator::{CommitProtocol, KeepHistory};
-use crate::engine::Engine;
 use crate::engine::sim::SimStorage;
+use crate::engine::{Compression, Engine};
 use crate::error::Result;
 use crate::runtime::{Runtime, System};
 
@@ -17,6 +17,11 @@ pub const KEY_MAX_BYTES: usize = 16 << 10;
 pub const VALUE_MAX_BYTES: usize = 32 << 20;
 /// The longest name of a keyspace, in bytes.
 pub const KEYSPACE_NAME_MAX_BYTES: usize = 255;
+
+const TRANSACTION_MAX_BYTES: usize = 64 << 20;
+const STREAM_AT_BYTES: usize = 16 << 20;
+const CONFLICT_SLOTS: usize = 1 << 16;
+const CONFLICT_SLOT_BYTES: usize = 40;
 
 /// When a commit is acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -90,6 +95,8 @@ pub struct Options {
     pub cache_bytes: usize,
     /// See [`Builder::write_buffer_bytes`].
     pub write_buffer_bytes: usize,
+    /// See [`Builder::compression`].
+    pub compression: Compression,
     /// See [`Builder::conflict_slots`].
     pub conflict_slots: usize,
     /// See [`Builder::read_only`].
@@ -108,14 +115,15 @@ impl Default for Options {
             protocol: CommitProtocol::Auto,
             retry: RetryLimits::default(),
             sweep: true,
-            transaction_max_bytes: 64 << 20,
-            stream_at_bytes: 16 << 20,
+            transaction_max_bytes: TRANSACTION_MAX_BYTES,
+            stream_at_bytes: STREAM_AT_BYTES,
             age_max: Duration::from_secs(3600),
             history: KeepHistory::AsBefore,
             admission: cores * 2,
             cache_bytes: 128 << 20,
             write_buffer_bytes: 128 << 20,
-            conflict_slots: 1 << 16,
+            compression: Compression::Lz4,
+            conflict_slots: CONFLICT_SLOTS,
             read_only: false,
             slow_transaction: Duration::from_secs(1),
             time_reads: false,
@@ -242,6 +250,36 @@ impl Builder {
         self
     }
 
+    /// How much memory the store is to use altogether, in bytes, instead of saying it part by part: it sets these options, and each
+    /// can be set otherwise behind it.
+    ///
+    /// | | share | at least | at most |
+    /// |---|---|---|---|
+    /// | [`Builder::cache_bytes`] | 1/2 | | |
+    /// | [`Builder::write_buffer_bytes`] | 1/4 | 2 MiB | |
+    /// | [`Builder::transaction_max_bytes`], of each transaction | 1/16 | 1 MiB | 64 MiB |
+    /// | [`Builder::stream_at_bytes`], of each transaction | 1/64 | 256 KiB | 16 MiB |
+    /// | [`Builder::conflict_slots`] | 1/64 | 1024 | 65,536 |
+    ///
+    /// The rest is for several transactions at a time, for what RocksDB knows of open files (a few KiB for each table of 64 MiB),
+    /// and for the allocator. It is a plan and not a wall: the greatest value, 32 MiB, is kept whole by who reads or writes it, a
+    /// transaction that is greater than its share is refused, and each snapshot of another state takes about 1 KiB.
+    /// What is really taken: [`Store::engine_figures`]. Below 8 MiB it is not kept to.
+    pub fn memory_limit(self, bytes: usize) -> Self {
+        self.cache_bytes(bytes / 2)
+            .write_buffer_bytes((bytes / 4).max(2 << 20))
+            .transaction_max_bytes((bytes / 16).clamp(1 << 20, TRANSACTION_MAX_BYTES))
+            .stream_at_bytes((bytes / 64).clamp(256 << 10, STREAM_AT_BYTES))
+            .conflict_slots((bytes / 64 / CONFLICT_SLOT_BYTES).clamp(1024, CONFLICT_SLOTS))
+    }
+
+    /// How tables are compressed that are written from now on. Default: [`Compression::Lz4`]. A store may have tables of both sorts,
+    /// and can be opened with either.
+    pub fn compression(mut self, compression: Compression) -> Self {
+        self.options.compression = compression;
+        self
+    }
+
     /// How many rows' last commits are remembered, so that they need not be read to find a conflict; 40 bytes each.
     /// Default: 65,536.
     pub fn conflict_slots(mut self, slots: usize) -> Self {
@@ -320,13 +358,21 @@ impl Builder {
     #[cfg(feature = "rocks")]
     pub fn rocks(&self, path: impl AsRef<std::path::Path>) -> Result<Arc<dyn Engine>> {
         use crate::engine::local::LocalEngine;
-        use crate::engine::rocks::{RocksMemory, RocksStorage};
+        use crate::engine::rocks::RocksStorage;
         if path.as_ref().as_os_str().is_empty() {
             return Err(crate::error::Error::invalid("a store's path must not be empty"));
         }
-        let memory = RocksMemory { cache: self.options.cache_bytes, write_buffers: self.options.write_buffer_bytes };
         let open = if self.options.read_only { RocksStorage::open_read_only } else { RocksStorage::open };
-        Ok(Arc::new(LocalEngine::new(open(path.as_ref(), memory)?, true)))
+        Ok(Arc::new(LocalEngine::new(open(path.as_ref(), self.rocks_setup())?, true)))
+    }
+
+    #[cfg(feature = "rocks")]
+    pub(super) fn rocks_setup(&self) -> crate::engine::rocks::RocksSetup {
+        crate::engine::rocks::RocksSetup {
+            cache: self.options.cache_bytes,
+            write_buffers: self.options.write_buffer_bytes,
+            compression: self.options.compression,
+        }
     }
 
     /// Opens a store in fresh memory.

@@ -151,7 +151,7 @@ impl Store {
     }
 }
 
-fn read_write(view: &PinnedView, row: &RowKey, newest: WriteRecord) -> Result<Option<Vec<u8>>> {
+pub(super) fn read_write(view: &PinnedView, row: &RowKey, newest: WriteRecord) -> Result<Option<Vec<u8>>> {
     let read_ts = if mutated!(SeesOneLess) { Timestamp::from_u64(view.read_ts.to_u64() - 1) } else { view.read_ts };
     let version = if newest.commit_ts <= read_ts { Some(newest) } else { view.view.version(row, view.read_ts)? };
     match version {

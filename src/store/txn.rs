@@ -200,6 +200,50 @@ impl Txn {
         self.write(keyspace, row, Mutation::Delete)
     }
 
+    /// Removes every row that the transaction sees in a range, own writes included; the answer is how many those were.
+    ///
+    /// It is a [`Txn::delete`] of each: all of them go at its commit or none, a row that somebody else writes meanwhile is a
+    /// conflict, and it takes the time and the room of as many writes. A row that somebody else inserts meanwhile is not one that
+    /// was seen, and stays. To empty a whole keyspace at once: [`Store::truncate_keyspace`].
+    ///
+    /// ```
+    /// # fn main() -> percolite::Result<()> {
+    /// # let store = percolite::Store::in_memory()?;
+    /// # let log = store.keyspace("log")?;
+    /// store.transact(|txn| ["2024-12", "2025-01", "2025-02"].iter().try_for_each(|key| txn.put(&log, key, "")))?;
+    /// let gone = store.transact(|txn| txn.delete_range(&log, .."2025"))?;
+    /// assert_eq!(gone, 1);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Txn::get`] and [`Txn::put`]. Some rows may be deleted in the transaction then: go back to a
+    /// [savepoint](Txn::savepoint), or end it.
+    pub fn delete_range(&mut self, keyspace: &Keyspace, range: impl KeyRange) -> Result<u64> {
+        let rows = self.range(keyspace, range);
+        self.delete_all(keyspace, rows)
+    }
+
+    /// Removes every row that the transaction sees whose key begins with `prefix`: [`Txn::delete_range`].
+    ///
+    /// # Errors
+    /// Those of [`Txn::delete_range`].
+    pub fn delete_prefix(&mut self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Result<u64> {
+        let rows = self.prefix(keyspace, prefix);
+        self.delete_all(keyspace, rows)
+    }
+
+    fn delete_all(&mut self, keyspace: &Keyspace, rows: Scan) -> Result<u64> {
+        self.store.inner.check_writable()?;
+        let mut deleted = 0;
+        for row in rows {
+            let (key, _) = row?;
+            self.delete(keyspace, key)?;
+            deleted += 1;
+        }
+        Ok(deleted)
+    }
+
     /// The rows whose keys lie in a range, own writes up to this call included. A range that ends before it begins is
     /// empty.
     ///
@@ -246,6 +290,15 @@ impl Txn {
     /// Commits.
     ///
     /// With [`Durability::Sync`] it returns when the commit, and everything that the transaction has read, is durable.
+    ///
+    /// The transaction is over either way, and cannot be used by mistake:
+    ///
+    /// ```compile_fail,E0382
+    /// # let store = percolite::Store::in_memory().unwrap();
+    /// let txn = store.begin().unwrap();
+    /// let failed = txn.commit();
+    /// txn.commit();
+    /// ```
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`]: another transaction came first; nothing of this one remains.
@@ -394,7 +447,7 @@ impl Txn {
     }
 
     fn write(&mut self, keyspace: &Keyspace, row: RowKey, mutation: Mutation) -> Result<()> {
-        let life = (keyspace.id(), &keyspace.0.life);
+        let life = (keyspace.id(), &keyspace.state.life);
         let written = self.own.write(&self.store, life, row, mutation, &self.reader.spent);
         self.reader.wrote(self.own.buffer.len(), self.own.bytes(), self.own.stream.is_some());
         self.store.note_conflict(&self.reader, written)

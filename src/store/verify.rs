@@ -32,7 +32,7 @@ use crate::timestamp::Timestamp;
 use crate::view::PinnedView;
 
 /// So many problems are told; beyond that they are counted.
-const PROBLEMS_MAX: usize = 1000;
+pub(super) const PROBLEMS_MAX: usize = 1000;
 const PAGE_CELLS: usize = 1024;
 const PAGE_BYTES: usize = 4 << 20;
 

@@ -37,8 +37,11 @@ impl Deref for Subject {
 }
 
 #[cfg(feature = "rocks")]
-pub const MEMORY: percolite::engine::rocks::RocksMemory =
-    percolite::engine::rocks::RocksMemory { cache: 4 << 20, write_buffers: 4 << 20 };
+pub const MEMORY: percolite::engine::rocks::RocksSetup = percolite::engine::rocks::RocksSetup {
+    cache: 4 << 20,
+    write_buffers: 4 << 20,
+    compression: percolite::engine::Compression::Lz4,
+};
 
 #[cfg(feature = "rocks")]
 pub fn rocks(seed: u64) -> Subject {

@@ -106,6 +106,24 @@ mod tests {
         }
     }
 
+    proptest::proptest! {
+        #[test]
+        fn no_argument_makes_reading_it_panic(bytes: Vec<u8>, text: String) {
+            for form in [Form::Text, Form::Hex, Form::Base64] {
+                for argument in [OsStr::from_bytes(&bytes), OsStr::new(&text)] {
+                    // What is read is what is shown again, but for the case of digits.
+                    match form.read(argument) {
+                        Ok(read) if form != Form::Text => assert!(form.show(&read).eq_ignore_ascii_case(&argument.to_string_lossy())),
+                        Ok(read) => assert_eq!(read, argument.as_bytes()),
+                        Err(why) => assert!(!why.to_string().contains('\n')),
+                    }
+                }
+                assert_eq!(form.read_json(&form.json(&bytes)).unwrap(), bytes.clone());
+                assert!(!form.show(&bytes).chars().any(char::is_control));
+            }
+        }
+    }
+
     #[test]
     fn what_is_shown_to_people_has_no_control_characters() {
         for bytes in [&b"\x1b[31mred"[..], b"a\nb", b"\xff\x00"] {

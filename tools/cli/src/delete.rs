@@ -1,6 +1,7 @@
 //! `percolite delete`: removes rows, in one transaction.
 
 use std::ffi::OsString;
+use std::ops::Bound;
 
 use anyhow::Result;
 use serde_json::json;
@@ -17,17 +18,28 @@ Examples:
   percolite delete shop fruit apple            one row
   percolite delete shop fruit apple pear       both at once
   percolite delete --if-there shop fruit kiwi  no error if it is not there
-  percolite keyspaces shop --drop fruit        a whole keyspace
+  percolite delete shop fruit --prefix 2024-   every row whose key begins so, all at once
+  percolite delete shop fruit --from a --to c  every row from a up to, and without, c
+  percolite keyspaces shop --truncate fruit    every row there is
 
-If any of the keys is not there nothing is deleted, and the exit code is 3.")]
+If any of the named keys is not there nothing is deleted, and the exit code is 3.")]
 pub struct Args {
     #[command(flatten)]
     store: Folder,
     /// The keyspace
     keyspace: String,
     /// The keys
-    #[arg(required = true, value_name = "KEY")]
+    #[arg(required_unless_present_any = ["from", "to", "prefix"], conflicts_with_all = ["from", "to", "prefix"], value_name = "KEY")]
     key: Vec<OsString>,
+    /// Rows from this key on
+    #[arg(long, value_name = "KEY")]
+    from: Option<OsString>,
+    /// Rows before this key
+    #[arg(long, value_name = "KEY")]
+    to: Option<OsString>,
+    /// Rows whose keys begin so
+    #[arg(long, value_name = "PREFIX", conflicts_with_all = ["from", "to"])]
+    prefix: Option<OsString>,
     /// Delete those that are there
     #[arg(long)]
     if_there: bool,
@@ -40,9 +52,24 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<()> {
     let keys: Vec<_> = args.key.iter().map(|key| args.forms.keys.read(key)).collect::<Result<_>>()?;
+    let optional = |key: &Option<OsString>| key.as_ref().map(|key| args.forms.keys.read(key)).transpose();
+    let (from, to, prefix) = (optional(&args.from)?, optional(&args.to)?, optional(&args.prefix)?);
+    if let (Some(from), Some(to)) = (&from, &to)
+        && from > to
+    {
+        return Err(Code::Usage.error("--from lies behind --to"));
+    }
     let store = args.store.write(false)?;
     let keyspace = open::keyspace(&store, &args.keyspace, false)?;
     let deleted = store.transact(|txn| {
+        if let Some(prefix) = &prefix {
+            return Ok(txn.delete_prefix(&keyspace, prefix)?);
+        }
+        if keys.is_empty() {
+            let start = from.as_ref().map_or(Bound::Unbounded, Bound::Included);
+            let end = to.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+            return Ok(txn.delete_range(&keyspace, (start, end))?);
+        }
         let mut deleted = 0;
         for key in &keys {
             if txn.get_for_update(&keyspace, key)?.is_some() {

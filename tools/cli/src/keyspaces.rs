@@ -1,4 +1,4 @@
-//! `percolite keyspaces`: lists, makes and drops them.
+//! `percolite keyspaces`: lists, makes, renames, empties and drops them.
 
 use anyhow::Result;
 use serde_json::json;
@@ -14,18 +14,28 @@ Examples:
   percolite keyspaces shop                 their names and numbers
   percolite keyspaces shop --count         with the number of their rows, which takes reading them
   percolite keyspaces shop --create fruit  makes one, and the store if there is none
-  percolite keyspaces shop --drop fruit    drops one and all its rows")]
+  percolite keyspaces shop --drop fruit    drops one and all its rows
+  percolite keyspaces shop --truncate fruit
+                                           removes all its rows at once, however many
+  percolite keyspaces shop --rename fruit berries")]
+#[command(group = clap::ArgGroup::new("change").args(["create", "drop", "truncate", "rename"]))]
 pub struct Args {
     #[command(flatten)]
     store: Folder,
     /// Make one of this name
-    #[arg(long, value_name = "NAME", conflicts_with = "drop")]
+    #[arg(long, value_name = "NAME")]
     create: Option<String>,
     /// Drop the one of this name, with all its rows
     #[arg(long, value_name = "NAME")]
     drop: Option<String>,
+    /// Remove all rows of the one of this name
+    #[arg(long, value_name = "NAME")]
+    truncate: Option<String>,
+    /// Give one another name
+    #[arg(long, num_args = 2, value_names = ["NAME", "TO"])]
+    rename: Option<Vec<String>>,
     /// Count the rows
-    #[arg(long, conflicts_with_all = ["create", "drop"])]
+    #[arg(long, conflicts_with = "change")]
     count: bool,
     /// JSON lines: {"name": …, "id": …, "rows": …}
     #[arg(long)]
@@ -52,6 +62,28 @@ pub fn run(args: &Args) -> Result<()> {
             say(json!({ "dropped": name }))
         } else {
             say(format_args!("the keyspace {name:?} is gone"))
+        };
+    }
+    if let Some(name) = &args.truncate {
+        let store = args.store.write(false)?;
+        open::keyspace(&store, name, false)?;
+        let id = store.truncate_keyspace(name)?.id().0;
+        store.close()?;
+        return if args.json {
+            say(json!({ "truncated": name, "id": id }))
+        } else {
+            say(format_args!("the keyspace {name:?} is empty"))
+        };
+    }
+    if let Some([name, to]) = args.rename.as_deref() {
+        let store = args.store.write(false)?;
+        open::keyspace(&store, name, false)?;
+        store.rename_keyspace(name, to)?;
+        store.close()?;
+        return if args.json {
+            say(json!({ "renamed": name, "to": to }))
+        } else {
+            say(format_args!("the keyspace {name:?} is called {to:?} now"))
         };
     }
     let store = args.store.look()?;

@@ -23,6 +23,7 @@ mod open;
 mod output;
 mod progress;
 mod put;
+mod repair;
 mod scan;
 mod shell;
 mod stats;
@@ -75,7 +76,7 @@ enum Command {
     History(history::Args),
     /// Put many rows from a file, in bounded transactions
     Load(load::Args),
-    /// List, make and drop keyspaces
+    /// List, make, rename, empty and drop keyspaces
     Keyspaces(keyspaces::Args),
     /// Statements one by one, and transactions of several
     Shell(shell::Args),
@@ -87,6 +88,8 @@ enum Command {
     Checkpoint(backup::CheckpointArgs),
     /// Read everything and tell what is damaged
     Verify(verify::Args),
+    /// Bring what can be read of a damaged store into a new one
+    Repair(repair::Args),
     /// Show how a store stands
     Stats(stats::Args),
     /// Show who holds which rows
@@ -121,6 +124,7 @@ fn main() -> ExitCode {
         Command::Restore(args) => backup::restore(&args),
         Command::Checkpoint(args) => backup::checkpoint(&args),
         Command::Verify(args) => verify::run(&args),
+        Command::Repair(args) => repair::run(&args),
         Command::Stats(args) => stats::run(&args),
         Command::Locks(args) => locks::run(&args),
         Command::Txn(args) => locks::run_txn(&args),

@@ -14,7 +14,7 @@ use crate::table;
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  percolite stats shop                  size, keyspaces, locks, newest commit
+  percolite stats shop                  size, keyspaces, locks, newest commit, files and bytes of each column
   percolite stats shop --json | jq .bytes_on_disk
 
 What a running store counts (commits, conflicts, syncs) only its own process can tell: Store::stats(), or `percolite top`.")]
@@ -38,8 +38,21 @@ pub fn run(args: &Args) -> Result<()> {
     let bytes = bytes_in(&args.store.folder)?;
     let newest = snapshot.read_ts();
     let history_from = store.stats().history_from;
+    let figures = store.engine_figures()?;
     if args.json {
+        let columns = figures.columns.iter().map(|column| {
+            json!({
+                "column": format!("{:?}", column.column),
+                "files": column.files,
+                "files_at_level_0": column.files_at_level_0,
+                "bytes": column.bytes,
+                "cells": column.cells,
+            })
+        });
         return say(json!({
+            "columns": columns.collect::<Vec<_>>(),
+            "log_bytes": figures.log_bytes,
+            "pending_compaction_bytes": figures.pending_compaction_bytes,
             "keyspaces": keyspaces,
             "locks": locks,
             "bytes_on_disk": bytes,
@@ -49,13 +62,20 @@ pub fn run(args: &Args) -> Result<()> {
         }));
     }
     let time = |ts: Timestamp| table::time(ts.millis(), "%Y-%m-%d %H:%M:%S UTC");
-    let rows = vec![
+    let mut rows = vec![
         ["on disk".to_owned(), indicatif::HumanBytes(bytes).to_string()],
         ["keyspaces".to_owned(), keyspaces.to_string()],
         ["locks of dead processes".to_owned(), indicatif::HumanCount(locks).to_string()],
         ["nothing is newer than".to_owned(), time(newest)],
         ["history begins".to_owned(), history_from.map_or_else(|| "none is kept".into(), time)],
+        ["in the log".to_owned(), indicatif::HumanBytes(figures.log_bytes).to_string()],
+        ["still to be compacted".to_owned(), indicatif::HumanBytes(figures.pending_compaction_bytes).to_string()],
     ];
+    for column in &figures.columns {
+        let name = format!("{:?}", column.column).to_lowercase();
+        let (bytes, cells) = (indicatif::HumanBytes(column.bytes), indicatif::HumanCount(column.cells));
+        rows.push([format!("{name} column"), format!("{bytes} in {} tables, about {cells} cells", column.files)]);
+    }
     say(table::texts(["store", ""], rows))
 }
 

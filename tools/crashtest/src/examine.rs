@@ -9,7 +9,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use percolite::engine::rocks::{RocksEngine, RocksMemory, RocksStorage};
+use percolite::engine::Compression;
+use percolite::engine::rocks::{RocksEngine, RocksSetup, RocksStorage};
 use percolite::engine::storage::{Column, Reader as _};
 use percolite::engine::{Engine, EngineError, RowRange};
 use percolite::{Builder, Durability, Error, Store};
@@ -25,7 +26,7 @@ use crate::violation::Broken;
 use crate::workload::Workload;
 
 /// A small store: the harness opens thousands.
-pub const MEMORY: RocksMemory = RocksMemory { cache: 1 << 20, write_buffers: 4 << 20 };
+pub const MEMORY: RocksSetup = RocksSetup { cache: 1 << 20, write_buffers: 4 << 20, compression: Compression::Lz4 };
 
 /// A process that is being started has become another program in less than that.
 const STARTING_MAX: Duration = Duration::from_secs(1);
@@ -69,7 +70,7 @@ pub struct Examined {
 ///
 /// # Errors
 /// Those of opening.
-pub fn engine(folder: &Path, memory: RocksMemory) -> Result<Arc<RocksEngine>, EngineError> {
+pub fn engine(folder: &Path, memory: RocksSetup) -> Result<Arc<RocksEngine>, EngineError> {
     Ok(Arc::new(RocksEngine::new(RocksStorage::open(folder, memory)?, true)))
 }
 

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use percolite::crashtest::{Mutant, mutate};
-use percolite::engine::Engine;
-use percolite::engine::rocks::{RocksEngine, RocksMemory};
+use percolite::engine::rocks::{RocksEngine, RocksSetup};
+use percolite::engine::{Compression, Engine};
 use percolite::{CommitProtocol, Durability, Error, KeepHistory, Keyspace, Store};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
@@ -261,7 +261,8 @@ struct Opened {
 }
 
 fn open(life: &Life) -> Result<Opened, Error> {
-    let engine = engine(&life.folder, RocksMemory { cache: 1 << 20, write_buffers: life.write_buffers })?;
+    let setup = RocksSetup { cache: 1 << 20, write_buffers: life.write_buffers, compression: Compression::Lz4 };
+    let engine = engine(&life.folder, setup)?;
     let keep = life.history_ms.map_or(KeepHistory::AsBefore, |ms| KeepHistory::For(Duration::from_millis(ms)));
     let store = keeping(Store::builder(), keep)
         .protocol(life.protocol())

@@ -106,6 +106,27 @@ mod tests {
         Statement::parse(line, Forms::default())
     }
 
+    proptest::proptest! {
+        #[test]
+        fn no_line_makes_a_statement_panic(line: String, words in proptest::collection::vec("[a-z'\"# \\\\;\0-\u{7f}]{0,12}", 0..6)) {
+            let _ = parse(&line);
+            for first in WORDS {
+                let line = format!("{first} {}", words.join(" "));
+                // An error is one line, whatever was typed.
+                if let Err(why) = parse(&line) {
+                    assert!(!why.to_string().is_empty() && !why.to_string().chars().any(char::is_control), "{why:?}");
+                }
+            }
+        }
+
+        #[test]
+        fn words_that_are_quoted_come_through_whatever_is_in_them(key in "[^\0]{1,20}", value in "[^\0]{0,20}") {
+            let line = format!("put rows {} {}", shlex::try_quote(&key).unwrap(), shlex::try_quote(&value).unwrap());
+            let put = Statement::Put { keyspace: "rows".into(), key: key.into_bytes(), value: value.into_bytes() };
+            assert_eq!(parse(&line).unwrap(), Some(put));
+        }
+    }
+
     #[test]
     fn quoted_words_are_one() {
         let put = Statement::Put { keyspace: "fruit".into(), key: b"red apple".into(), value: b"it's".into() };

@@ -86,6 +86,22 @@ fn verify_finds_a_table_with_flipped_bits() {
 }
 
 #[test]
+fn a_damaged_store_is_repaired_into_a_new_one_and_told_what_is_lost() {
+    let place = Place::with_shop();
+    assert_eq!(place.json("repair shop whole --json")[0]["whole"], true);
+    let stats = &place.json("stats whole --json")[0];
+    assert!(stats["log_bytes"].as_u64().unwrap() > 0 && stats["columns"].as_array().unwrap().len() == 5, "{stats}");
+    fs::remove_file(place.path().join("shop/CURRENT")).unwrap();
+    place.run("get shop fruit apple").fails(6, "its database is gone");
+    let ran = place.run("repair shop rescued").fails(6, "1 loss; what could be read is in rescued");
+    assert!(ran.out.contains("1 keyspace, 2 rows") && ran.out.contains("put together from the files"), "{}", ran.out);
+    assert_eq!(place.ok("get rescued fruit apple"), "red\n");
+    place.ok("verify rescued");
+    place.run("repair shop rescued").fails(1, "is there already");
+    place.run("repair nothing new").fails(5, "there is no folder nothing");
+}
+
+#[test]
 fn top_shows_rates_latencies_and_who_was_slow_as_json_once_a_second() {
     let place = Place::new();
     let shown = place

@@ -78,6 +78,34 @@ fn keyspaces_are_made_listed_and_dropped() {
 }
 
 #[test]
+fn keyspaces_are_renamed_and_emptied() {
+    let place = Place::with_shop();
+    place.ok("keyspaces shop --create nuts");
+    place.run("keyspaces shop --rename fruit nuts").fails(1, "there is a keyspace \"nuts\" already");
+    place.run("keyspaces shop --rename frut berries").fails(3, "there are \"fruit\"");
+    place.run("keyspaces shop --rename fruit").fails(2, "values required");
+    place.run("keyspaces shop --drop nuts --truncate nuts").fails(2, "cannot be used with");
+    assert_eq!(place.ok("keyspaces shop --rename fruit berries"), "the keyspace \"fruit\" is called \"berries\" now\n");
+    assert_eq!(place.ok("get shop berries apple"), "red\n");
+    assert_eq!(place.json("keyspaces shop --truncate berries --json")[0]["truncated"], "berries");
+    assert_eq!(place.ok("scan shop berries --count"), "0\n");
+    place.run("keyspaces shop --truncate fruit").fails(3, "there are \"berries\", \"nuts\"");
+}
+
+#[test]
+fn ranges_are_deleted_at_once() {
+    let place = Place::new();
+    place.ok("put --create s k a 1 b 2 ba 3 c 4 d 5");
+    place.run("delete s k a --prefix b").fails(2, "cannot be used with");
+    place.run("delete s k --from c --to a").fails(2, "--from lies behind --to");
+    place.run("delete s k").fails(2, "required");
+    assert_eq!(place.ok("delete s k --prefix b"), "2 rows deleted\n");
+    assert_eq!(place.json("delete s k --from c --to d --json")[0]["deleted"], 1);
+    assert_eq!(place.ok("delete s k --from x"), "0 rows deleted\n");
+    assert_eq!(place.ok("scan s k --count"), "2\n");
+}
+
+#[test]
 fn a_reader_that_stops_reading_ends_it_without_a_word() {
     let place = Place::with_shop();
     let rows: String = (0..50_000).map(|n| format!("key{n},value\n")).collect();

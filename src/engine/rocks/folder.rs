@@ -12,7 +12,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
-use super::EngineError;
+use crate::engine::EngineError;
 
 /// The format that this program writes. It reads those below as well: format 1 is this one without history, and a program that
 /// knows nothing of history must not write to a store that keeps it.
@@ -126,6 +126,34 @@ pub fn examine(path: &Path) -> Result<Marker, EngineError> {
     Ok(file)
 }
 
+/// Keeps writers away from a folder that was a store, however much of it is left. `None` when its marker is gone. Changes nothing.
+pub fn examine_damaged(path: &Path) -> Result<Option<Marker>, EngineError> {
+    let entries = list(path).map_err(|_| {
+        not_a_folder(path).unwrap_or_else(|| EngineError::NotAStore(format!("there is no folder {}", path.display())))
+    })?;
+    let holds_rows = |file: &PathBuf| file.extension().is_some_and(|end| end == "sst" || end == "log");
+    if !entries.iter().any(|entry| is_of_rocksdb(entry) && holds_rows(entry)) {
+        return Err(EngineError::NotAStore(format!(
+            "{} has no tables and no logs: there is nothing to repair",
+            path.display()
+        )));
+    }
+    let marker = path.join(MARKER);
+    let Ok(file) = File::open(&marker) else { return Ok(None) };
+    if let Err(TryLockError::WouldBlock) = file.try_lock_shared() {
+        return Err(EngineError::Busy(format!("{} is open for writing in this or another process", path.display())));
+    }
+    let file = Marker(file);
+    let mut text = Vec::new();
+    // A marker that cannot be read is damage like any other.
+    let _ = (&file.0).read_to_end(&mut text);
+    let text = String::from_utf8_lossy(&text);
+    match text.trim_end().strip_prefix(MARKER_TEXT).map(str::parse::<u32>) {
+        Some(Ok(newer)) if newer > FORMAT => Err(other_format(path, newer)),
+        _ => Ok(Some(file)),
+    }
+}
+
 /// The store is there from here on: the marker appears whole or not at all, and after everything else.
 pub fn finish(path: &Path, marker: &Marker) -> io::Result<()> {
     mark(path, &marker.0, UNFINISHED)
@@ -193,12 +221,16 @@ fn check_format(path: &Path, marker: &Path, mut file: &File) -> Result<u32, Engi
     let text = String::from_utf8_lossy(&text);
     match text.trim_end().strip_prefix(MARKER_TEXT).map(str::parse::<u32>) {
         Some(Ok(format @ 1..=FORMAT)) => Ok(format),
-        Some(Ok(other)) => Err(EngineError::NotAStore(format!(
-            "{} has format {other}, this program reads formats 1 to {FORMAT}: use another version of percolite",
-            path.display()
-        ))),
+        Some(Ok(other)) => Err(other_format(path, other)),
         _ => Err(foreign_marker(marker)),
     }
+}
+
+fn other_format(path: &Path, other: u32) -> EngineError {
+    EngineError::NotAStore(format!(
+        "{} has format {other}, this program reads formats 1 to {FORMAT}: use another version of percolite",
+        path.display()
+    ))
 }
 
 /// Removes what a creation that was cut short has left, if there is nothing else.

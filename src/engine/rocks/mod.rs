@@ -2,7 +2,15 @@
 //!
 //! Each column is a column family; `meta` is the default one. All of them share one write-ahead log, which is what makes a
 //! batch atomic over columns and a crash leave a prefix of batches. That second property has to be asked for: see
-//! the options in this file. Whether a folder is a store is told by its marker; see `folder`.
+//! `options`. Whether a folder is a store is told by its marker, see `folder`; what RocksDB itself would not survive is looked
+//! for first, in `logs`; what can be read of a folder that it does not open, in `salvage`.
+
+mod figures;
+mod folder;
+mod logs;
+mod options;
+pub(crate) mod salvage;
+mod stall;
 
 use std::ops::Bound;
 use std::path::Path;
@@ -11,43 +19,34 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rocksdb::checkpoint::Checkpoint;
 use rocksdb::properties::{BACKGROUND_ERRORS, CURRENT_SUPER_VERSION_NUMBER};
-use rocksdb::{
-    BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType, DBRawIterator, Options,
-    ReadOptions, Snapshot, WriteBatch, WriteOptions,
-};
+use rocksdb::{ColumnFamily, DB, DBRawIterator, ReadOptions, Snapshot, WriteBatch, WriteOptions};
 use self_cell::self_cell;
 
-use super::folder::{Claim, Marker, claim, examine, finish, mark_copy};
+use self::folder::{Claim, Marker, claim, examine, finish, mark_copy};
+pub use self::options::RocksSetup;
+use self::options::{descriptors, name, options};
+use self::stall::{Background, Stall};
 use super::local::LocalEngine;
-use super::stall::{Background, Stall};
 use super::storage::{Batch, Column, Reader, Storage};
-use super::{EngineError, RowRange};
+use super::{EngineError, EngineFigures, RowRange};
 
 /// The engine over RocksDB.
 pub type RocksEngine = LocalEngine<RocksStorage>;
-
-const BLOOM_BITS_PER_KEY: f64 = 10.0;
-
-/// How much memory RocksDB may use, in bytes.
-#[derive(Clone, Copy, Debug)]
-pub struct RocksMemory {
-    /// For blocks read from files.
-    pub cache: usize,
-    /// For writes not yet in files, all columns together.
-    pub write_buffers: usize,
-}
 
 /// RocksDB as a [`Storage`].
 pub struct RocksStorage {
     database: Arc<Database>,
     write_options: WriteOptions,
     writing: Mutex<()>,
+    /// Held while one runs.
+    failed_sync: Mutex<Option<rocksdb::Error>>,
 }
 
 /// Dropped in this order: the lock on the folder ends last.
 struct Opened {
     db: DB,
-    marker: Marker,
+    /// `None` where somebody else holds it.
+    marker: Option<Marker>,
 }
 
 struct Columns<'a> {
@@ -67,16 +66,6 @@ impl<'a> Columns<'a> {
             Column::Write => self.write,
             Column::History => self.history,
         }
-    }
-}
-
-fn name(column: Column) -> &'static str {
-    match column {
-        Column::Meta => rocksdb::DEFAULT_COLUMN_FAMILY_NAME,
-        Column::Data => "data",
-        Column::Lock => "lock",
-        Column::Write => "write",
-        Column::History => "history",
     }
 }
 
@@ -108,18 +97,19 @@ pub struct RocksView(PinnedCell);
 
 impl RocksStorage {
     /// Opens the store in `path`, which is created if it is missing or empty.
-    pub fn open(path: &Path, memory: RocksMemory) -> Result<Self, EngineError> {
+    pub fn open(path: &Path, setup: RocksSetup) -> Result<Self, EngineError> {
         let Claim { marker, is_new } = claim(path)?;
-        let mut options = options(memory)?;
+        logs::check(path)?;
+        let mut options = options(setup)?;
         // Where there is a store, what is missing of it is lost, and not to be made up for by something empty.
         options.create_if_missing(is_new);
         options.create_missing_column_families(is_new);
-        let db = DB::open_cf_descriptors(&options, path, descriptors(&options, memory))
+        let db = DB::open_cf_descriptors(&options, path, descriptors(&options, setup))
             .map_err(|why| opening(path, is_new, why))?;
-        let storage = Self::of(db, marker)?;
-        if is_new {
+        let storage = Self::of(Opened { db, marker: Some(marker) })?;
+        if let Some(marker) = storage.database.borrow_owner().marker.as_ref().filter(|_| is_new) {
             crash_point!(CreateBefore);
-            finish(path, &storage.database.borrow_owner().marker)
+            finish(path, marker)
                 .map_err(|why| EngineError::Open(format!("cannot create a store in {}: {why}", path.display())))?;
         }
         crash_point!(CreateDone);
@@ -128,18 +118,19 @@ impl RocksStorage {
 
     /// Opens the store in `path` to look at it: nothing in the folder is changed, and writing fails. What RocksDB has only in
     /// its log is read into memory.
-    pub fn open_read_only(path: &Path, memory: RocksMemory) -> Result<Self, EngineError> {
+    pub fn open_read_only(path: &Path, setup: RocksSetup) -> Result<Self, EngineError> {
         let marker = examine(path)?;
-        let options = options(memory)?;
+        logs::check(path)?;
+        let options = options(setup)?;
         // A log whose content is not in the tables yet is how every store is left; it is no reason to refuse.
         let refuse_logs = false;
-        let db = DB::open_cf_descriptors_read_only(&options, path, descriptors(&options, memory), refuse_logs)
+        let db = DB::open_cf_descriptors_read_only(&options, path, descriptors(&options, setup), refuse_logs)
             .map_err(|why| opening(path, false, why))?;
-        Self::of(db, marker)
+        Self::of(Opened { db, marker: Some(marker) })
     }
 
-    fn of(db: DB, marker: Marker) -> Result<Self, EngineError> {
-        let database = Database::try_new(Opened { db, marker }, |Opened { db, .. }| {
+    fn of(opened: Opened) -> Result<Self, EngineError> {
+        let database = Database::try_new(opened, |Opened { db, .. }| {
             let find = |column| {
                 let missing = || EngineError::Corruption(format!("column family {:?} is missing", name(column)));
                 db.cf_handle(name(column)).ok_or_else(missing)
@@ -154,7 +145,27 @@ impl RocksStorage {
         })?;
         let mut write_options = WriteOptions::default();
         write_options.set_no_slowdown(true);
-        Ok(Self { database: Arc::new(database), write_options, writing: Mutex::new(()) })
+        Ok(Self {
+            database: Arc::new(database),
+            write_options,
+            writing: Mutex::default(),
+            failed_sync: Mutex::default(),
+        })
+    }
+
+    /// Between which keys a column's tables lie.
+    fn table_borders(&self, column: Column) -> Vec<Vec<u8>> {
+        let files = self.database.borrow_owner().db.live_files().unwrap_or_default();
+        let own = files.into_iter().filter(|file| file.column_family_name == name(column));
+        let mut borders: Vec<_> = own.flat_map(|file| [file.start_key, file.end_key]).flatten().collect();
+        borders.sort();
+        borders.dedup();
+        borders
+    }
+
+    /// A write that meets a log whose sync is just failing is told of an earlier error, and not which. The sync knows.
+    fn why_refused(&self, why: rocksdb::Error) -> EngineError {
+        failed(self.failed_sync.lock().clone().unwrap_or(why))
     }
 
     fn background(&self) -> Result<Background, EngineError> {
@@ -167,56 +178,6 @@ impl RocksStorage {
             Ok(Background { errors: known(db.property_int_value(BACKGROUND_ERRORS))?, done })
         })
     }
-}
-
-fn descriptors(options: &Options, memory: RocksMemory) -> [ColumnFamilyDescriptor; Column::ALL.len()] {
-    let table = table_options(memory);
-    Column::ALL.map(|column| {
-        let mut options = options.clone();
-        options.set_block_based_table_factory(&table);
-        ColumnFamilyDescriptor::new(name(column), options)
-    })
-}
-
-/// RocksDB's options, and why they are not the default ones.
-///
-/// - `track_and_verify_wals`: a switch to a new log file does not sync the old one, and recovery does not look for gaps. If
-///   the old file loses its unsynced tail exactly at a record border, RocksDB replays the new file over the hole. With
-///   this option it stops at the hole, and what is recovered is a prefix of what was written. Early release of row locks
-///   and unsynced prewrites are sound only on a prefix. (It has no setter; `track_and_verify_wals_in_manifest` is another.)
-/// - `max_bgerror_resume_count=0` and `atomic_flush`: after a failed write the store stays closed until it is opened again, so
-///   RocksDB need not try to come back by itself. On a full disk it does so all the same, and there is no option against
-///   it: it begins a new log and flushes the columns. Flushed one by one, some would be ahead of the gap in the log when
-///   that is cut short, and the store could never be opened again; flushed together, they stay together.
-/// - `no_slowdown` on every write: a write that RocksDB would keep waiting is refused instead, and waits here. Inside, it would
-///   wait in front of RocksDB's own attempt to come back from a full disk, and that behind the write, for ever.
-/// - No `sync` on any write, no `unordered_write`, no manual log flush, no recycled log files: the first would hold up the
-///   group behind a running sync, the others give up the order that recovery relies on.
-fn options(memory: RocksMemory) -> Result<Options, EngineError> {
-    let mut options = Options::default()
-        .get_options_from_string(
-            "track_and_verify_wals=true;avoid_flush_during_recovery=false;max_bgerror_resume_count=0",
-        )
-        .map_err(|why| EngineError::Open(why.to_string()))?;
-    options.set_compression_type(DBCompressionType::Lz4);
-    options.set_enable_write_thread_adaptive_yield(false);
-    options.set_atomic_flush(true);
-    options.set_write_buffer_size((memory.write_buffers / 4).max(1 << 20));
-    options.set_db_write_buffer_size(memory.write_buffers);
-    options.set_max_background_jobs(2);
-    options.set_bytes_per_sync(1 << 20);
-    options.set_keep_log_file_num(2);
-    Ok(options)
-}
-
-fn table_options(memory: RocksMemory) -> BlockBasedOptions {
-    let mut table = BlockBasedOptions::default();
-    table.set_block_cache(&Cache::new_lru_cache(memory.cache));
-    table.set_bloom_filter(BLOOM_BITS_PER_KEY, false);
-    table.set_cache_index_and_filter_blocks(true);
-    table.set_pin_l0_filter_and_index_blocks_in_cache(true);
-    table.set_format_version(6);
-    table
 }
 
 fn opening(path: &Path, is_new: bool, why: rocksdb::Error) -> EngineError {
@@ -359,7 +320,7 @@ impl Storage for RocksStorage {
         let bytes = batch.batch.data().to_vec();
         let refused = match db.write_opt(batch.batch, &self.write_options) {
             Err(why) if why.kind() == rocksdb::ErrorKind::Incomplete => why,
-            done => return done.map_err(failed),
+            done => return done.map_err(|why| self.why_refused(why)),
         };
         let mut stall = Stall::new(self.background()?);
         loop {
@@ -368,7 +329,7 @@ impl Storage for RocksStorage {
             std::thread::sleep(stall.pause());
             match db.write_opt(WriteBatch::from_data(&bytes), &self.write_options) {
                 Err(why) if why.kind() == rocksdb::ErrorKind::Incomplete => {}
-                done => return done.map_err(failed),
+                done => return done.map_err(|why| self.why_refused(why)),
             }
             if let Some(why) = stall.is_vain(self.background()?) {
                 return Err(EngineError::Unknown(format!("RocksDB takes no writes ({refused}): {why}")));
@@ -377,7 +338,9 @@ impl Storage for RocksStorage {
     }
 
     fn sync(&self) -> Result<(), EngineError> {
-        self.database.borrow_owner().db.flush_wal(true).map_err(failed)
+        let mut failure = self.failed_sync.lock();
+        let synced = self.database.borrow_owner().db.flush_wal(true);
+        synced.map_err(|why| failed(failure.insert(why).clone()))
     }
 
     /// RocksDB flushes, links the tables, which never change, and copies the rest. The marker comes last, so that a copy that
@@ -397,6 +360,10 @@ impl Storage for RocksStorage {
         mark_copy(folder).map_err(|why| cannot(why.to_string()))?;
         crash_point!(CheckpointDone);
         Ok(())
+    }
+
+    fn figures(&self) -> Result<EngineFigures, EngineError> {
+        self.database.with_dependent(|Opened { db, .. }, columns| figures::of(db, columns))
     }
 }
 

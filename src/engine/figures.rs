@@ -1,0 +1,60 @@
+//! How the engine stands: memory, files, and whether it keeps up with what is written.
+
+use super::storage::Column;
+
+/// What an engine says of itself at one moment. All sizes are in bytes, and RocksDB's own estimates.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EngineFigures {
+    /// Memory that holds writes not yet in files.
+    pub write_buffer_bytes: u64,
+    /// Memory that holds blocks of files, their indexes and filters.
+    pub cache_bytes: u64,
+    /// How much [`Builder::cache_bytes`](crate::Builder::cache_bytes) lets that be.
+    pub cache_limit_bytes: u64,
+    /// The part of it that somebody is reading at this moment, and which cannot be given up.
+    pub cache_pinned_bytes: u64,
+    /// Memory for what is known of open files outside of the cache.
+    pub table_reader_bytes: u64,
+    /// How much must be rewritten until the files are in order. When it grows without end, writes come faster than the disk takes them.
+    pub pending_compaction_bytes: u64,
+    /// Compactions that run at this moment.
+    pub running_compactions: u64,
+    /// Flushes of write buffers that run at this moment.
+    pub running_flushes: u64,
+    /// Whether writes have to wait until flushes or compactions have caught up.
+    pub is_write_stopped: bool,
+    /// To how many bytes a second writes are slowed down; 0 when they are not.
+    pub delayed_write_bytes_per_second: u64,
+    /// How often work in the background has failed since the store was opened.
+    pub background_errors: u64,
+    /// Views that something still reads and that keep what they show from being compacted away.
+    pub snapshots: u64,
+    /// What the log takes on the disk that is not in tables yet, logs that are about to be deleted included.
+    pub log_bytes: u64,
+    /// What each column takes on the disk.
+    pub columns: Vec<ColumnFigures>,
+}
+
+/// What one column takes on the disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ColumnFigures {
+    /// The column.
+    pub column: Column,
+    /// Tables.
+    pub files: u64,
+    /// Of level 0: those that are still to be sorted in. From 20 on, writes are slowed down.
+    pub files_at_level_0: u64,
+    /// Of all its tables.
+    pub bytes: u64,
+    /// About how many cells there are, in tables and write buffers.
+    pub cells: u64,
+}
+
+impl ColumnFigures {
+    #[cfg(feature = "rocks")]
+    pub(super) fn new(column: Column) -> Self {
+        Self { column, files: 0, files_at_level_0: 0, bytes: 0, cells: 0 }
+    }
+}

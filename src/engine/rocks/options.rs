@@ -1,0 +1,82 @@
+//! How RocksDB is set up, and why.
+
+use rocksdb::{BlockBasedOptions, Cache, ColumnFamilyDescriptor, DBCompressionType, Options};
+
+use crate::engine::storage::Column;
+use crate::engine::{Compression, EngineError};
+
+const BLOOM_BITS_PER_KEY: f64 = 10.0;
+
+/// How RocksDB is to be set up: memory, in bytes, and how tables are compressed.
+#[derive(Clone, Copy, Debug)]
+pub struct RocksSetup {
+    /// For blocks read from files.
+    pub cache: usize,
+    /// For writes not yet in files, all columns together.
+    pub write_buffers: usize,
+    /// Of the tables that are written from now on. Those that there are stay as they are, and readable.
+    pub compression: Compression,
+}
+
+pub fn name(column: Column) -> &'static str {
+    match column {
+        Column::Meta => rocksdb::DEFAULT_COLUMN_FAMILY_NAME,
+        Column::Data => "data",
+        Column::Lock => "lock",
+        Column::Write => "write",
+        Column::History => "history",
+    }
+}
+
+pub fn descriptors(options: &Options, setup: RocksSetup) -> [ColumnFamilyDescriptor; Column::ALL.len()] {
+    let table = table_options(setup);
+    Column::ALL.map(|column| {
+        let mut options = options.clone();
+        options.set_block_based_table_factory(&table);
+        ColumnFamilyDescriptor::new(name(column), options)
+    })
+}
+
+/// RocksDB's options, and why they are not the default ones.
+///
+/// - `track_and_verify_wals`: a switch to a new log file does not sync the old one, and recovery does not look for gaps. If
+///   the old file loses its unsynced tail exactly at a record border, RocksDB replays the new file over the hole. With
+///   this option it stops at the hole, and what is recovered is a prefix of what was written. Early release of row locks
+///   and unsynced prewrites are sound only on a prefix. (It has no setter; `track_and_verify_wals_in_manifest` is another.)
+/// - `max_bgerror_resume_count=0` and `atomic_flush`: after a failed write the store stays closed until it is opened again, so
+///   RocksDB need not try to come back by itself. On a full disk it does so all the same, and there is no option against
+///   it: it begins a new log and flushes the columns. Flushed one by one, some would be ahead of the gap in the log when
+///   that is cut short, and the store could never be opened again; flushed together, they stay together.
+/// - `no_slowdown` on every write: a write that RocksDB would keep waiting is refused instead, and waits here. Inside, it would
+///   wait in front of RocksDB's own attempt to come back from a full disk, and that behind the write, for ever.
+/// - No `sync` on any write, no `unordered_write`, no manual log flush, no recycled log files: the first would hold up the
+///   group behind a running sync, the others give up the order that recovery relies on.
+pub fn options(setup: RocksSetup) -> Result<Options, EngineError> {
+    let mut options = Options::default()
+        .get_options_from_string(
+            "track_and_verify_wals=true;avoid_flush_during_recovery=false;max_bgerror_resume_count=0",
+        )
+        .map_err(|why| EngineError::Open(why.to_string()))?;
+    options.set_compression_type(match setup.compression {
+        Compression::None => DBCompressionType::None,
+        Compression::Lz4 => DBCompressionType::Lz4,
+    });
+    options.set_enable_write_thread_adaptive_yield(false);
+    options.set_atomic_flush(true);
+    options.set_write_buffer_size((setup.write_buffers / 4).max(1 << 20));
+    options.set_db_write_buffer_size(setup.write_buffers);
+    options.set_max_background_jobs(2);
+    options.set_bytes_per_sync(1 << 20);
+    options.set_keep_log_file_num(2);
+    Ok(options)
+}
+
+fn table_options(setup: RocksSetup) -> BlockBasedOptions {
+    let mut table = BlockBasedOptions::default();
+    table.set_block_cache(&Cache::new_lru_cache(setup.cache));
+    table.set_bloom_filter(BLOOM_BITS_PER_KEY, false);
+    table.set_cache_index_and_filter_blocks(true);
+    table.set_pin_l0_filter_and_index_blocks_in_cache(true);
+    table.set_format_version(6);
+    table
+}

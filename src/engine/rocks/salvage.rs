@@ -1,0 +1,204 @@
+//! Reading a damaged folder for all that is in it. The folder itself is only read.
+//!
+//! 1. If RocksDB opens it as it is, with a log that is whole, nothing is wrong down here.
+//! 2. If it opens it with a log that is not, the end of the log is lost, as after a crash.
+//! 3. If not, its files are copied into a folder aside, what hinders RocksDB is cut off, and RocksDB's own repair makes a database
+//!    of every table and log that it can read there. It goes by the files alone: rows of a lost table are as they were before, or
+//!    missing, and of a transaction a part may be there.
+//!
+//! Then each column is read from both ends of every stretch between the borders of its tables: a block that cannot be read hides
+//! its own rows and those between it and the next damage, and no others.
+
+use std::fs::{self, File};
+use std::io;
+use std::ops::Bound;
+use std::path::{Path, PathBuf};
+
+use rocksdb::{DB, DBRecoveryMode, Options};
+
+use super::folder::{Marker, examine_damaged};
+use super::options::{self, RocksSetup};
+use super::{Opened, RocksStorage, logs};
+use crate::engine::storage::{Column, Reader as _};
+use crate::engine::{EngineError, RowRange};
+
+/// Tables that only say which columns there are get numbers from here on.
+const DONOR_TABLES: u64 = 900_000_000;
+
+/// What could be opened of a damaged folder.
+pub struct Salvaged {
+    /// To be read only.
+    pub storage: RocksStorage,
+    /// What is known to be lost, or out of order, by the way in which it was opened.
+    pub notes: Vec<String>,
+    /// Dropped behind the database.
+    _aside: Option<Aside>,
+    /// Keeps writers away.
+    _marker: Option<Marker>,
+}
+
+/// A folder of our own, which goes.
+struct Aside(PathBuf);
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        // Nobody is left to be told.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Opens what can be read of the folder. `aside` is made if copies are needed, and must not be there.
+pub fn open(folder: &Path, aside: &Path, setup: RocksSetup) -> Result<Salvaged, EngineError> {
+    let marker = examine_damaged(folder)?;
+    let mut notes = Vec::new();
+    let open = |mode| {
+        logs::check(folder)?;
+        let mut options = options::options(setup)?;
+        options.set_wal_recovery_mode(mode);
+        DB::open_cf_descriptors_read_only(&options, folder, options::descriptors(&options, setup), false)
+            .map_err(|why| EngineError::Corruption(why.to_string()))
+            .and_then(|db| RocksStorage::of(Opened { db, marker: None }))
+    };
+    let why = match open(DBRecoveryMode::AbsoluteConsistency) {
+        Ok(storage) => return Ok(Salvaged { storage, notes, _aside: None, _marker: marker }),
+        Err(why) => why,
+    };
+    if let Ok(storage) = open(DBRecoveryMode::PointInTime) {
+        notes.push(format!(
+            "the log is cut off or damaged, and every commit from there on is lost ({why}); a crash alone costs nothing that was acknowledged as durable"
+        ));
+        return Ok(Salvaged { storage, notes, _aside: None, _marker: marker });
+    }
+    notes.push(format!(
+        "the database could not be opened ({why}), so it was put together from the files: rows may be older than they were, deleted ones may be back, and of a transaction a part may be missing"
+    ));
+    let (storage, aside) = rebuild(folder, aside, setup, &mut notes)?;
+    Ok(Salvaged { storage, notes, _aside: Some(aside), _marker: marker })
+}
+
+fn rebuild(
+    folder: &Path,
+    aside: &Path,
+    setup: RocksSetup,
+    notes: &mut Vec<String>,
+) -> Result<(RocksStorage, Aside), EngineError> {
+    let cannot =
+        |why: io::Error| EngineError::Open(format!("cannot copy {} to {}: {why}", folder.display(), aside.display()));
+    fs::create_dir(aside).map_err(cannot)?;
+    let held = Aside(aside.to_owned());
+    let whole = aside.join("files");
+    copy(folder, &whole).map_err(cannot)?;
+    while let Some(logs::Place { file, offset }) = logs::endless(&whole).map_err(cannot)? {
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if name.starts_with("MANIFEST-") {
+            fs::remove_file(&file).map_err(cannot)?;
+            continue;
+        }
+        notes.push(format!("{name} is damaged at byte {offset}, and what comes behind is lost"));
+        File::options().write(true).open(&file).and_then(|log| log.set_len(offset)).map_err(cannot)?;
+    }
+    lend_columns(&aside.join("columns"), &whole, setup)?;
+    let failed =
+        |why: rocksdb::Error| EngineError::Corruption(format!("nothing can be made of {}: {why}", folder.display()));
+    let mut options = options::options(setup)?;
+    DB::repair(&options, &whole).map_err(failed)?;
+    // It has made tables of the logs, and a store without a log is otherwise one that has lost it.
+    options = options.get_options_from_string("track_and_verify_wals=false").map_err(failed)?;
+    for entry in fs::read_dir(whole.join("lost")).into_iter().flatten().flatten() {
+        if entry.path().extension().is_some_and(|end| end == "sst") {
+            notes.push(format!("the table {} cannot be read at all", entry.file_name().to_string_lossy()));
+        }
+    }
+    options.create_missing_column_families(true);
+    options.set_disable_auto_compactions(true);
+    let db = DB::open_cf_descriptors(&options, &whole, options::descriptors(&options, setup)).map_err(failed)?;
+    Ok((RocksStorage::of(Opened { db, marker: None })?, held))
+}
+
+/// Tables are never changed in place, so a link is as good as a copy.
+fn copy(folder: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir(to)?;
+    for entry in fs::read_dir(folder)? {
+        let file = entry?.path();
+        let Some(name) = file.file_name().filter(|_| file.is_file()) else { continue };
+        let is_table = file.extension().is_some_and(|end| end == "sst");
+        if !is_table || fs::hard_link(&file, to.join(name)).is_err() {
+            fs::copy(&file, to.join(name))?;
+        }
+    }
+    Ok(())
+}
+
+/// RocksDB's repair learns from tables which columns there are, and leaves out what a log has of any other. So each column gets a
+/// table from a new database, with nothing in it but the removal of a cell that was never there.
+fn lend_columns(donor: &Path, to: &Path, setup: RocksSetup) -> Result<(), EngineError> {
+    let failed =
+        |why: rocksdb::Error| EngineError::Open(format!("cannot prepare a repair in {}: {why}", donor.display()));
+    let mut options: Options = options::options(setup)?;
+    options.create_if_missing(true);
+    options.create_missing_column_families(true);
+    let db = DB::open_cf_descriptors(&options, donor, options::descriptors(&options, setup)).map_err(failed)?;
+    for column in Column::ALL {
+        let Some(family) = db.cf_handle(options::name(column)) else { continue };
+        db.delete_cf(family, b"").map_err(failed)?;
+        db.flush_cf(family).map_err(failed)?;
+    }
+    for (number, file) in db.live_files().map_err(failed)?.iter().enumerate() {
+        let table = to.join(format!("{}.sst", DONOR_TABLES + number as u64));
+        fs::copy(donor.join(file.name.trim_start_matches('/')), table)
+            .map_err(|why| EngineError::Open(format!("cannot prepare a repair in {}: {why}", to.display())))?;
+    }
+    Ok(())
+}
+
+/// Hands every cell of a column that can be read to `visit`, in no order where something cannot. The answer is what that was.
+pub fn read_all<E>(
+    storage: &RocksStorage,
+    column: Column,
+    mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), E>,
+) -> Result<Vec<String>, E> {
+    let borders = storage.table_borders(column);
+    let (mut lost, mut from) = (Vec::new(), Bound::Unbounded);
+    loop {
+        let mut last: Option<Vec<u8>> = None;
+        let mut stopped = Ok(());
+        let range = RowRange { start: from.clone(), end: Bound::Unbounded };
+        let read = storage.scan(column, &range, false, |key, value| {
+            last = Some(key.to_vec());
+            stopped = visit(key, value);
+            stopped.is_ok()
+        });
+        stopped?;
+        let Err(why) = read else { return Ok(lost) };
+        // Nothing at or below this is to be read again.
+        let reached = match (last, from) {
+            (Some(last), _) => Bound::Excluded(last),
+            (None, from) => from,
+        };
+        let next = borders.iter().find(|border| match &reached {
+            Bound::Excluded(reached) | Bound::Included(reached) => *border > reached,
+            Bound::Unbounded => true,
+        });
+        let end = next.map_or(Bound::Unbounded, |next| Bound::Excluded(next.clone()));
+        let (mut first, mut stopped) = (None, Ok(()));
+        // Its own error is the same damage, met from behind.
+        let _ = storage.scan(column, &RowRange { start: reached.clone(), end }, true, |key, value| {
+            first = Some(key.to_vec());
+            stopped = visit(key, value);
+            stopped.is_ok()
+        });
+        stopped?;
+        let shown = |key: &[u8]| key.escape_ascii().to_string();
+        let behind = match &reached {
+            Bound::Excluded(key) | Bound::Included(key) => format!("behind {:?}", shown(key)),
+            Bound::Unbounded => "from its beginning".into(),
+        };
+        let before =
+            first.as_ref().or(next).map_or_else(|| "to its end".into(), |key| format!("before {:?}", shown(key)));
+        lost.push(format!("cells {behind} and {before} cannot be read: {why}"));
+        match next {
+            Some(next) => from = Bound::Included(next.clone()),
+            None => return Ok(lost),
+        }
+    }
+}

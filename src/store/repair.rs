@@ -1,0 +1,265 @@
+//! Repairing: everything that can still be read of a damaged store, in a new one, and a report of what could not.
+//!
+//! It is a dump of what is left rather than a repair in place: the damaged folder is only read, so it can be tried again with
+//! better means. Each row is read as any reader would read it, its lock's fate included. What cannot be read is told, row by row
+//! or stretch by stretch. The new store is one of its own: timestamps go on above those of the old one, as far as those are
+//! known, and the history stays behind.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::catalog::{CATALOG, Unnamed, number_of};
+use super::read::{fetch, read_write};
+use super::verify::PROBLEMS_MAX;
+use super::{Builder, Durability, Existing, Keyspace, Problem, Store, TxnOptions};
+use crate::coordinator::committed_by_primary;
+use crate::engine::local::LocalEngine;
+use crate::engine::rocks::salvage::{self, read_all};
+use crate::engine::storage::Column;
+use crate::engine::{Engine as _, EngineError};
+use crate::error::{Error, ErrorKind, Result};
+use crate::oracle::read_high_water;
+use crate::row::{Intent, KeyspaceId, RowKey};
+use crate::timestamp::Timestamp;
+use crate::view::PinnedView;
+
+const BATCH_ROWS: usize = 1024;
+const BATCH_BYTES: usize = 1 << 20;
+
+/// What a repair has brought over and what not, so far or in all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Repaired {
+    /// Keyspaces of the new store.
+    pub keyspaces: u64,
+    /// Rows of the new store.
+    pub rows: u64,
+    /// Bytes of their keys and values.
+    pub bytes: u64,
+    /// How many losses there are. One may be of many rows.
+    pub losses_found: u64,
+    /// The first thousand of them.
+    pub losses: Vec<Problem>,
+}
+
+impl Repaired {
+    /// Whether everything that was there is in the new store: as far as checksums can tell.
+    pub fn is_whole(&self) -> bool {
+        self.losses_found == 0
+    }
+
+    fn lose(&mut self, column: Column, row: Option<&RowKey>, what: impl Into<String>) {
+        self.losses_found += 1;
+        if self.losses.len() < PROBLEMS_MAX {
+            self.losses.push(Problem { column, row: row.cloned(), what: what.into() });
+        }
+    }
+}
+
+impl Builder {
+    /// Makes a new store in the folder `to`, with these options, of everything that can still be read of the damaged one in `from`,
+    /// and tells what cannot. Nothing in `from` is changed, and it is not opened beside a process that has it open. `progress` is
+    /// called after each portion of rows.
+    ///
+    /// Take it where a store does not open any more, or [`Store::verify`] finds damage, and there is no backup: what it brings over
+    /// need not be one moment of the store. What it tells in [`Repaired::losses`] says how far that is so. Rows of a keyspace whose
+    /// name is lost come into one called `recovered` and its number. Replaced versions, where the store keeps a
+    /// [history](Builder::history), stay behind.
+    ///
+    /// If RocksDB cannot open the folder at all, its files are copied or linked for a while into a folder beside `to`, of the same
+    /// name with `.repairing` behind it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] when `to` exists or cannot be made, [`ErrorKind::NotAStore`] when `from` has nothing of a store in it or
+    /// a newer format, [`ErrorKind::Busy`] when a process has it open, [`ErrorKind::Corruption`] when nothing at all can be made of
+    /// it, and those of a commit. A store that is in `to` after an error has no keyspaces.
+    pub fn repair(
+        self,
+        from: impl AsRef<Path>,
+        to: impl AsRef<Path>,
+        mut progress: impl FnMut(&Repaired),
+    ) -> Result<Repaired> {
+        let to = to.as_ref();
+        if to.as_os_str().is_empty() || to.symlink_metadata().is_ok() {
+            let what = format!("{} is there already, and a repair needs a folder of its own", to.display());
+            return Err(ErrorKind::Io(what).into());
+        }
+        let mut aside = to.as_os_str().to_owned();
+        aside.push(".repairing");
+        if let Some(above) = to.parent().filter(|above| !above.as_os_str().is_empty()) {
+            std::fs::create_dir_all(above)
+                .map_err(|why| EngineError::Open(format!("cannot create {}: {why}", above.display())))?;
+        }
+        let salvaged = salvage::open(from.as_ref(), &PathBuf::from(aside), self.rocks_setup())?;
+        let mut repaired = Repaired::default();
+        salvaged.notes.iter().for_each(|note| repaired.lose(Column::Meta, None, note));
+        let engine = LocalEngine::new(salvaged.storage, true);
+        let store = self.read_only(false).open(to)?;
+        match (read_high_water(&engine), &store.inner.embedded) {
+            (Ok(mark), Some(embedded)) => embedded.pipeline().advance_past(mark)?,
+            (Err(why), _) => repaired.lose(Column::Meta, None, format!("the newest timestamp is lost: {why}")),
+            (Ok(_), None) => {}
+        }
+        // Everything that was committed, whatever the oracle remembers.
+        let view = PinnedView::new(Timestamp::MAX, engine.view()?, true);
+        let mut repair = Repair {
+            view,
+            catalog: BTreeMap::new(),
+            dropped: BTreeSet::new(),
+            keyspaces: HashMap::new(),
+            unnamed: Unnamed::new(&store),
+            batch: Vec::new(),
+            batch_bytes: 0,
+            repaired,
+            store: &store,
+            progress: &mut progress,
+        };
+        let storage = engine.storage();
+        // First the names, then the rows; of those that have nothing but a lock, behind.
+        for column in [Column::Write, Column::Lock] {
+            read_all(storage, column, |key, _| repair.name(column, key))?;
+        }
+        repair.create_named()?;
+        for column in [Column::Write, Column::Lock] {
+            let lost = read_all(storage, column, |key, _| repair.row(column, key))?;
+            lost.into_iter().for_each(|what| repair.repaired.lose(column, None, what));
+        }
+        let Repair { unnamed, repaired, .. } = repair.finish()?;
+        unnamed.name_all(Existing::Refuse)?;
+        store.close()?;
+        Ok(repaired)
+    }
+}
+
+struct Repair<'a> {
+    view: Arc<PinnedView>,
+    /// Names by number.
+    catalog: BTreeMap<KeyspaceId, String>,
+    dropped: BTreeSet<KeyspaceId>,
+    /// Those of the new store, by the numbers of the old one; none for those that were dropped.
+    keyspaces: HashMap<KeyspaceId, Option<Keyspace>>,
+    unnamed: Unnamed<'a>,
+    batch: Vec<(Keyspace, Vec<u8>, Vec<u8>)>,
+    batch_bytes: usize,
+    repaired: Repaired,
+    store: &'a Store,
+    progress: &'a mut dyn FnMut(&Repaired),
+}
+
+impl Repair<'_> {
+    /// Looks for what the catalog says.
+    fn name(&mut self, column: Column, key: &[u8]) -> Result<()> {
+        let Some(row) = RowKey::from_bytes(key).filter(|row| row.keyspace() == CATALOG) else { return Ok(()) };
+        let found = self.value(column, &row).and_then(|value| {
+            let Some(value) = value else { return Ok(()) };
+            let Some(id) = number_of(row.key(), &value)? else { return Ok(()) };
+            match super::catalog::name_in(row.key()) {
+                Some(name) => drop(self.catalog.insert(id, name)),
+                None => drop(self.dropped.insert(id)),
+            }
+            Ok(())
+        });
+        found.or_else(|why| self.lost(column, &row, why))
+    }
+
+    fn create_named(&mut self) -> Result<()> {
+        let named = std::mem::take(&mut self.catalog);
+        named.into_iter().try_for_each(|(id, name)| self.create(id, &name))
+    }
+
+    fn create(&mut self, id: KeyspaceId, name: &str) -> Result<()> {
+        // A name that was damaged may be one twice, or one that no keyspace can have.
+        let recovered = format!("recovered {}", id.0);
+        if self.unnamed.has(name) || self.unnamed.add(name).is_err() {
+            self.repaired.lose(Column::Write, None, format!("the keyspace {name:?} is called {recovered:?} now"));
+            self.unnamed.add(&recovered)?;
+        }
+        self.repaired.keyspaces += 1;
+        self.keyspaces.insert(id, self.unnamed.last());
+        Ok(())
+    }
+
+    /// Brings a row over.
+    fn row(&mut self, column: Column, key: &[u8]) -> Result<()> {
+        let Some(row) = RowKey::from_bytes(key) else {
+            self.repaired.lose(column, None, format!("{:?} is no row", key.escape_ascii().to_string()));
+            return Ok(());
+        };
+        let id = row.keyspace();
+        if id == CATALOG || self.dropped.contains(&id) {
+            return Ok(());
+        }
+        // The row has been brought over, or told of, with its version.
+        if column == Column::Lock && !matches!(self.view.view.write(&row), Ok(None)) {
+            return Ok(());
+        }
+        let value = match self.value(column, &row) {
+            Ok(Some(value)) => value,
+            Ok(None) => return Ok(()),
+            Err(why) => return self.lost(column, &row, why),
+        };
+        if !self.keyspaces.contains_key(&id) {
+            let name = format!("recovered {}", id.0);
+            self.repaired.lose(
+                Column::Write,
+                None,
+                format!("the name of a keyspace is lost: its rows are in {name:?}"),
+            );
+            self.create(id, &name)?;
+        }
+        let Some(Some(keyspace)) = self.keyspaces.get(&id) else { return Ok(()) };
+        self.batch_bytes += row.key().len() + value.len();
+        self.batch.push((keyspace.clone(), row.key().to_vec(), value));
+        if self.batch.len() >= BATCH_ROWS || self.batch_bytes >= BATCH_BYTES { self.write() } else { Ok(()) }
+    }
+
+    /// What the row was; the version stands where the lock cannot be read.
+    fn value(&mut self, column: Column, row: &RowKey) -> Result<Option<Vec<u8>>> {
+        let view = Arc::clone(&self.view);
+        let decided = view.view.lock(row).map_err(Error::from).and_then(|lock| match lock {
+            Some(lock) if lock.intent != Intent::Hold && committed_by_primary(&view, &lock)?.is_some() => {
+                match lock.intent {
+                    Intent::Put(value) => fetch(&view, row, lock.txn, value).map(|value| Some(Some(value))),
+                    Intent::Delete | Intent::Hold => Ok(Some(None)),
+                }
+            }
+            _ => Ok(None),
+        });
+        match decided {
+            Ok(Some(value)) => return Ok(value),
+            Ok(None) => {}
+            Err(why) => {
+                self.lost(column, row, why)?;
+                self.repaired.lose(Column::Lock, Some(row), "was locked, so it may be older than it was");
+            }
+        }
+        view.view.write(row)?.map_or(Ok(None), |newest| read_write(&view, row, newest))
+    }
+
+    fn lost(&mut self, column: Column, row: &RowKey, why: Error) -> Result<()> {
+        match why.kind() {
+            ErrorKind::Corruption(_) | ErrorKind::Io(_) => self.repaired.lose(column, Some(row), why.to_string()),
+            _ => return Err(why),
+        }
+        Ok(())
+    }
+
+    fn write(&mut self) -> Result<()> {
+        let batch = std::mem::take(&mut self.batch);
+        self.batch_bytes = 0;
+        let buffered = TxnOptions { durability: Some(Durability::Buffered), ..TxnOptions::default() };
+        self.store.transact_with(buffered, |txn| {
+            batch.iter().try_for_each(|(keyspace, key, value)| txn.put(keyspace, key, value))
+        })?;
+        self.repaired.rows += batch.len() as u64;
+        self.repaired.bytes += batch.iter().map(|(_, key, value)| (key.len() + value.len()) as u64).sum::<u64>();
+        (self.progress)(&self.repaired);
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Self> {
+        self.write()?;
+        Ok(self)
+    }
+}

@@ -1,0 +1,123 @@
+//! Closures that panic, nest, or cannot win.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use percolite::{ConflictReason, Error, ErrorKind, Keyspace, RetryLimits, Store, TxnOptions};
+
+fn limited(attempts: u32, time: Duration) -> TxnOptions {
+    TxnOptions { retry: Some(RetryLimits { attempts, time }), ..TxnOptions::default() }
+}
+
+const LONG: Duration = Duration::from_secs(3600);
+
+/// Commits a row behind the back of whoever is about to write it.
+fn rival(store: &Store, rows: &Keyspace) {
+    let mut txn = store.begin().unwrap();
+    txn.put(rows, "k", "rival").unwrap();
+    txn.commit().unwrap();
+}
+
+#[test]
+fn a_panic_in_the_closure_leaves_nothing_behind() {
+    // With one permit, one that is not given back would be noticed.
+    let store = Store::builder().admission(1).stream_at_bytes(20_000).in_memory().unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    for large in [false, true] {
+        for attempts_before in [0, 2] {
+            let mut attempt = 0;
+            let panicked = catch_unwind(AssertUnwindSafe(|| {
+                store.transact(|txn| {
+                    let length = if large { 30_000 } else { 3 };
+                    (0..10_u8).try_for_each(|key| txn.put(&rows, [key], vec![7; length]))?;
+                    txn.get_for_update(&rows, "held")?;
+                    txn.put(&rows, "k", "v")?;
+                    // An attempt that is repeated holds turns, too.
+                    if attempt == attempts_before {
+                        panic!("the closure's own");
+                    }
+                    attempt += 1;
+                    rival(&store, &rows);
+                    Ok::<(), Error>(())
+                })
+            }));
+            assert_eq!(panicked.unwrap_err().downcast_ref(), Some(&"the closure's own"));
+            // On this thread, which is not inside of anything any more, and on another: at once and for good.
+            let write = || {
+                let mut txn = store.begin().unwrap();
+                txn.put(&rows, "held", "v").unwrap();
+                txn.put(&rows, "k", "v").unwrap();
+                txn.commit().map(drop)
+            };
+            if large {
+                store.resolve_orphans().unwrap();
+            }
+            write().unwrap();
+            std::thread::scope(|scope| scope.spawn(|| store.transact(|txn| txn.put(&rows, "k", "w"))).join().unwrap())
+                .unwrap();
+            let keys: Vec<_> = store.snapshot().unwrap().range(&rows, ..).map(|row| row.unwrap().0).collect();
+            assert_eq!(keys, [&b"held"[..], b"k"], "large: {large}");
+            assert_eq!(store.stats().unadmitted, 0, "a permit was not given back");
+            assert_eq!(store.locks().unwrap().count(), 0);
+        }
+    }
+    assert!(store.verify(|_| ()).unwrap().is_sound());
+}
+
+#[test]
+fn nested_transactions_are_two() {
+    let store = Store::builder().admission(1).in_memory().unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    // The inner one is committed by itself, and not seen by the outer one.
+    let failed = store.transact(|txn| {
+        txn.put(&rows, "outer", "v")?;
+        store.transact(|inner| {
+            assert_eq!(inner.get(&rows, "outer")?, None);
+            store.transact(|innermost| innermost.put(&rows, "innermost", "v"))?;
+            inner.put(&rows, "inner", "v")
+        })?;
+        assert_eq!(txn.get(&rows, "inner")?, None);
+        Err::<(), Error>(ErrorKind::InvalidArgument("the outer one is rolled back".into()).into())
+    });
+    assert_eq!(failed.unwrap_err().to_string(), "the outer one is rolled back");
+    let keys: Vec<_> = store.snapshot().unwrap().range(&rows, ..).map(|row| row.unwrap().0).collect();
+    assert_eq!(keys, [&b"inner"[..], b"innermost"]);
+
+    let why = store
+        .transact_with(limited(5, LONG), |txn| {
+            txn.put(&rows, "both", "outer")?;
+            store.transact(|inner| inner.put(&rows, "both", "inner"))
+        })
+        .unwrap_err();
+    assert!(matches!(why.kind(), ErrorKind::Exhausted { attempts: 5, .. }), "{why}");
+    assert_eq!(store.snapshot().unwrap().get(&rows, "both").unwrap(), Some(b"inner".into()));
+}
+
+#[test]
+fn a_closure_that_never_stops_conflicting_is_given_up() {
+    let store = Store::in_memory().unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    let mut made = 0;
+    let why = store.transact_with(limited(7, LONG), |txn| {
+        made += 1;
+        txn.put(&rows, "k", "loser")?;
+        rival(&store, &rows);
+        Ok::<(), Error>(())
+    });
+    let why = why.unwrap_err();
+    let ErrorKind::Exhausted { attempts: 7, conflict } = why.kind() else { panic!("{why}") };
+    assert_eq!((made, conflict.row.key()), (7, &b"k"[..]));
+    assert!(matches!(conflict.reason, ConflictReason::CommittedAt(_)) && !why.is_retryable(), "{why}");
+    assert!(why.to_string().starts_with("given up after 7 attempts; the last conflict: row "), "{why}");
+
+    let why = store.transact_with(limited(u32::MAX, Duration::from_millis(50)), |txn| {
+        txn.put(&rows, "k", "loser")?;
+        rival(&store, &rows);
+        Ok::<(), Error>(())
+    });
+    let why = why.unwrap_err();
+    assert!(matches!(why.kind(), ErrorKind::Exhausted { .. }), "{why}");
+    assert_eq!(store.snapshot().unwrap().get(&rows, "k").unwrap(), Some(b"rival".into()));
+    // Nothing of it is in anybody's way.
+    store.transact_with(limited(1, LONG), |txn| txn.put(&rows, "k", "winner")).unwrap();
+}

@@ -1,0 +1,152 @@
+//! One record that is not what was written, in each column of a store that is in use.
+
+use std::time::Duration;
+
+use percolite::codec::Record;
+use percolite::engine::sim::SimStorage;
+use percolite::engine::storage::{Batch, Column, Storage};
+use percolite::keys::{data_key, history_key};
+use percolite::row::{Intent, Lock, TxnId};
+use percolite::{CommitProtocol, Error, ErrorKind, OwnerId, RowKey, Store, Timestamp};
+
+const NONSENSE: &[u8] = b"\x01nonsense";
+
+struct Damaged {
+    store: Store,
+    memory: SimStorage,
+    row: RowKey,
+    /// A moment before the row was written over.
+    before: Timestamp,
+}
+
+/// A store with history, in which something of the row `bad` is then changed, and opened again.
+fn damaged(
+    change: impl FnOnce(&mut dyn FnMut(Column, &[u8], Option<&[u8]>), &RowKey, [Timestamp; 2]),
+) -> Result<Damaged, Error> {
+    let memory = SimStorage::new();
+    let builder = || Store::builder().history(Duration::from_secs(3600)).protocol(CommitProtocol::TwoPhase);
+    let store = builder().open_sim(&memory).unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    let mut written = Vec::new();
+    for value in [1, 2] {
+        let mut txn = store.begin().unwrap();
+        for key in ["after", "bad", "good"] {
+            txn.put(&rows, key, vec![value; 1000]).unwrap();
+        }
+        written.push((txn.start_ts(), txn.commit().unwrap().ts));
+    }
+    let row = rows.row_of("bad");
+    store.close().unwrap();
+    let mut batch = memory.batch();
+    change(
+        &mut |column, key, value| match value {
+            Some(value) => batch.put(column, key, value),
+            None => batch.delete(column, key),
+        },
+        &row,
+        [written[1].0, written[0].1],
+    );
+    memory.write(batch).unwrap();
+    let store = builder().open_sim(&memory)?;
+    Ok(Damaged { store, memory, row, before: written[0].1 })
+}
+
+#[track_caller]
+fn assert_corruption(why: &Error, names: &str) {
+    assert!(matches!(why.kind(), ErrorKind::Corruption(_)), "{why}");
+    assert!(why.to_string().contains(names), "wanted {names:?}: {why}");
+}
+
+#[test]
+fn a_corrupt_record_is_named_and_costs_nothing_else() {
+    let stray = |row: &RowKey| {
+        let txn = TxnId { start_ts: Timestamp::from_millis(1_700_000_000_000), owner: OwnerId::new(5, 5) };
+        let mut bytes = Vec::new();
+        let lock = Lock {
+            txn,
+            primary: row.clone(),
+            intent: Intent::Delete,
+            sequence: 1,
+            ttl_ms: 0,
+            min_commit_ts: txn.start_ts,
+        };
+        lock.encode(&mut bytes);
+        bytes.truncate(bytes.len() - 1);
+        bytes
+    };
+    for column in [Column::Write, Column::Lock, Column::Data, Column::History] {
+        let Damaged { store, memory, row, before } = damaged(|put, row, [start_ts, replaced]| match column {
+            Column::Write => put(column, row.as_bytes(), Some(NONSENSE)),
+            Column::Lock => put(column, row.as_bytes(), Some(&stray(row))),
+            Column::Data => put(column, &data_key(row, start_ts), None),
+            Column::History => put(column, &history_key(row, replaced), Some(NONSENSE)),
+            Column::Meta => unreachable!(),
+        })
+        .unwrap();
+        let rows = store.existing_keyspace("rows").unwrap();
+        let (newest, past) = (store.snapshot().unwrap(), store.snapshot_at(before).unwrap());
+        // What is damaged is told, with its place, by whoever needs it.
+        let (needs, other) = if column == Column::History { (&past, &newest) } else { (&newest, &past) };
+        let names = if column == Column::Data { "the value" } else { "column" };
+        let why = needs.get(&rows, "bad").unwrap_err();
+        assert_corruption(&why, names);
+        assert!(why.to_string().contains("bad"), "{why}");
+        let mut scan = needs.range(&rows, ..);
+        assert!(scan.any(|row| row.is_err_and(|why| matches!(why.kind(), ErrorKind::Corruption(_)))), "{column:?}");
+        assert!(scan.next().is_none());
+        if column == Column::History {
+            assert_eq!(other.get(&rows, "bad").unwrap(), Some(vec![2; 1000]));
+        }
+        // What is not goes on: reading, writing, and opening again.
+        for life in 0..2_u8 {
+            let rows = store.existing_keyspace("rows").unwrap();
+            for key in ["after", "good"] {
+                assert_eq!(past.get(&rows, key).unwrap(), Some(vec![1; 1000]), "{column:?}");
+                assert_eq!(newest.get(&rows, key).unwrap(), Some(vec![2; 1000]), "{column:?}");
+            }
+            store.transact(|txn| txn.put(&rows, "new", [life])).unwrap();
+            assert_eq!(store.transact(|txn| txn.get(&rows, "new")).unwrap(), Some(vec![life]));
+        }
+        let problems = store.verify(|_| ()).unwrap().problems;
+        assert!(
+            problems.iter().any(|problem| problem.row.as_ref() == Some(&row) || problem.column == column),
+            "{problems:?}"
+        );
+        drop((newest, past, scan));
+        store.close().unwrap();
+        let store = Store::builder().open_sim(&memory).unwrap();
+        let rows = store.existing_keyspace("rows").unwrap();
+        assert_eq!(store.snapshot().unwrap().get(&rows, "new").unwrap(), Some(vec![1]));
+    }
+}
+
+#[test]
+fn damaged_bookkeeping_is_named_when_the_store_is_opened_or_verified() {
+    for name in ["oracle", "safe point", "history"] {
+        let told = match damaged(|put, _, _| put(Column::Meta, name.as_bytes(), Some(&[1]))) {
+            Err(why) => {
+                assert!(matches!(why.kind(), ErrorKind::Corruption(_)), "{name}: {why}");
+                continue;
+            }
+            Ok(damaged) => damaged.store.verify(|_| ()).unwrap().problems,
+        };
+        assert_eq!(told.len(), 1, "{name}: {told:?}");
+    }
+    // The collector does without an entry that it cannot read, and verify tells.
+    let Damaged { store, .. } = damaged(|put, _, _| put(Column::Meta, b"deleted/", Some(&[]))).unwrap();
+    let told = store.verify(|_| ()).unwrap().problems;
+    assert!(told.iter().any(|problem| problem.to_string().contains("names no row")), "{told:?}");
+}
+
+#[test]
+fn a_damaged_catalog_costs_the_names_that_it_cannot_tell() {
+    let catalog = |name: &str| [&[0; 4][..], b"name/", name.as_bytes()].concat();
+    let Damaged { store, .. } = damaged(|put, _, _| put(Column::Write, &catalog("other"), Some(NONSENSE))).unwrap();
+    let rows = store.existing_keyspace("rows").unwrap();
+    assert_eq!(store.snapshot().unwrap().get(&rows, "good").unwrap(), Some(vec![2; 1000]));
+    for why in
+        [store.keyspaces().map(drop), store.existing_keyspace("other").map(drop), store.keyspace("other").map(drop)]
+    {
+        assert_corruption(&why.unwrap_err(), "column");
+    }
+}

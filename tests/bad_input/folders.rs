@@ -1,0 +1,265 @@
+//! A store's folder with random damage in it.
+//!
+//! However a folder is damaged, opening it, reading it and verifying it end, and without a panic. What then passes for whole is
+//! whole, as of some commit: the end of the log may be lost, as a crash may have lost it, which no checksum can tell apart.
+//! Damage anywhere else than in the log may not even cost that. Of one kind of damage no checksum can know: a manifest that has
+//! lost its last records, and no part of one, is an older one. RocksDB mostly misses a table then, but not always.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use percolite::{Builder, CommitProtocol, ErrorKind, Store};
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+/// Nothing here takes so long.
+const HANGS: Duration = Duration::from_secs(300);
+const CASES: u32 = 48;
+
+/// What stands for the name of a manifest that was cut.
+const OLDER_MANIFEST: &str = "an older manifest";
+
+type State = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// A store that was closed, and what it was after each commit.
+struct Sample {
+    folder: TempDir,
+    states: Vec<State>,
+    files: Vec<String>,
+}
+
+fn small() -> Builder {
+    Store::builder().cache_bytes(1 << 20).write_buffer_bytes(4 << 20)
+}
+
+/// With tables of several lives, a log of the last, long values, deletions and history.
+fn sample() -> &'static Sample {
+    static SAMPLE: OnceLock<Sample> = OnceLock::new();
+    SAMPLE.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let mut states = vec![State::new()];
+        for life in 0..3_u8 {
+            let store = small().history(Duration::from_secs(3600)).open(folder.path()).unwrap();
+            let rows = store.keyspace("rows").unwrap();
+            for commit in 0..12_u8 {
+                let mut state = states.last().unwrap().clone();
+                let protocol = Some(if commit % 3 == 0 { CommitProtocol::TwoPhase } else { CommitProtocol::Auto });
+                let options = percolite::TxnOptions { protocol, ..percolite::TxnOptions::default() };
+                let mut txn = store.begin_with(options).unwrap();
+                for n in 0..6_u8 {
+                    let key = vec![b'k', commit.wrapping_mul(7).wrapping_add(n * 5) % 40];
+                    if n == 5 {
+                        txn.delete(&rows, &key).unwrap();
+                        state.remove(&key);
+                    } else {
+                        let value = vec![life * 50 + commit; if n == 4 { 1500 } else { 60 }];
+                        txn.put(&rows, &key, &value).unwrap();
+                        state.insert(key, value);
+                    }
+                }
+                txn.commit().unwrap();
+                states.push(state);
+            }
+            store.close().unwrap();
+        }
+        let files = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut files: Vec<_> = files.collect();
+        files.sort();
+        Sample { folder, states, files }
+    })
+}
+
+#[derive(Clone, Debug)]
+enum Damage {
+    /// Bits of a byte.
+    Flip(u8),
+    /// So many bytes become zero.
+    Zero(usize),
+    /// What comes behind is cut off.
+    Cut,
+    /// Bytes behind the end.
+    Append(Vec<u8>),
+    Remove,
+    /// Another file's content takes its place.
+    Exchange(prop::sample::Index),
+}
+
+fn any_damage() -> impl Strategy<Value = Damage> {
+    prop_oneof![
+        3 => (1..=255_u8).prop_map(Damage::Flip),
+        1 => (1..600_usize).prop_map(Damage::Zero),
+        2 => Just(Damage::Cut),
+        1 => prop::collection::vec(any::<u8>(), 1..40).prop_map(Damage::Append),
+        1 => Just(Damage::Remove),
+        1 => any::<prop::sample::Index>().prop_map(Damage::Exchange),
+    ]
+}
+
+/// Kinds of files are chosen before files: there are many tables and one of most others.
+fn any_place() -> impl Strategy<Value = (prop::sample::Index, prop::sample::Index, prop::sample::Index)> {
+    any::<(prop::sample::Index, prop::sample::Index, prop::sample::Index)>()
+}
+
+fn kind(name: &str) -> &str {
+    if let Some((_, end)) = name.rsplit_once('.') { end } else { name.split('-').next().unwrap_or(name) }
+}
+
+fn apply(
+    folder: &Path,
+    (kind_index, file_index, position): &(prop::sample::Index, prop::sample::Index, prop::sample::Index),
+    damage: &Damage,
+) -> String {
+    let sample = sample();
+    let mut kinds: Vec<&str> = sample.files.iter().map(|name| kind(name)).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    let chosen = *kind_index.get(&kinds);
+    let of_kind: Vec<&String> = sample.files.iter().filter(|name| kind(name) == chosen).collect();
+    let name = *file_index.get(&of_kind);
+    let path = folder.join(name);
+    let Ok(mut bytes) = fs::read(&path) else { return name.clone() };
+    if let Damage::Remove = damage {
+        fs::remove_file(&path).unwrap();
+        return name.clone();
+    }
+    let at = if bytes.is_empty() { 0 } else { position.index(bytes.len()) };
+    match damage {
+        Damage::Flip(bits) => bytes.iter_mut().skip(at).take(1).for_each(|byte| *byte ^= bits),
+        Damage::Zero(length) => bytes.iter_mut().skip(at).take(*length).for_each(|byte| *byte = 0),
+        Damage::Cut => bytes.truncate(at),
+        Damage::Append(more) => bytes.extend(more),
+        Damage::Exchange(other) => bytes = fs::read(sample.folder.path().join(other.get(&sample.files))).unwrap(),
+        Damage::Remove => {}
+    }
+    fs::write(&path, bytes).unwrap();
+    if chosen == "MANIFEST" && matches!(damage, Damage::Cut) { OLDER_MANIFEST.into() } else { name.clone() }
+}
+
+fn copy(to: &Path) {
+    for name in &sample().files {
+        fs::copy(sample().folder.path().join(name), to.join(name)).unwrap();
+    }
+}
+
+/// What is in the store; `None` when it says that something is damaged.
+fn content(store: &Store) -> Option<State> {
+    let told = |why: percolite::Error| match why.kind() {
+        ErrorKind::Corruption(_) => None::<()>,
+        ErrorKind::NoSuchKeyspace(_) => Some(()),
+        _ => panic!("{why}"),
+    };
+    let rows = match store.existing_keyspace("rows") {
+        Ok(rows) => rows,
+        Err(why) => return told(why).map(|()| State::new()),
+    };
+    let mut state = State::new();
+    for row in store.snapshot().unwrap().range(&rows, ..) {
+        match row {
+            Ok((key, value)) => drop(state.insert(key, value)),
+            Err(why) => return told(why).map(|()| State::new()),
+        }
+    }
+    Some(state)
+}
+
+/// Opens, verifies and reads; what is wrong with what comes of it.
+fn judge(folder: PathBuf, read_only: bool, damaged: &[String]) -> Result<(), String> {
+    let store = match small().read_only(read_only).open(folder) {
+        Ok(store) => store,
+        Err(why) => {
+            let expected = matches!(why.kind(), ErrorKind::Corruption(_) | ErrorKind::NotAStore(_) | ErrorKind::Io(_));
+            let said = why.to_string();
+            return if expected && !said.is_empty() { Ok(()) } else { Err(format!("a strange error: {why:?}")) };
+        }
+    };
+    let verified = match store.verify(|_| ()) {
+        Ok(verified) => verified,
+        Err(why) if matches!(why.kind(), ErrorKind::Corruption(_)) => return Ok(()),
+        Err(why) => return Err(format!("verify failed: {why:?}")),
+    };
+    let Some(state) = content(&store) else {
+        return if verified.is_sound() { Err("reading met damage that verify did not tell".into()) } else { Ok(()) };
+    };
+    if !verified.is_sound() || damaged.iter().any(|name| name == OLDER_MANIFEST) {
+        return Ok(());
+    }
+    let states = &sample().states;
+    // The last state again may be an earlier one.
+    let found = states.iter().rposition(|known| *known == state);
+    let only_log_may_lose = damaged.iter().any(|name| kind(name) == "log");
+    match found {
+        Some(at) if at + 1 == states.len() || only_log_may_lose => Ok(()),
+        Some(at) => Err(format!("it passes for whole, as of commit {at} of {}", states.len() - 1)),
+        None => Err(format!("it passes for whole, with {} rows as never before", state.len())),
+    }
+}
+
+fn cases() -> u32 {
+    std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(CASES)
+}
+
+/// Sees to it that a case that hangs says so.
+fn within_reason<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, wait) = channel();
+    let thread = std::thread::spawn(move || {
+        let answer = work();
+        let _ = done.send(());
+        answer
+    });
+    if wait.recv_timeout(HANGS) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+        panic!("it hangs");
+    }
+    thread.join().unwrap()
+}
+
+#[test]
+fn a_folder_without_damage_is_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    copy(folder.path());
+    for read_only in [true, false] {
+        judge(folder.path().into(), read_only, &[]).unwrap();
+        let store = small().read_only(read_only).open(folder.path()).unwrap();
+        assert!(store.verify(|_| ()).unwrap().is_sound());
+        assert_eq!(content(&store).as_ref(), sample().states.last());
+    }
+}
+
+/// RocksDB itself does not come back from this.
+#[test]
+fn a_log_or_manifest_with_a_record_that_is_never_written_is_refused() {
+    for (kind_of_file, sort) in [("log", 5), ("log", 11), ("MANIFEST", 5), ("MANIFEST", 131)] {
+        let folder = tempfile::tempdir().unwrap();
+        copy(folder.path());
+        let name = sample().files.iter().find(|name| kind(name) == kind_of_file).unwrap();
+        let mut bytes = fs::read(folder.path().join(name)).unwrap();
+        // The second record's: a file that begins so is read as an empty one.
+        let second = 7 + usize::from(u16::from_le_bytes([bytes[4], bytes[5]]));
+        bytes[second + 6] = sort;
+        fs::write(folder.path().join(name), bytes).unwrap();
+        for read_only in [true, false] {
+            let path = folder.path().to_path_buf();
+            let why = within_reason(move || small().read_only(read_only).open(path).map(drop)).unwrap_err();
+            assert!(matches!(why.kind(), ErrorKind::Corruption(_)) && why.to_string().contains(name), "{why}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(), max_shrink_iters: 40, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_damaged_folder_never_passes_for_a_whole_one(damages in prop::collection::vec((any_place(), any_damage()), 1..3)) {
+        let folder = tempfile::tempdir().unwrap();
+        copy(folder.path());
+        let damaged: Vec<String> = damages.iter().map(|(place, damage)| apply(folder.path(), place, damage)).collect();
+        for read_only in [true, false] {
+            let (path, names) = (folder.path().to_path_buf(), damaged.clone());
+            let judged = within_reason(move || judge(path, read_only, &names));
+            prop_assert!(judged.is_ok(), "{:?} read-only {}: {}", damaged, read_only, judged.unwrap_err());
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Renaming and emptying keyspaces, and removing ranges of rows, beside transactions that are under way.
+
+use std::time::Duration;
+
+use percolite::engine::sim::SimStorage;
+use percolite::{Error, ErrorKind, Keyspace, Snapshot, Store};
+
+fn with_rows(count: u8) -> (Store, Keyspace) {
+    let store = Store::in_memory().unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    store.transact(|txn| (0..count).try_for_each(|key| txn.put(&rows, [key], [key]))).unwrap();
+    (store, rows)
+}
+
+fn keys(snapshot: &Snapshot, rows: &Keyspace) -> Vec<u8> {
+    snapshot.range(rows, ..).map(|row| row.unwrap().0[0]).collect()
+}
+
+fn names(snapshot: &Snapshot) -> Vec<String> {
+    snapshot.keyspaces().unwrap().iter().map(|keyspace| keyspace.name().to_owned()).collect()
+}
+
+fn is_missing(why: &Error, name: &str) -> bool {
+    *why.kind() == ErrorKind::NoSuchKeyspace(name.into())
+}
+
+#[test]
+fn a_renamed_keyspace_is_the_same_to_everybody_but_for_its_name() {
+    let memory = SimStorage::new();
+    let store = Store::builder().history(Duration::from_secs(3600)).open_sim(&memory).unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    store.transact(|txn| (0..3_u8).try_for_each(|key| txn.put(&rows, [key], [key]))).unwrap();
+    let (before, mut under_way) = (store.snapshot().unwrap(), store.begin().unwrap());
+    under_way.put(&rows, [3], "under way").unwrap();
+    let renamed = store.rename_keyspace("rows", "lines").unwrap();
+    assert_eq!((renamed.name(), rows.name(), renamed.id()), ("lines", "rows", rows.id()));
+    under_way.commit().unwrap();
+    store
+        .transact(|txn| txn.put(&rows, [4], "old handle").and_then(|()| txn.put(&renamed, [5], "new handle")))
+        .unwrap();
+    let after = store.snapshot().unwrap();
+    assert_eq!((names(&before), names(&after)), (vec!["rows".into()], vec!["lines".into()]));
+    for handle in [&rows, &renamed, &after.keyspaces().unwrap()[0], &before.keyspaces().unwrap()[0]] {
+        assert_eq!((keys(&before, handle), keys(&after, handle)), (vec![0, 1, 2], vec![0, 1, 2, 3, 4, 5]));
+    }
+    assert!(is_missing(&store.existing_keyspace("rows").unwrap_err(), "rows"));
+    // The name is free for another one.
+    let other = store.keyspace("rows").unwrap();
+    assert_ne!(other.id(), rows.id());
+    let past = store.snapshot_at(before.read_ts()).unwrap();
+    assert_eq!((names(&past), keys(&past, &renamed)), (vec!["rows".into()], vec![0, 1, 2]));
+
+    // Whoever reads through any handle goes on when it is dropped, as long as the snapshot is from before.
+    store.drop_keyspace("lines").unwrap();
+    for handle in [&rows, &renamed] {
+        assert_eq!((keys(&before, handle).len(), keys(&after, handle).len()), (3, 6));
+        let why = store.snapshot().unwrap().get(handle, [0]).unwrap_err();
+        assert!(is_missing(&why, handle.name()), "{why}");
+    }
+    let why = store.transact(|txn| txn.put(&rows, [1], "")).unwrap_err();
+    assert!(matches!(why.kind(), ErrorKind::NoSuchKeyspace(_)), "{why}");
+    drop((before, after, past));
+    store.close().unwrap();
+    let store = Store::builder().open_sim(&memory).unwrap();
+    assert_eq!(store.keyspaces().unwrap(), ["rows"]);
+    assert!(store.verify(|_| ()).unwrap().is_sound());
+}
+
+#[test]
+fn a_rename_is_refused_where_it_would_cost_anybody_a_keyspace() {
+    let (store, _) = with_rows(1);
+    store.keyspace("other").unwrap();
+    for to in ["other", "rows", "", "a\nb"] {
+        let why = store.rename_keyspace("rows", to).unwrap_err();
+        assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
+    }
+    assert!(is_missing(&store.rename_keyspace("none", "some").unwrap_err(), "none"));
+    assert_eq!(store.keyspaces().unwrap(), ["other", "rows"]);
+}
+
+#[test]
+fn of_those_who_rename_drop_and_create_at_once_nobody_loses_a_row_unnoticed() {
+    let store = Store::in_memory().unwrap();
+    for round in 0..100_u8 {
+        let rows = store.keyspace("a").unwrap();
+        store.transact(|txn| txn.put(&rows, [round], "v")).unwrap();
+        let (renamed, dropped) = std::thread::scope(|scope| {
+            let renamed = scope.spawn(|| store.rename_keyspace("a", "b"));
+            let dropped = scope.spawn(|| store.drop_keyspace("a"));
+            (renamed.join().unwrap(), dropped.join().unwrap())
+        });
+        assert!(renamed.is_ok() != dropped.is_ok(), "{renamed:?} {dropped:?}");
+        match renamed {
+            Ok(renamed) => {
+                assert_eq!(keys(&store.snapshot().unwrap(), &renamed), [round]);
+                store.transact(|txn| txn.put(&rows, [round], "it goes on")).unwrap();
+                store.drop_keyspace("b").unwrap();
+            }
+            Err(why) => assert!(is_missing(&why, "a"), "{why}"),
+        }
+        assert!(store.keyspaces().unwrap().is_empty());
+    }
+}
+
+#[test]
+fn a_truncated_keyspace_is_empty_at_once_and_whole_to_who_began_before() {
+    let (store, old) = with_rows(200);
+    let (before, mut under_way) = (store.snapshot().unwrap(), store.begin().unwrap());
+    under_way.put(&old, [7], "under way").unwrap();
+    let new = store.truncate_keyspace("rows").unwrap();
+    assert_eq!((new.name(), store.keyspaces().unwrap()), ("rows", vec!["rows".into()]));
+    let why = under_way.commit().unwrap_err();
+    assert!(is_missing(&why, "rows"), "{why}");
+    store.transact(|txn| txn.put(&new, [9], "new")).unwrap();
+    let after = store.snapshot().unwrap();
+    assert_eq!((keys(&before, &old).len(), keys(&after, &new)), (200, vec![9]));
+    assert!(is_missing(&after.get(&old, [1]).unwrap_err(), "rows"));
+    assert!(is_missing(&store.truncate_keyspace("none").unwrap_err(), "none"));
+    drop((before, after));
+    // Its space is given back.
+    for _ in 0..6000 {
+        if store.verify(|_| ()).unwrap().versions < 20 {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("the rows are still there");
+}
+
+#[test]
+fn a_range_is_deleted_as_one_and_only_what_was_seen() {
+    let (store, rows) = with_rows(10);
+    let before = store.snapshot().unwrap();
+    let mut txn = store.begin().unwrap();
+    txn.put(&rows, [4, 4], "own").unwrap();
+    txn.delete(&rows, [5]).unwrap();
+    let mark = txn.savepoint();
+    assert_eq!(txn.delete_range(&rows, [3]..[7]).unwrap(), 4, "3, 4, 4 4 and 6");
+    assert_eq!(txn.delete_range(&rows, [3]..[7]).unwrap(), 0);
+    txn.rollback_to(mark).unwrap();
+    assert_eq!(txn.delete_range(&rows, vec![3]..=vec![4, 4]).unwrap(), 3);
+    assert_eq!(txn.delete_prefix(&rows, [8]).unwrap(), 1);
+    // Nobody has seen this one, so it is in nobody's way.
+    store.transact(|txn| txn.put(&rows, [3, 3], "later")).unwrap();
+    txn.commit().unwrap();
+    let after = store.snapshot().unwrap();
+    assert_eq!((keys(&before, &rows).len(), keys(&after, &rows)), (10, vec![0, 1, 2, 3, 6, 7, 9]));
+
+    // A row that was seen and is written meanwhile is a conflict, and nothing is deleted.
+    let mut txn = store.begin().unwrap();
+    txn.delete_range(&rows, ..).unwrap();
+    store.transact(|txn| txn.put(&rows, [6], "first")).unwrap();
+    let why = txn.commit().unwrap_err();
+    assert_eq!(why.conflict().unwrap().row.key(), [6]);
+    assert_eq!(keys(&store.snapshot().unwrap(), &rows).len(), 7);
+}
+
+#[test]
+fn a_range_of_any_size_is_deleted_in_bounded_memory() {
+    let store = Store::builder().stream_at_bytes(20_000).transaction_max_bytes(100_000).in_memory().unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    for part in 0..10_u8 {
+        store
+            .transact(|txn| {
+                (0..1000_u16).try_for_each(|n| txn.put(&rows, [&[part][..], &n.to_be_bytes()].concat(), "v"))
+            })
+            .unwrap();
+    }
+    let before = store.snapshot().unwrap();
+    assert_eq!(store.transact(|txn| txn.delete_range(&rows, [2]..)).unwrap(), 8000);
+    assert_eq!((before.range(&rows, ..).count(), store.snapshot().unwrap().range(&rows, ..).count()), (10_000, 2000));
+    assert!(store.stats().rows_streamed > 5000);
+}
+
+#[cfg(feature = "rocks")]
+mod on_disk {
+    use percolite::engine::storage::Column;
+    use percolite::{Compression, ErrorKind, Store};
+
+    fn random(seed: u64, length: usize) -> Vec<u8> {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut step = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state as u8
+        };
+        (0..length).map(|_| step()).collect()
+    }
+
+    #[test]
+    fn a_memory_limit_is_kept_by_buffers_and_cache_and_the_figures_say_what_is_where() {
+        const LIMIT: usize = 16 << 20;
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::builder()
+            .memory_limit(LIMIT)
+            .durability(percolite::Durability::Buffered)
+            .open(folder.path())
+            .unwrap();
+        let rows = store.keyspace("rows").unwrap();
+        let mut most = 0;
+        for n in 0..64_u64 {
+            store
+                .transact(|txn| {
+                    (0..64_u64).try_for_each(|k| txn.put(&rows, (n * 64 + k).to_be_bytes(), random(n * 64 + k, 10_000)))
+                })
+                .unwrap();
+            let figures = store.engine_figures().unwrap();
+            most = most.max(figures.write_buffer_bytes + figures.cache_bytes);
+        }
+        let snapshot = store.snapshot().unwrap();
+        assert_eq!(snapshot.range(&rows, ..).map(Result::unwrap).count(), 4096);
+        let figures = store.engine_figures().unwrap();
+        most = most.max(figures.write_buffer_bytes + figures.cache_bytes);
+        assert!(most < LIMIT as u64 && most > 1 << 20, "{most}");
+        assert_eq!(figures.cache_limit_bytes, LIMIT as u64 / 2);
+        assert!(figures.snapshots >= 1 && !figures.is_write_stopped && figures.background_errors == 0, "{figures:?}");
+        assert!(figures.log_bytes > 0 && figures.columns.len() == Column::ALL.len(), "{figures:?}");
+        // Transactions of this size are streamed, and so long values are stored apart.
+        let written = figures.columns.iter().find(|column| column.column == Column::Data).unwrap();
+        assert!(written.bytes > 20 << 20 && written.files > 0 && written.cells >= 4096, "{figures:?}");
+        let why = Store::in_memory().unwrap().engine_figures().unwrap_err();
+        assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
+    }
+
+    #[test]
+    fn tables_are_compressed_or_not_as_was_said_and_read_either_way() {
+        let bytes =
+            |store: &Store| store.engine_figures().unwrap().columns.iter().map(|column| column.bytes).sum::<u64>();
+        let folder = tempfile::tempdir().unwrap();
+        let mut sizes = Vec::new();
+        for (name, compression) in [("plain", Compression::None), ("packed", Compression::Lz4)] {
+            let path = folder.path().join(name);
+            let open = |compression| Store::builder().compression(compression).open(&path).unwrap();
+            let store = open(compression);
+            let rows = store.keyspace("rows").unwrap();
+            store
+                .transact(|txn| (0..1000_u16).try_for_each(|n| txn.put(&rows, n.to_be_bytes(), [b'x'; 1000])))
+                .unwrap();
+            // A checkpoint has everything in tables.
+            store.checkpoint(folder.path().join(format!("{name} copy"))).unwrap();
+            sizes.push(bytes(&store));
+            store.close().unwrap();
+            let other = if compression == Compression::None { Compression::Lz4 } else { Compression::None };
+            let store = open(other);
+            assert_eq!(store.snapshot().unwrap().range(&rows_of(&store), ..).map(Result::unwrap).count(), 1000);
+        }
+        assert!(sizes[0] > 1_000_000 && sizes[1] < sizes[0] / 3, "{sizes:?}");
+    }
+
+    fn rows_of(store: &Store) -> percolite::Keyspace {
+        store.existing_keyspace("rows").unwrap()
+    }
+}

@@ -1,0 +1,205 @@
+//! What a repair brings over from a damaged folder, and what it says of the rest.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use percolite::{Builder, CommitProtocol, ErrorKind, Repaired, Store};
+
+use crate::orphans::leave_locks;
+
+fn small() -> Builder {
+    Store::builder().cache_bytes(1 << 20).write_buffer_bytes(4 << 20)
+}
+
+type Rows = BTreeMap<(String, Vec<u8>), Vec<u8>>;
+
+fn content(store: &Store) -> Rows {
+    let snapshot = store.snapshot().unwrap();
+    let rows = |keyspace: percolite::Keyspace| {
+        let name = keyspace.name().to_owned();
+        snapshot
+            .range(&keyspace, ..)
+            .map(Result::unwrap)
+            .map(move |(key, value)| ((name.clone(), key), value))
+            .collect::<Vec<_>>()
+    };
+    snapshot.keyspaces().unwrap().into_iter().flat_map(rows).collect()
+}
+
+/// A checkpoint, so with everything in tables, and then some commits in the log.
+fn filled(folder: &Path) -> Rows {
+    let store = small().open(folder.join("first")).unwrap();
+    let (rows, gone) = (store.keyspace("rows").unwrap(), store.keyspace("gone").unwrap());
+    store.keyspace("empty").unwrap();
+    for part in 0..20_u8 {
+        let write = |txn: &mut percolite::Txn| {
+            (0..100_u8).try_for_each(|n| txn.put(&rows, [part, n], vec![n; if n % 10 == 0 { 3000 } else { 300 }]))
+        };
+        let protocol = (part % 4 == 0).then_some(CommitProtocol::TwoPhase);
+        let options = percolite::TxnOptions { protocol, ..percolite::TxnOptions::default() };
+        store.transact_with(options, write).unwrap();
+    }
+    store.transact(|txn| txn.put(&gone, "k", "v")).unwrap();
+    store.drop_keyspace("gone").unwrap();
+    store.transact(|txn| txn.delete_prefix(&rows, [3]).map(drop)).unwrap();
+    store.checkpoint(folder.join("store")).unwrap();
+    store.close().unwrap();
+    let store = small().open(folder.join("store")).unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    for part in 30..40_u8 {
+        store.transact(|txn| txn.put(&rows, [part], "in the log")).unwrap();
+    }
+    let content = content(&store);
+    store.close().unwrap();
+    content
+}
+
+fn files(folder: &Path, end: &str) -> Vec<PathBuf> {
+    let mut found: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    found.retain(|path| path.to_string_lossy().contains(end));
+    found.sort();
+    found
+}
+
+fn state(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    files(folder, "").into_iter().map(|path| (path.clone(), fs::read(&path).unwrap())).collect()
+}
+
+/// Damages, repairs, and compares: the report, and what is in the new store.
+fn repaired(damage: impl FnOnce(&Path)) -> (Repaired, Rows, Rows) {
+    let folder = tempfile::tempdir().unwrap();
+    let before = filled(folder.path());
+    let (from, to) = (folder.path().join("store"), folder.path().join("new"));
+    damage(&from);
+    let as_it_was = state(&from);
+    let mut seen = Vec::new();
+    let repaired = small().repair(&from, &to, |so_far| seen.push(so_far.rows)).unwrap();
+    assert_eq!(state(&from), as_it_was, "the damaged folder was changed");
+    assert!(seen.is_sorted() && !folder.path().join("new.repairing").exists());
+    let store = small().open(&to).unwrap();
+    let verified = store.verify(|_| ()).unwrap();
+    assert!(verified.is_sound(), "{:?}", verified.problems);
+    let after = content(&store);
+    assert_eq!((repaired.rows, repaired.losses_found), (after.len() as u64, repaired.losses.len() as u64));
+    // It is a store as any other.
+    let rows = store.keyspace("rows").unwrap();
+    store.transact(|txn| txn.put(&rows, "new", "life")).unwrap();
+    (repaired, before, after)
+}
+
+fn flip(path: &Path, at: usize, length: usize) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes.iter_mut().skip(at).take(length).for_each(|byte| *byte ^= 0xff);
+    // Not in place: the file may be linked.
+    fs::remove_file(path).unwrap();
+    fs::write(path, bytes).unwrap();
+}
+
+fn largest_table(folder: &Path) -> PathBuf {
+    files(folder, ".sst").into_iter().max_by_key(|path| path.metadata().unwrap().len()).unwrap()
+}
+
+#[test]
+fn a_whole_store_comes_over_whole() {
+    let (repaired, before, after) = repaired(|_| ());
+    assert!(repaired.is_whole(), "{:?}", repaired.losses);
+    assert_eq!((repaired.keyspaces, after.len()), (2, before.len()));
+    assert!(after == before);
+}
+
+#[test]
+fn a_store_whose_manifest_or_marker_is_gone_comes_over_from_its_tables_and_log() {
+    for gone in [&["MANIFEST-", "CURRENT"][..], &["MANIFEST-", "PERCOLITE"], &["CURRENT"]] {
+        let (repaired, before, after) = repaired(|folder| {
+            gone.iter().flat_map(|name| files(folder, name)).for_each(|path| fs::remove_file(path).unwrap());
+        });
+        assert!(
+            !repaired.is_whole() && repaired.losses[0].what.contains("put together from the files"),
+            "{:?}",
+            repaired.losses
+        );
+        assert_eq!(after.len(), before.len(), "{gone:?}");
+        assert!(after == before, "{gone:?}");
+    }
+}
+
+#[test]
+fn a_log_that_rocksdb_would_read_for_ever_is_cut_there() {
+    let (repaired, before, after) = repaired(|folder| {
+        let log = files(folder, ".log").pop().unwrap();
+        let mut bytes = fs::read(&log).unwrap();
+        let mut at = 0;
+        for _ in 0..4 {
+            at += 7 + usize::from(u16::from_le_bytes([bytes[at + 4], bytes[at + 5]]));
+        }
+        bytes[at + 6] = 5;
+        fs::write(&log, bytes).unwrap();
+    });
+    assert!(
+        repaired.losses.iter().any(|loss| loss.what.contains("what comes behind is lost")),
+        "{:?}",
+        repaired.losses
+    );
+    assert!(after.len() >= before.len() - 10 && after.iter().all(|(key, value)| before.get(key) == Some(value)));
+}
+
+#[test]
+fn the_lost_end_of_a_log_is_told() {
+    let (repaired, before, after) = repaired(|folder| {
+        let log = files(folder, ".log").pop().unwrap();
+        let length = fs::metadata(&log).unwrap().len();
+        fs::OpenOptions::new().write(true).open(&log).unwrap().set_len(length * 2 / 3).unwrap();
+    });
+    assert!(!repaired.is_whole(), "{:?}", repaired.losses);
+    assert!(repaired.losses[0].what.contains("the log is cut off or damaged"), "{:?}", repaired.losses);
+    assert!(after.len() < before.len() && after.iter().all(|(key, value)| before.get(key) == Some(value)));
+}
+
+#[test]
+fn damaged_blocks_cost_their_rows_and_no_others() {
+    let (repaired, before, after) = repaired(|folder| {
+        let table = largest_table(folder);
+        let length = fs::metadata(&table).unwrap().len() as usize;
+        flip(&table, length / 2, 20);
+    });
+    assert!(!repaired.is_whole());
+    assert!(after.iter().all(|(key, value)| before.get(key) == Some(value)), "something was made up");
+    assert!(after.len() < before.len() && after.len() > before.len() * 8 / 10, "{} of {}", after.len(), before.len());
+}
+
+#[test]
+fn a_table_that_is_gone_costs_what_was_in_it() {
+    let (repaired, before, after) = repaired(|folder| fs::remove_file(largest_table(folder)).unwrap());
+    assert!(!repaired.is_whole() && repaired.losses[0].what.contains("No such file"), "{:?}", repaired.losses);
+    assert!(after.len() >= 10 && after.len() < before.len(), "{}", after.len());
+}
+
+#[test]
+fn locks_of_the_dead_come_to_what_their_transaction_came_to() {
+    for (committed, value) in [(true, "new"), (false, "old")] {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, to) = (folder.path().join("store"), folder.path().join("new"));
+        leave_locks(&from, committed);
+        let repaired = small().repair(&from, &to, |_| ()).unwrap();
+        assert!(repaired.is_whole() && repaired.rows == 2, "{repaired:?}");
+        assert!(content(&small().open(&to).unwrap()).into_values().all(|found| found == value.as_bytes()));
+    }
+}
+
+#[test]
+fn a_repair_is_refused_where_it_could_cost_anything() {
+    let folder = tempfile::tempdir().unwrap();
+    filled(folder.path());
+    let (store, new) = (folder.path().join("store"), folder.path().join("new"));
+    let refused = |from: &Path, to: &Path| small().repair(from, to, |_| ()).unwrap_err();
+    assert!(matches!(refused(&store, &store).kind(), ErrorKind::Io(_)));
+    assert!(matches!(refused(folder.path(), &new).kind(), ErrorKind::NotAStore(_)));
+    assert!(matches!(refused(&folder.path().join("none"), &new).kind(), ErrorKind::NotAStore(_)));
+    let open = small().open(&store).unwrap();
+    assert!(matches!(refused(&store, &new).kind(), ErrorKind::Busy(_)));
+    drop(open);
+    fs::write(store.join("PERCOLITE"), "percolite store, format 9\n").unwrap();
+    assert!(refused(&store, &new).to_string().contains("format 9"));
+    assert!(!new.exists());
+}

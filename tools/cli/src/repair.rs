@@ -1,0 +1,78 @@
+//! `percolite repair`: what can still be read of a damaged store, in a new one.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use percolite::Store;
+use serde_json::json;
+
+use crate::exit::Code;
+use crate::output::{count, say};
+use crate::progress::Progress;
+
+/// So many losses are shown to people.
+const SHOWN: usize = 50;
+
+/// The command's options.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  percolite repair shop rescued        everything that can be read of `shop`, and what cannot
+  percolite repair shop rescued --json | jq '.losses[]'
+  percolite verify rescued
+
+Where there is a checkpoint or a dump, prefer it: what is brought over need not be one moment of the store. The damaged
+folder is only read. The exit code is 0 if nothing is lost and 6 if anything is; the new store is there in both cases.")]
+pub struct Args {
+    /// The damaged store's folder
+    #[arg(value_name = "OLD")]
+    from: PathBuf,
+    /// The new store's folder, which must not be there
+    #[arg(value_name = "NEW")]
+    to: PathBuf,
+    /// One JSON document
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(args: &Args) -> Result<()> {
+    let progress = Progress::new(None);
+    let repaired = Store::builder().repair(&args.from, &args.to, |so_far| {
+        let losses = if so_far.is_whole() { String::new() } else { format!(", {}", losses(so_far.losses_found)) };
+        progress.at(so_far.bytes, format!("{}{losses}", count(so_far.rows, "row")));
+    })?;
+    drop(progress);
+    let (keyspaces, rows) = (count(repaired.keyspaces, "keyspace"), count(repaired.rows, "row"));
+    if args.json {
+        let loss = |loss: &percolite::Problem| {
+            let key = loss.row.as_ref().map(|row| json!({ "hex": data_encoding::HEXLOWER.encode(row.key()) }));
+            let keyspace = loss.row.as_ref().map(|row| row.keyspace().0);
+            json!({ "column": format!("{:?}", loss.column), "keyspace_id": keyspace, "key": key, "what": loss.what })
+        };
+        say(json!({
+            "whole": repaired.is_whole(),
+            "keyspaces": repaired.keyspaces,
+            "rows": repaired.rows,
+            "bytes": repaired.bytes,
+            "losses_found": repaired.losses_found,
+            "losses": repaired.losses.iter().map(loss).collect::<Vec<_>>(),
+        }))?;
+    } else {
+        say(format_args!("{keyspaces}, {rows}, {} in {}", indicatif::HumanBytes(repaired.bytes), args.to.display()))?;
+        for loss in repaired.losses.iter().take(SHOWN) {
+            say(loss)?;
+        }
+        if repaired.losses.len() > SHOWN {
+            say("… and more: --json shows the first thousand")?;
+        }
+    }
+    if repaired.is_whole() {
+        return Ok(());
+    }
+    let what = format!("{}; what could be read is in {}", losses(repaired.losses_found), args.to.display());
+    Err(Code::Damaged.error(what))
+}
+
+fn losses(found: u64) -> String {
+    if found == 1 { "1 loss".into() } else { format!("{} losses", indicatif::HumanCount(found)) }
+}
