@@ -107,10 +107,13 @@ pub fn make(seed: u64) -> anyhow::Result<Made> {
     let (beside, rows) = (store.keyspace(BESIDE)?, store.keyspace(ROWS)?);
     // What the store does by itself after opening would come at another place of the log each time.
     door.wait_for_housekeeper();
-    std::thread::sleep(SETTLES);
     let log = logs(place.path())?.pop().ok_or_else(|| anyhow::anyhow!("no log"))?;
     let notes = Notes::new(&place.path().join(log));
-    let opened_at = notes.length();
+    let mut opened_at = 0;
+    while opened_at != notes.length() {
+        opened_at = notes.length();
+        std::thread::sleep(SETTLES);
+    }
     let habits = Habits { protocol, durability: Durability::Sync, long_values: 6 };
     let who = Who { session: 0, life: 0, habits };
     let mut client = Client::new((&store, &*engine), (rows, Some(beside)), &notes, who, dice.split());
