@@ -1,7 +1,6 @@
 //! A system that does nothing by itself, so that a store always writes the same log.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -68,12 +67,11 @@ struct Patient {
 impl Parker for Patient {
     fn park(&self, _: Option<Duration>) {
         let Some(door) = &self.door else { return self.parker.park(None) };
-        door.waits.store(true, Ordering::SeqCst);
+        door.state.lock().waits = true;
         self.parker.park(None);
-        while !door.open.load(Ordering::SeqCst) {
+        while !door.passes() {
             self.parker.park(None);
         }
-        door.waits.store(false, Ordering::SeqCst);
     }
 
     fn unpark(&self) {
@@ -84,9 +82,15 @@ impl Parker for Patient {
 /// See [`Frozen`].
 #[derive(Default)]
 pub struct Door {
-    open: AtomicBool,
-    waits: AtomicBool,
+    /// One state, so that nobody passes while it is being closed.
+    state: Mutex<DoorState>,
     housekeeper: Mutex<Option<Arc<dyn Parker>>>,
+}
+
+#[derive(Default)]
+struct DoorState {
+    open: bool,
+    waits: bool,
 }
 
 impl Door {
@@ -99,19 +103,30 @@ impl Door {
         while store.stats().large_unfinished > 0 {
             std::thread::sleep(POLL);
         }
-        self.wait_for_housekeeper();
-        self.open.store(false, Ordering::SeqCst);
+        self.close_behind_housekeeper();
     }
 
-    /// Waits until the housekeeper has done what it had to do.
-    pub fn wait_for_housekeeper(&self) {
-        while !self.waits.load(Ordering::SeqCst) {
+    /// Waits until the housekeeper has done what it had to do, and keeps it from doing more.
+    pub fn close_behind_housekeeper(&self) {
+        loop {
+            let mut state = self.state.lock();
+            if state.waits {
+                state.open = false;
+                return;
+            }
+            drop(state);
             std::thread::sleep(POLL);
         }
     }
 
+    fn passes(&self) -> bool {
+        let mut state = self.state.lock();
+        state.waits = !state.open;
+        state.open
+    }
+
     fn open(&self) {
-        self.open.store(true, Ordering::SeqCst);
+        self.state.lock().open = true;
         if let Some(parker) = &*self.housekeeper.lock() {
             parker.unpark();
         }

@@ -106,7 +106,9 @@ pub fn make(seed: u64) -> anyhow::Result<Made> {
     let _open = OpenInTheEnd(Arc::clone(&door));
     let (beside, rows) = (store.keyspace(BESIDE)?, store.keyspace(ROWS)?);
     // What the store does by itself after opening would come at another place of the log each time.
-    door.wait_for_housekeeper();
+    door.close_behind_housekeeper();
+    // Where every transaction streams, those that made the keyspaces are to be ended, too.
+    door.end_large_transactions(&store);
     let log = logs(place.path())?.pop().ok_or_else(|| anyhow::anyhow!("no log"))?;
     let notes = Notes::new(&place.path().join(log));
     let mut opened_at = 0;
