@@ -1,17 +1,18 @@
 //! Transactions.
 
-use std::sync::Arc;
-use std::time::Duration;
+mod ending;
 
+use std::sync::Arc;
+
+pub use self::ending::Commit;
+use self::ending::Ended;
 use super::live::Reader;
 use super::own::OwnWrites;
 use super::range::{KeyRange, prefix_range, rows_of};
 use super::scan::{Scan, own_writes};
-use super::slow::{Before, Last, Outcome};
-use super::{Durability, KEY_MAX_BYTES, Keyspace, Store, TxnOptions, VALUE_MAX_BYTES, Versions};
-use crate::coordinator::CommitRequest;
+use super::{KEY_MAX_BYTES, Keyspace, Store, TxnOptions, VALUE_MAX_BYTES, Versions};
 use crate::engine::RowRange;
-use crate::error::{Conflict, Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::owner::OwnerId;
 use crate::pipeline::Held;
 use crate::row::{Mutation, RowKey, TxnId};
@@ -46,21 +47,6 @@ pub struct Txn {
     /// Once it was asked to commit.
     ended: Option<Ended>,
     store: Store,
-}
-
-/// How and when a transaction ended. Of an attempt of several only the moment counts.
-struct Ended {
-    at: Duration,
-    outcome: Outcome,
-    conflict: Option<Box<Conflict>>,
-}
-
-/// A committed transaction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Commit {
-    /// When it was committed; for a transaction that wrote nothing, what it has seen.
-    pub ts: Timestamp,
 }
 
 /// A point in a transaction to which it can go back.
@@ -287,132 +273,6 @@ impl Txn {
         Ok(())
     }
 
-    /// Commits.
-    ///
-    /// With [`Durability::Sync`] it returns when the commit, and everything that the transaction has read, is durable.
-    ///
-    /// The transaction is over either way, and cannot be used by mistake:
-    ///
-    /// ```compile_fail,E0382
-    /// # let store = percolite::Store::in_memory().unwrap();
-    /// let txn = store.begin().unwrap();
-    /// let failed = txn.commit();
-    /// txn.commit();
-    /// ```
-    ///
-    /// # Errors
-    /// [`ErrorKind::Conflict`]: another transaction came first; nothing of this one remains.
-    /// [`ErrorKind::Undetermined`]: the store failed at a moment when the transaction may have been committed.
-    /// [`ErrorKind::NoSuchKeyspace`]: a keyspace that it writes to was dropped meanwhile. Others mean that nothing was committed.
-    pub fn commit(mut self) -> Result<Commit> {
-        self.commit_in_place()
-    }
-
-    pub(super) fn commit_in_place(&mut self) -> Result<Commit> {
-        span!(DEBUG, "commit", owner = %self.id.owner, label = self.options.label);
-        let began = self.store.inner.runtime.elapsed();
-        self.reader.spent.start(began);
-        let (wrote, was_over) = (!self.own.is_empty(), self.own.check().is_err());
-        let mut committed = self.try_commit();
-        let at = self.reader.spent.last();
-        let counters = &self.store.inner.counters;
-        let (outcome, met) = match &mut committed {
-            Ok(ts) => {
-                if wrote {
-                    let timer = if self.is_durable() { &counters.commit_durable } else { &counters.commit_buffered };
-                    timer.record(at.saturating_sub(began));
-                }
-                event!(DEBUG, owner = %self.id.owner, commit_ts = %ts, rows = self.own.buffer.len(),
-                    label = self.options.label, "transaction committed");
-                (Outcome::Committed(*ts), None)
-            }
-            Err(why) if why.is_retryable() => {
-                let conflict = why.conflict_mut();
-                // One that was met while the transaction was written has been counted then.
-                if let Some(conflict) = conflict.filter(|_| !was_over) {
-                    self.store.name_owner(conflict);
-                    self.store.count_conflict(&self.reader, conflict);
-                }
-                (Outcome::Conflict, why.conflict())
-            }
-            Err(_) if self.is_attempt => (Outcome::RolledBack, None),
-            Err(why) => (Outcome::Failed(why.to_string()), None),
-        };
-        let conflict = met.filter(|_| !self.is_attempt).map(|conflict| Box::new(conflict.clone()));
-        self.ended = Some(Ended { at, outcome, conflict });
-        committed.map(|ts| Commit { ts })
-    }
-
-    fn try_commit(&mut self) -> Result<Timestamp> {
-        self.store.check_view(&self.reader.view)?;
-        let inner = &self.store.inner;
-        let durable = self.is_durable();
-        let held = self.held.take();
-        let spent = &self.reader.spent;
-        self.own.check()?;
-        if self.own.is_empty() {
-            drop(held);
-            if durable {
-                inner.coordinator.confirm(self.reader.view.read_ts, spent)?;
-            }
-            inner.coordinator.acknowledge(self.reader.view.read_ts);
-            return Ok(self.reader.view.read_ts);
-        }
-        match &inner.embedded {
-            Some(embedded) if self.own.stream.is_some() => {
-                let check_view = || self.store.check_view(&self.reader.view);
-                self.own.commit_streamed(&self.store, embedded, check_view, durable, held, spent)
-            }
-            _ => inner.coordinator.commit(CommitRequest {
-                txn: self.id,
-                read_ts: self.own.read_ts,
-                writes: &self.own.buffer,
-                protocol: self.options.protocol.unwrap_or(inner.options.protocol),
-                durable,
-                lives: self.own.lives_written(),
-                held,
-                spent,
-            }),
-        }
-    }
-
-    /// Rolls back, and waits until everything that the transaction has read is durable, so that the caller may act on it.
-    /// To leave without waiting, drop the transaction.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Undetermined`] when the sync fails: what was read may not be durable.
-    pub fn roll_back(self) -> Result<()> {
-        self.answer_without_commit()
-    }
-
-    /// Waits for what the caller may conclude from what was read, if the transaction is to be durable.
-    pub(super) fn answer_without_commit(&self) -> Result<()> {
-        if self.is_durable() { self.confirm_reads() } else { Ok(()) }
-    }
-
-    fn is_durable(&self) -> bool {
-        self.options.durability.unwrap_or(self.store.inner.options.durability) == Durability::Sync
-    }
-
-    /// The conflict that the transaction has met, if any.
-    pub(super) fn conflict_met(&self) -> Option<Error> {
-        Some(ErrorKind::Conflict(self.reader.conflict_met()?).into())
-    }
-
-    /// What is known of it now that it is over.
-    pub(super) fn last(&self) -> Last {
-        let ended = self.ended.as_ref().map_or_else(|| self.store.inner.runtime.elapsed(), |ended| ended.at);
-        Last::new(self.id, &self.reader, ended)
-    }
-
-    /// Waits until everything that the transaction may have read is durable.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Undetermined`] when the sync fails.
-    pub fn confirm_reads(&self) -> Result<()> {
-        self.store.inner.coordinator.confirm(self.reader.view.read_ts, &self.reader.spent)
-    }
-
     /// The rows that it has written so far, without those that were streamed.
     pub(super) fn rows(&self) -> Vec<RowKey> {
         self.own.buffer.keys().cloned().collect()
@@ -451,26 +311,6 @@ impl Txn {
         let written = self.own.write(&self.store, life, row, mutation, &self.reader.spent);
         self.reader.wrote(self.own.buffer.len(), self.own.bytes(), self.own.stream.is_some());
         self.store.note_conflict(&self.reader, written)
-    }
-}
-
-impl Drop for Txn {
-    fn drop(&mut self) {
-        if let (Some(embedded), Some(stream)) = (&self.store.inner.embedded, self.own.stream.take()) {
-            embedded.abandon(&stream);
-        }
-        if !self.is_attempt && self.store.inner.options.slow_transaction < Duration::MAX {
-            let last = self.last();
-            if self.store.is_slow(last.ended.saturating_sub(last.began)) {
-                let (outcome, conflict) = match self.ended.take() {
-                    Some(ended) => (ended.outcome, ended.conflict),
-                    None => (Outcome::RolledBack, self.reader.conflict_met()),
-                };
-                let mut before = Before { attempts: 1, ..Before::default() };
-                before.conflicts.extend(conflict.map(|conflict| *conflict));
-                self.store.log_slow(last.began, &mut before, &last, outcome);
-            }
-        }
     }
 }
 
