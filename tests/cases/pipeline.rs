@@ -11,9 +11,10 @@ use percolite::timestamp::Timestamp;
 use crate::acknowledged;
 use crate::hand::{put, row, ts, txn, write};
 use crate::report::{
-    Case, EMBEDDED, EMBEDDED_TWO, NO_LOCKS, ONE, ROCKS_ONE, ROCKS_TWO, SHARED, SIM_ONE, SIM_TWO, STEPS, STORES, TWO,
-    WHOLE_STORE,
+    Case, EMBEDDED, EMBEDDED_TWO, NO_LOCKS, ONE, SHARED, SIM_ONE, SIM_TWO, STEPS, STORES, TWO, WHOLE_STORE,
 };
+#[cfg(feature = "rocks")]
+use crate::report::{ROCKS_ONE, ROCKS_TWO};
 use crate::tap::{Act, Gate, commits};
 use crate::undecided;
 use crate::waiting;

@@ -2,7 +2,10 @@
 
 use percolite::codec::Record;
 use percolite::engine::sim::SimStorage;
-use percolite::engine::storage::{Batch, Column, Storage};
+use std::time::Duration;
+
+use percolite::engine::RowRange;
+use percolite::engine::storage::{Batch, Column, Reader, Storage};
 use percolite::keys::data_key;
 use percolite::row::{Intent, KeyspaceId, Lock, TxnId, Value, WriteRecord};
 use percolite::{CommitProtocol, OwnerId, RowKey, Store, Timestamp, Verified};
@@ -154,6 +157,38 @@ fn each_kind_of_damage_is_found_and_named() {
         }),
         "nobody can tell any more",
     );
+}
+
+#[test]
+fn a_kept_version_that_the_collector_has_forgotten_is_found() {
+    let memory = SimStorage::new();
+    let store = Store::builder().history(Duration::from_secs(3600)).sweep(false).open_sim(&memory).unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    for value in ["first", "second", "third"] {
+        store.transact(|txn| txn.put(&rows, "key", value)).unwrap();
+    }
+    store.close().unwrap();
+    assert!(verified(&memory).is_sound(), "{:?}", verified(&memory).problems);
+
+    let named = |key: &[u8]| key.starts_with(b"deleted/") && key.ends_with(b"key");
+    let mut list = Vec::new();
+    let all = RowRange::all();
+    let keep = |key: &[u8], _: &[u8]| {
+        list.extend(named(key).then(|| key.to_vec()));
+        true
+    };
+    memory.scan(Column::Meta, &all, false, keep).unwrap();
+    assert_eq!(list.len(), 2, "two versions were replaced");
+    for entry in &list {
+        let mut batch = memory.batch();
+        batch.delete(Column::Meta, entry);
+        memory.write(batch).unwrap();
+        let told: Vec<String> = verified(&memory).problems.iter().map(ToString::to_string).collect();
+        assert!(told.len() == 1 && told[0].contains("the collector does not know it"), "{told:?}");
+        let mut batch = memory.batch();
+        batch.put(Column::Meta, entry, b"");
+        memory.write(batch).unwrap();
+    }
 }
 
 #[test]

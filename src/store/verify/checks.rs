@@ -1,166 +1,50 @@
-//! Verifying: does everything that is stored make sense?
-//!
-//! Every cell of every column is read in one view and decoded, and asked for what must be true of it:
-//!
-//! | column | what must be true |
-//! |---|---|
-//! | versions | committed after its transaction began, below the oracle's mark; a long value has its entry, a deletion its place on the collector's work list |
-//! | locks | the primary can tell the transaction's fate, and is itself not locked any more once it has; a long value has its entry |
-//! | values | some version or lock of the row owns it |
-//! | history | filed under its own timestamp, older than the version that replaced it |
-//! | meta | whatever is known of it decodes |
-//!
-//! And every row belongs to a keyspace that the catalog knows. Nothing is changed, and damage in one place does not keep the
-//! rest from being looked at.
+//! What must be true of a cell, column by column.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::ops::Bound;
 
-use super::scan::Scan;
-use super::{Keyspace, Store};
+use super::{PROBLEMS_MAX, Problem, Verified};
 use crate::codec::{History, Record};
 use crate::coordinator::history::{HISTORY, Kept};
 use crate::engine::local::{SAFE_POINT, SUPERSEDED, split_superseded, superseded_key};
 use crate::engine::storage::Column;
 use crate::engine::{EngineError, RowRange, View};
-use crate::error::Result;
 use crate::keys::{data_key, history_key, split_data_key, split_history_key};
 use crate::oracle::LEASE;
 use crate::protocol::{CommitPoint, trace};
 use crate::row::{Intent, KeyspaceId, Lock, RowKey, Value, WriteRecord};
 use crate::timestamp::Timestamp;
-use crate::view::PinnedView;
 
-/// So many problems are told; beyond that they are counted.
-pub(super) const PROBLEMS_MAX: usize = 1000;
 const PAGE_CELLS: usize = 1024;
 const PAGE_BYTES: usize = 4 << 20;
 
-/// What was looked at and what was found, so far or in all.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Verified {
-    /// Newest versions of rows, records of deletions included.
-    pub versions: u64,
-    /// Locks.
-    pub locks: u64,
-    /// Long values, which are stored apart from their versions.
-    pub values: u64,
-    /// Replaced versions and ends of transactions.
-    pub history: u64,
-    /// Entries of the store's own bookkeeping.
-    pub meta: u64,
-    /// Bytes of all these, keys included.
-    pub bytes: u64,
-    /// How many problems there are.
-    pub problems_found: u64,
-    /// The first thousand of them.
-    pub problems: Vec<Problem>,
-}
-
-/// Something that is not as it must be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Problem {
-    /// The column.
-    pub column: Column,
-    /// The row, where it is known.
-    pub row: Option<RowKey>,
-    /// What is wrong with it.
-    pub what: String,
-}
-
-impl std::fmt::Display for Problem {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.row {
-            Some(row) => write!(f, "{:?} column, row {row:?}: {}", self.column, self.what),
-            None => write!(f, "{:?} column: {}", self.column, self.what),
-        }
-    }
-}
-
-impl Verified {
-    /// Whether there is nothing wrong.
-    pub fn is_sound(&self) -> bool {
-        self.problems_found == 0
-    }
-
-    /// How many cells were looked at.
-    pub fn cells(&self) -> u64 {
-        self.versions + self.locks + self.values + self.history + self.meta
-    }
-}
-
-impl Store {
-    /// Looks at everything that is stored and tells what is wrong with it; see [`Verified`]. Nothing is changed by it, and it may
-    /// run beside transactions. `progress` is called every thousand cells or so.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) where the engine does not show what it stores,
-    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed). Damage is no error but a [`Problem`].
-    pub fn verify(&self, mut progress: impl FnMut(&Verified)) -> Result<Verified> {
-        self.inner.check_open()?;
-        let view = PinnedView::new(Timestamp::MAX, self.inner.engine.view()?, true);
-        // An engine that cannot show its cells says so here.
-        view.view.cells(Column::Meta, &RowRange::all(), &mut |_, _| false).or_else(|why| match why {
-            EngineError::Unsupported(_) => Err(why),
-            _ => Ok(()),
-        })?;
-        let mut verifier = Verifier {
-            view: &*view.view,
-            high_water: None,
-            safe_point: Timestamp::ZERO,
-            keyspaces: None,
-            found: Verified::default(),
-            progress: &mut progress,
-        };
-        verifier.bookkeeping();
-        match self.keyspace_numbers(&view) {
-            Ok(numbers) => verifier.keyspaces = Some(numbers),
-            Err(why) => verifier.problem(Column::Write, None, format!("the catalog cannot be read: {why}")),
-        }
-        verifier.column(Column::Meta, |verifier, key, value| {
-            verifier.meta(key, value);
-            Ok(())
-        });
-        verifier.column(Column::Write, Verifier::version);
-        verifier.column(Column::Lock, Verifier::lock);
-        verifier.column(Column::Data, Verifier::value);
-        verifier.column(Column::History, Verifier::history);
-        Ok(verifier.found)
-    }
-
-    /// Of all keyspaces that may have rows, the catalog's own and those dropped included.
-    fn keyspace_numbers(&self, view: &std::sync::Arc<PinnedView>) -> Result<HashSet<KeyspaceId>> {
-        let catalog: Keyspace = self.catalog();
-        let all = super::range::prefix_range(&catalog, b"");
-        let rows = Scan::new(
-            self,
-            &self.reader(std::sync::Arc::clone(view), Some("verify")),
-            Ok((BTreeMap::new(), None, all)),
-        );
-        let mut numbers = HashSet::from([catalog.id()]);
-        for row in rows {
-            let (key, value) = row?;
-            numbers.extend(super::catalog::number_of(&key, &value)?);
-        }
-        Ok(numbers)
-    }
-}
-
-struct Verifier<'a> {
+pub struct Verifier<'a> {
     view: &'a dyn View,
     /// No timestamp above it was handed out; `None` where the store does not keep it.
     high_water: Option<Timestamp>,
     safe_point: Timestamp,
     /// `None` where the catalog cannot be read.
-    keyspaces: Option<HashSet<KeyspaceId>>,
-    found: Verified,
+    pub keyspaces: Option<HashSet<KeyspaceId>>,
+    /// The last version that was looked at among those that are kept, which come newest first.
+    newer: Option<(RowKey, Timestamp)>,
+    pub found: Verified,
     progress: &'a mut dyn FnMut(&Verified),
 }
 
-impl Verifier<'_> {
-    fn problem(&mut self, column: Column, row: Option<&RowKey>, what: impl Into<String>) {
+impl<'a> Verifier<'a> {
+    pub fn new(view: &'a dyn View, progress: &'a mut dyn FnMut(&Verified)) -> Self {
+        Self {
+            view,
+            high_water: None,
+            safe_point: Timestamp::ZERO,
+            keyspaces: None,
+            newer: None,
+            found: Verified::default(),
+            progress,
+        }
+    }
+
+    pub fn problem(&mut self, column: Column, row: Option<&RowKey>, what: impl Into<String>) {
         self.found.problems_found += 1;
         if self.found.problems.len() < PROBLEMS_MAX {
             self.found.problems.push(Problem { column, row: row.cloned(), what: what.into() });
@@ -168,7 +52,7 @@ impl Verifier<'_> {
     }
 
     /// Checks every cell of a column.
-    fn column(&mut self, column: Column, check: impl Fn(&mut Self, &[u8], &[u8]) -> Result<(), EngineError>) {
+    pub fn column(&mut self, column: Column, check: impl Fn(&mut Self, &[u8], &[u8]) -> Result<(), EngineError>) {
         let mut range = RowRange::all();
         loop {
             let mut page = Vec::new();
@@ -212,7 +96,7 @@ impl Verifier<'_> {
     }
 
     /// Reads what the other checks go by.
-    fn bookkeeping(&mut self) {
+    pub fn bookkeeping(&mut self) {
         let timestamp = |name: &str| {
             let mut found = None;
             // What is wrong with it is told when the column is looked at.
@@ -225,7 +109,7 @@ impl Verifier<'_> {
         (self.high_water, self.safe_point) = (timestamp(LEASE), timestamp(SAFE_POINT).unwrap_or_default());
     }
 
-    fn meta(&mut self, key: &[u8], value: &[u8]) {
+    pub fn meta(&mut self, key: &[u8], value: &[u8]) {
         let is_timestamp = value.len() == size_of::<u64>();
         if [LEASE, SAFE_POINT].iter().any(|name| name.as_bytes() == key) && !is_timestamp {
             self.problem(Column::Meta, None, format!("{:?} is no timestamp", key.escape_ascii().to_string()));
@@ -238,7 +122,7 @@ impl Verifier<'_> {
         }
     }
 
-    fn version(&mut self, key: &[u8], bytes: &[u8]) -> Result<(), EngineError> {
+    pub fn version(&mut self, key: &[u8], bytes: &[u8]) -> Result<(), EngineError> {
         let Some(row) = self.row(Column::Write, key) else { return Ok(()) };
         let Some(version) = self.decode::<WriteRecord>(Column::Write, &row, bytes) else { return Ok(()) };
         self.check_version(Column::Write, &row, &version)?;
@@ -263,7 +147,7 @@ impl Verifier<'_> {
         Ok(())
     }
 
-    fn lock(&mut self, key: &[u8], bytes: &[u8]) -> Result<(), EngineError> {
+    pub fn lock(&mut self, key: &[u8], bytes: &[u8]) -> Result<(), EngineError> {
         let Some(row) = self.row(Column::Lock, key) else { return Ok(()) };
         let Some(lock) = self.decode::<Lock>(Column::Lock, &row, bytes) else { return Ok(()) };
         let (txn, start_ts) = (lock.txn, lock.txn.start_ts);
@@ -302,7 +186,7 @@ impl Verifier<'_> {
         Ok(())
     }
 
-    fn value(&mut self, key: &[u8], _bytes: &[u8]) -> Result<(), EngineError> {
+    pub fn value(&mut self, key: &[u8], _bytes: &[u8]) -> Result<(), EngineError> {
         let Some((row, start_ts)) = split_data_key(key) else {
             self.problem(Column::Data, None, format!("{:?} is no key", key.escape_ascii().to_string()));
             return Ok(());
@@ -337,7 +221,7 @@ impl Verifier<'_> {
         Ok(())
     }
 
-    fn history(&mut self, key: &[u8], bytes: &[u8]) -> Result<(), EngineError> {
+    pub fn history(&mut self, key: &[u8], bytes: &[u8]) -> Result<(), EngineError> {
         let Some((row, ts)) = split_history_key(key) else {
             self.problem(Column::History, None, format!("{:?} is no key", key.escape_ascii().to_string()));
             return Ok(());
@@ -350,10 +234,7 @@ impl Verifier<'_> {
                     let what = format!("the version of {} is filed under {ts}", version.commit_ts);
                     self.problem(Column::History, Some(&row), what);
                 }
-                if self.view.write(&row)?.is_some_and(|newest| newest.commit_ts <= version.commit_ts) {
-                    let what = format!("the version of {ts} was replaced by an older one");
-                    self.problem(Column::History, Some(&row), what);
-                }
+                self.check_replaced(row, ts)?;
             }
             Some(History::Ended(crate::row::Status::Committed(commit_ts))) if commit_ts <= ts => {
                 let what = format!("the transaction {ts} was committed at {commit_ts}, before it began");
@@ -361,6 +242,26 @@ impl Verifier<'_> {
             }
             Some(History::Ended(_)) | None => {}
         }
+        Ok(())
+    }
+
+    fn check_replaced(&mut self, row: RowKey, ts: Timestamp) -> Result<(), EngineError> {
+        let replaced_at = match self.newer.take() {
+            Some((same, newer)) if same == row => Some(newer),
+            _ => self.view.write(&row)?.map(|newest| newest.commit_ts),
+        };
+        match replaced_at {
+            Some(newer) if newer <= ts => {
+                self.problem(Column::History, Some(&row), format!("the version of {ts} was replaced by an older one"));
+            }
+            Some(newer) if !self.has(Column::Meta, &superseded_key(newer, &row))? => {
+                let what = format!("the version of {ts} was replaced at {newer}, but the collector does not know it");
+                self.problem(Column::History, Some(&row), what);
+            }
+            Some(_) => {}
+            None => self.problem(Column::History, Some(&row), format!("the version of {ts} was replaced by none")),
+        }
+        self.newer = Some((row, ts));
         Ok(())
     }
 

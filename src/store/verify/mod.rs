@@ -1,0 +1,134 @@
+//! Verifying: does everything that is stored make sense?
+//!
+//! Every cell of every column is read in one view and decoded, and asked for what must be true of it:
+//!
+//! | column | what must be true |
+//! |---|---|
+//! | versions | committed after its transaction began, below the oracle's mark; a long value has its entry, a deletion its place on the collector's work list |
+//! | locks | the primary can tell the transaction's fate, and is itself not locked any more once it has; a long value has its entry |
+//! | values | some version or lock of the row owns it |
+//! | history | filed under its own timestamp, older than the version that replaced it, which the collector's work list names |
+//! | meta | whatever is known of it decodes |
+//!
+//! And every row belongs to a keyspace that the catalog knows. Nothing is changed, and damage in one place does not keep the
+//! rest from being looked at.
+
+mod checks;
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use self::checks::Verifier;
+use super::range::prefix_range;
+use super::scan::Scan;
+use super::{Keyspace, Store};
+use crate::engine::storage::Column;
+use crate::engine::{EngineError, RowRange};
+use crate::error::Result;
+use crate::row::{KeyspaceId, RowKey};
+use crate::timestamp::Timestamp;
+use crate::view::PinnedView;
+
+/// So many problems are told; beyond that they are counted.
+pub(super) const PROBLEMS_MAX: usize = 1000;
+
+/// What was looked at and what was found, so far or in all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Verified {
+    /// Newest versions of rows, records of deletions included.
+    pub versions: u64,
+    /// Locks.
+    pub locks: u64,
+    /// Long values, which are stored apart from their versions.
+    pub values: u64,
+    /// Replaced versions and ends of transactions.
+    pub history: u64,
+    /// Entries of the store's own bookkeeping.
+    pub meta: u64,
+    /// Bytes of all these, keys included.
+    pub bytes: u64,
+    /// How many problems there are.
+    pub problems_found: u64,
+    /// The first thousand of them.
+    pub problems: Vec<Problem>,
+}
+
+/// Something that is not as it must be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Problem {
+    /// The column.
+    pub column: Column,
+    /// The row, where it is known.
+    pub row: Option<RowKey>,
+    /// What is wrong with it.
+    pub what: String,
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.row {
+            Some(row) => write!(f, "{:?} column, row {row:?}: {}", self.column, self.what),
+            None => write!(f, "{:?} column: {}", self.column, self.what),
+        }
+    }
+}
+
+impl Verified {
+    /// Whether there is nothing wrong.
+    pub fn is_sound(&self) -> bool {
+        self.problems_found == 0
+    }
+
+    /// How many cells were looked at.
+    pub fn cells(&self) -> u64 {
+        self.versions + self.locks + self.values + self.history + self.meta
+    }
+}
+
+impl Store {
+    /// Looks at everything that is stored and tells what is wrong with it; see [`Verified`]. Nothing is changed by it, and it may
+    /// run beside transactions. `progress` is called every thousand cells or so.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) where the engine does not show what it stores,
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed). Damage is no error but a [`Problem`].
+    pub fn verify(&self, mut progress: impl FnMut(&Verified)) -> Result<Verified> {
+        self.inner.check_open()?;
+        let view = PinnedView::new(Timestamp::MAX, self.inner.engine.view()?, true);
+        // An engine that cannot show its cells says so here.
+        view.view.cells(Column::Meta, &RowRange::all(), &mut |_, _| false).or_else(|why| match why {
+            EngineError::Unsupported(_) => Err(why),
+            _ => Ok(()),
+        })?;
+        let mut verifier = Verifier::new(&*view.view, &mut progress);
+        verifier.bookkeeping();
+        match self.keyspace_numbers(&view) {
+            Ok(numbers) => verifier.keyspaces = Some(numbers),
+            Err(why) => verifier.problem(Column::Write, None, format!("the catalog cannot be read: {why}")),
+        }
+        verifier.column(Column::Meta, |verifier, key, value| {
+            verifier.meta(key, value);
+            Ok(())
+        });
+        verifier.column(Column::Write, Verifier::version);
+        verifier.column(Column::Lock, Verifier::lock);
+        verifier.column(Column::Data, Verifier::value);
+        verifier.column(Column::History, Verifier::history);
+        Ok(verifier.found)
+    }
+
+    /// Of all keyspaces that may have rows, the catalog's own and those dropped included.
+    fn keyspace_numbers(&self, view: &Arc<PinnedView>) -> Result<HashSet<KeyspaceId>> {
+        let catalog: Keyspace = self.catalog();
+        let all = prefix_range(&catalog, b"");
+        let rows = Scan::new(self, &self.reader(Arc::clone(view), Some("verify")), Ok((BTreeMap::new(), None, all)));
+        let mut numbers = HashSet::from([catalog.id()]);
+        for row in rows {
+            let (key, value) = row?;
+            numbers.extend(super::catalog::number_of(&key, &value)?);
+        }
+        Ok(numbers)
+    }
+}
