@@ -135,13 +135,18 @@ impl<'a> Client<'a> {
         self.skewed
     }
 
-    /// Drops the keyspace beside, and goes on without it until [`Client::create_beside`].
+    /// Drops the keyspace beside, and goes on without it until [`Client::create_beside`]; or has an empty one take its place.
     ///
     /// # Errors
     /// Those of the store, but not that another client has dropped it just now.
     pub fn drop_beside(&mut self) -> Result<(), Error> {
         self.beside = None;
-        match self.store.drop_keyspace(BESIDE) {
+        let dropped = if self.dice.one_in(3) {
+            self.store.truncate_keyspace(BESIDE).map(|emptied| self.beside = Some(emptied))
+        } else {
+            self.store.drop_keyspace(BESIDE)
+        };
+        match dropped {
             Err(why) if matches!(why.kind(), ErrorKind::NoSuchKeyspace(_)) || why.is_retryable() => Ok(()),
             dropped => dropped,
         }
