@@ -103,7 +103,7 @@ mod view;
 pub use asynchronous::{AsyncScan, AsyncSnapshot, AsyncStore};
 pub use coordinator::shared::{Commons, LockWaiter, Pause};
 pub use coordinator::{CommitProtocol, KeepHistory};
-pub use engine::{ColumnFigures, Compression, EngineFigures};
+pub use engine::{ColumnFigures, Compression, EngineFigures, LostLog};
 pub use error::{Conflict, ConflictReason, Error, ErrorKind, Result};
 pub use observe::{Latencies, Latency};
 pub use owner::OwnerId;

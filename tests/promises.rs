@@ -10,6 +10,9 @@ mod closing;
 mod dropping;
 #[path = "promises/errors.rs"]
 mod errors;
+#[path = "promises/lost_logs.rs"]
+#[cfg(feature = "rocks")]
+mod lost_logs;
 #[path = "promises/opening.rs"]
 #[cfg(feature = "rocks")]
 mod opening;

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::storage::{Batch, Column, Reader, Storage};
-use super::{Capabilities, Engine, EngineError, EngineFigures, Group, Outcome, Page, RowRange, View, Visit};
+use super::{Capabilities, Engine, EngineError, EngineFigures, Group, LostLog, Outcome, Page, RowRange, View, Visit};
 use crate::codec::{CodecError, History, Record};
 use crate::keys::{after_prefix, data_key, history_key, keyspace_bounds, split_history_key};
 use crate::row::{Edit, Guard, KeyspaceId, Lock, Row, RowChange, RowKey, Status, WriteRecord};
@@ -206,6 +206,10 @@ impl<S: Storage> Engine for LocalEngine<S> {
 
     fn figures(&self) -> Result<EngineFigures, EngineError> {
         self.storage.figures()
+    }
+
+    fn lost_logs(&self) -> Vec<LostLog> {
+        self.storage.lost_logs()
     }
 }
 

@@ -14,6 +14,7 @@
 
 mod figures;
 pub mod local;
+mod lost;
 #[cfg(feature = "rocks")]
 pub mod rocks;
 pub mod sim;
@@ -25,6 +26,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use self::figures::{ColumnFigures, EngineFigures};
+pub use self::lost::LostLog;
 use self::storage::Column;
 use crate::row::{KeyspaceId, Lock, Row, RowChange, RowKey, Status, WriteRecord};
 use crate::timestamp::Timestamp;
@@ -82,6 +84,11 @@ pub trait Engine: Send + Sync {
     /// How it stands.
     fn figures(&self) -> Result<EngineFigures, EngineError> {
         Err(EngineError::Unsupported("tell figures"))
+    }
+
+    /// What of its log is not read, and was not in earlier lives, as known since it was opened.
+    fn lost_logs(&self) -> Vec<LostLog> {
+        Vec::new()
     }
 }
 

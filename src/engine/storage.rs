@@ -4,7 +4,7 @@ use std::path::Path;
 
 use parking_lot::Mutex;
 
-use super::{EngineError, EngineFigures, RowRange};
+use super::{EngineError, EngineFigures, LostLog, RowRange};
 
 /// Where a cell is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -77,5 +77,9 @@ pub trait Storage: Reader + 'static {
     /// See [`Engine::figures`](super::Engine::figures).
     fn figures(&self) -> Result<EngineFigures, EngineError> {
         Err(EngineError::Unsupported("tell figures"))
+    }
+    /// See [`Engine::lost_logs`](super::Engine::lost_logs).
+    fn lost_logs(&self) -> Vec<LostLog> {
+        Vec::new()
     }
 }

@@ -24,6 +24,7 @@
 //! | level | message | fields |
 //! |---|---|---|
 //! | info | `store opened`, `store closed` | `store`; `read_only`; `failed` |
+//! | warn | `log damaged` | `store`, `what` (the damage in words; at opening, once for each) |
 //! | error | `store failed` | `why` |
 //! | trace | `transaction begun` | `owner`, `start_ts`, `read_ts`, `label` |
 //! | debug | `transaction committed` | `owner`, `commit_ts`, `rows`, `label` |

@@ -5,7 +5,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use super::{Keyspace, Store};
-use crate::engine::{EngineFigures, Page, RowRange, View};
+use crate::engine::{EngineFigures, LostLog, Page, RowRange, View};
 use crate::error::Result;
 use crate::observe::Latencies;
 use crate::owner::OwnerId;
@@ -248,6 +248,17 @@ impl Store {
     pub fn engine_figures(&self) -> Result<EngineFigures> {
         self.inner.check_open()?;
         Ok(self.inner.engine.figures()?)
+    }
+
+    /// Places in the log behind which RocksDB reads nothing though there is something: damage in the middle, where a crash of the
+    /// process alone leaves none. The store was opened all the same, as it was before the damaged record, because a power cut
+    /// may leave the same with what was not durable yet. Where there was none, acknowledged commits are lost.
+    ///
+    /// Opened for writing, a store keeps such logs in its folder (`damaged-000123.log.kept`, `unread-000124.log.kept`) before it
+    /// begins a new one, and goes on telling in every life until they are moved away. Damage at the very end of the log, with nothing
+    /// behind it, is not told: it looks like the write that a crash cut off. Found out when the store is opened; always empty in memory.
+    pub fn lost_logs(&self) -> Vec<LostLog> {
+        self.inner.engine.lost_logs()
     }
 
     fn describe(&self, view: &dyn View, row: RowKey, lock: Lock) -> Result<LockInfo> {

@@ -222,6 +222,10 @@ impl Store {
 
     fn own(inner: Inner) -> Self {
         event!(INFO, store = inner.identity, read_only = inner.options.read_only, "store opened");
+        #[cfg(feature = "tracing")]
+        for lost in inner.engine.lost_logs() {
+            event!(WARN, store = inner.identity, what = %lost, "log damaged");
+        }
         let inner = Arc::new(inner);
         Self { _open: Some(Arc::new(OpenHandle(Arc::clone(&inner)))), inner }
     }

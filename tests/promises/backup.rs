@@ -274,6 +274,24 @@ fn checkpoints_made_under_load_open_as_stores_in_which_no_money_is_lost() {
 
 #[cfg(feature = "rocks")]
 #[test]
+fn a_checkpoint_touches_no_folder_that_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open(folder.path().join("store")).unwrap();
+    let (copy, other) = (folder.path().join("copy"), folder.path().join("copy.tmp"));
+    std::fs::create_dir(&other).unwrap();
+    std::fs::write(other.join("precious"), "text").unwrap();
+    for path in [copy.clone(), copy.join("")] {
+        let why = store.checkpoint(path).unwrap_err();
+        assert!(matches!(why.kind(), ErrorKind::Io(_)) && why.to_string().contains("copy.tmp"), "{why}");
+        assert!(!copy.exists() && std::fs::read(other.join("precious")).unwrap() == b"text");
+    }
+    std::fs::rename(&other, folder.path().join("elsewhere")).unwrap();
+    store.checkpoint(copy.join("")).unwrap();
+    assert!(Store::open(&copy).unwrap().verify(|_| ()).unwrap().is_sound());
+}
+
+#[cfg(feature = "rocks")]
+#[test]
 fn a_checkpoint_without_its_marker_is_no_store() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path().join("store")).unwrap();

@@ -5,22 +5,15 @@
 //! at the checksum, and opening never ends. Its manifest is written in the same form. This store recycles no files, so the
 //! record is damaged, and who opens the folder is told so.
 //!
-//! Only headers are looked at. Whether records are whole is RocksDB's business, and its answer is needed: where a log ends in the
-//! middle of a record, a crash has most likely cut it off, and what comes before is good.
-//!
-//! ```text
-//!   file:    block (32 KiB)*
-//!   record:  checksum (4) ‖ length (2, little-endian) ‖ type (1) ‖ payload, within one block
-//! ```
+//! For that only headers are looked at, `records` says of what form. The same pass asks it which records are whole; `lost` judges the
+//! answer. Where a log ends in the middle of a record, a crash has most likely cut it off, and what comes before is good.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use super::records::{BLOCK_BYTES, HEADER_BYTES, Records};
 use crate::engine::EngineError;
-
-const BLOCK_BYTES: u64 = 32 << 10;
-const HEADER_BYTES: usize = 7;
 
 /// A place in a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,12 +24,32 @@ pub struct Place {
     pub offset: u64,
 }
 
-/// Refuses a folder whose logs RocksDB would read for ever.
-pub fn check(folder: &Path) -> Result<(), EngineError> {
-    match endless(folder)
-        .map_err(|why| EngineError::Open(format!("cannot read the logs in {}: {why}", folder.display())))?
-    {
-        None => Ok(()),
+/// A log that was looked through.
+pub struct Log {
+    /// Where it is.
+    pub file: PathBuf,
+    /// Later logs have higher ones.
+    pub number: u64,
+    /// What is in it.
+    pub records: Records,
+}
+
+/// Refuses a folder whose logs RocksDB would read for ever. The answer is all logs, oldest first.
+pub fn check(folder: &Path) -> Result<Vec<Log>, EngineError> {
+    let mut logs = Vec::new();
+    let endless = walk(folder, |file, number, block| {
+        if logs.last().is_none_or(|last: &Log| last.number != number) {
+            logs.push(Log { file: file.to_owned(), number, records: Records::default() });
+        }
+        if let Some(last) = logs.last_mut() {
+            last.records.block(block);
+        }
+    });
+    match endless.map_err(|why| EngineError::Open(format!("cannot read the logs in {}: {why}", folder.display())))? {
+        None => {
+            logs.sort_by_key(|log| log.number);
+            Ok(logs)
+        }
         Some(Place { file, offset }) => {
             let what = format!(
                 "{} is damaged: the record at byte {offset} is of a sort that is never written",
@@ -49,32 +62,62 @@ pub fn check(folder: &Path) -> Result<(), EngineError> {
 
 /// The first place at which RocksDB would stay for ever.
 pub fn endless(folder: &Path) -> io::Result<Option<Place>> {
+    walk(folder, |_, _, _| ())
+}
+
+/// Which records of a log are whole.
+pub fn read(log: &Path) -> io::Result<Records> {
+    let mut records = Records::default();
+    let mut file = File::open(log)?;
+    each_block(&mut file, |_, block| {
+        records.block(block);
+        None::<()>
+    })?;
+    Ok(records)
+}
+
+/// The number of a log that has a name as RocksDB gives it.
+pub fn number(log: &Path) -> Option<u64> {
+    let is_log = log.extension().is_some_and(|end| end == "log");
+    log.file_stem().filter(|_| is_log)?.to_str()?.parse().ok()
+}
+
+/// Hands each block of each log to `see`, until there is a place at which RocksDB would stay for ever.
+fn walk(folder: &Path, mut see: impl FnMut(&Path, u64, &[u8])) -> io::Result<Option<Place>> {
     for entry in fs::read_dir(folder)? {
         let file = entry?.path();
         let is_manifest = file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("MANIFEST-"));
-        let is_log = file.extension().is_some_and(|end| end == "log");
-        if !(is_manifest || is_log) || !file.is_file() {
+        let number = number(&file);
+        if !(is_manifest || number.is_some()) || !file.is_file() {
             continue;
         }
-        if let Some(offset) = endless_in(File::open(&file)?)? {
+        let found = each_block(&mut File::open(&file)?, |begins, block| {
+            let at = endless_in_block(block);
+            if let (None, Some(number)) = (at, number) {
+                see(&file, number, block);
+            }
+            at.map(|at| begins + at as u64)
+        })?;
+        if let Some(offset) = found {
             return Ok(Some(Place { file, offset }));
         }
     }
     Ok(None)
 }
 
-fn endless_in(mut file: impl Read) -> io::Result<Option<u64>> {
-    let (mut block, mut begins) = (Vec::new(), 0);
+/// Until `see` answers.
+fn each_block<T>(file: &mut impl Read, mut see: impl FnMut(u64, &[u8]) -> Option<T>) -> io::Result<Option<T>> {
+    let (mut block, mut begins) = (Vec::with_capacity(BLOCK_BYTES), 0);
     loop {
         block.clear();
-        let read = file.by_ref().take(BLOCK_BYTES).read_to_end(&mut block)? as u64;
-        if let Some(at) = endless_in_block(&block) {
-            return Ok(Some(begins + at as u64));
+        let read = file.by_ref().take(BLOCK_BYTES as u64).read_to_end(&mut block)?;
+        if let Some(answer) = see(begins, &block) {
+            return Ok(Some(answer));
         }
         if read < BLOCK_BYTES {
             return Ok(None);
         }
-        begins += read;
+        begins += read as u64;
     }
 }
 
@@ -108,13 +151,17 @@ mod tests {
         [&[1, 2, 3, 4, low, high, sort][..], &vec![5; length]].concat()
     }
 
+    fn endless_in(mut log: &[u8]) -> io::Result<Option<u64>> {
+        each_block(&mut log, |begins, block| endless_in_block(block).map(|at| begins + at as u64))
+    }
+
     #[test]
     fn a_record_of_a_recycled_file_is_found_in_any_block() {
         let block = [record(1, 100), record(2, 32 * 1024 - 107 - 7)].concat();
-        assert_eq!(block.len() as u64, BLOCK_BYTES);
+        assert_eq!(block.len(), BLOCK_BYTES);
         for sort in [5, 6, 7, 8, 11, 131] {
             let log = [&block[..], &record(4, 10), &record(sort, 3), &record(1, 1)].concat();
-            assert_eq!(endless_in(log.as_slice()).unwrap(), Some(BLOCK_BYTES + 17), "{sort}");
+            assert_eq!(endless_in(&log).unwrap(), Some(BLOCK_BYTES as u64 + 17), "{sort}");
         }
     }
 
@@ -124,10 +171,10 @@ mod tests {
         for length in 0..=whole.len() {
             assert_eq!(endless_in(&whole[..length]).unwrap(), None, "cut off at {length}");
             let zeros = [&whole[..length], &[0; 100]].concat();
-            assert_eq!(endless_in(zeros.as_slice()).unwrap(), None, "zeros from {length}");
+            assert_eq!(endless_in(&zeros).unwrap(), None, "zeros from {length}");
         }
         // A header does not fit into what is left of a block.
         let trailer = [record(1, 32 * 1024 - 7 - 3), vec![5; 3], record(1, 9)].concat();
-        assert_eq!(endless_in(trailer.as_slice()).unwrap(), None);
+        assert_eq!(endless_in(&trailer).unwrap(), None);
     }
 }

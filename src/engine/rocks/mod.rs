@@ -3,22 +3,24 @@
 //! Each column is a column family; `meta` is the default one. All of them share one write-ahead log, which is what makes a
 //! batch atomic over columns and a crash leave a prefix of batches. That second property has to be asked for: see
 //! `options`. Whether a folder is a store is told by its marker, see `folder`; what RocksDB itself would not survive is looked
-//! for first, in `logs`; what can be read of a folder that it does not open, in `salvage`.
+//! for first, in `logs`; what it would drop without a word is kept and told, see `lost`; what can be read of a folder that it does not open, in `salvage`.
 
 mod figures;
 mod folder;
 mod logs;
+mod lost;
 mod options;
+mod records;
 pub(crate) mod salvage;
 mod stall;
 
 use std::ops::Bound;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rocksdb::checkpoint::Checkpoint;
-use rocksdb::properties::{BACKGROUND_ERRORS, CURRENT_SUPER_VERSION_NUMBER};
+use rocksdb::properties::{BACKGROUND_ERRORS, CURRENT_SUPER_VERSION_NUMBER, MIN_LOG_NUMBER_TO_KEEP};
 use rocksdb::{ColumnFamily, DB, DBRawIterator, ReadOptions, Snapshot, WriteBatch, WriteOptions};
 use self_cell::self_cell;
 
@@ -28,7 +30,7 @@ use self::options::{descriptors, name, options};
 use self::stall::{Background, Stall};
 use super::local::LocalEngine;
 use super::storage::{Batch, Column, Reader, Storage};
-use super::{EngineError, EngineFigures, RowRange};
+use super::{EngineError, EngineFigures, LostLog, RowRange};
 
 /// The engine over RocksDB.
 pub type RocksEngine = LocalEngine<RocksStorage>;
@@ -40,6 +42,7 @@ pub struct RocksStorage {
     writing: Mutex<()>,
     /// Held while one runs.
     failed_sync: Mutex<Option<rocksdb::Error>>,
+    lost: Vec<LostLog>,
 }
 
 /// Dropped in this order: the lock on the folder ends last.
@@ -99,14 +102,20 @@ impl RocksStorage {
     /// Opens the store in `path`, which is created if it is missing or empty.
     pub fn open(path: &Path, setup: RocksSetup) -> Result<Self, EngineError> {
         let Claim { marker, is_new } = claim(path)?;
-        logs::check(path)?;
+        let logs = logs::check(path)?;
+        if lost::judge(&logs, 0).is_some()
+            && let Some(lost) = lost::judge(&logs, oldest_log(path, setup)?)
+        {
+            lost.keep(path)?;
+        }
         let mut options = options(setup)?;
         // Where there is a store, what is missing of it is lost, and not to be made up for by something empty.
         options.create_if_missing(is_new);
         options.create_missing_column_families(is_new);
         let db = DB::open_cf_descriptors(&options, path, descriptors(&options, setup))
             .map_err(|why| opening(path, is_new, why))?;
-        let storage = Self::of(Opened { db, marker: Some(marker) })?;
+        let mut storage = Self::of(Opened { db, marker: Some(marker) })?;
+        storage.lost = kept(path)?;
         if let Some(marker) = storage.database.borrow_owner().marker.as_ref().filter(|_| is_new) {
             crash_point!(CreateBefore);
             finish(path, marker)
@@ -120,13 +129,23 @@ impl RocksStorage {
     /// its log is read into memory.
     pub fn open_read_only(path: &Path, setup: RocksSetup) -> Result<Self, EngineError> {
         let marker = examine(path)?;
-        logs::check(path)?;
+        let logs = logs::check(path)?;
         let options = options(setup)?;
         // A log whose content is not in the tables yet is how every store is left; it is no reason to refuse.
         let refuse_logs = false;
         let db = DB::open_cf_descriptors_read_only(&options, path, descriptors(&options, setup), refuse_logs)
             .map_err(|why| opening(path, false, why))?;
-        Self::of(Opened { db, marker: Some(marker) })
+        let lost = lost::judge(&logs, oldest_log_of(&db)?);
+        if let Some(hole) = lost.as_ref().filter(|lost| lost.is_hole) {
+            return Err(EngineError::Corruption(format!(
+                "{}; opened for writing, the store ends in front of it",
+                hole.told
+            )));
+        }
+        let mut storage = Self::of(Opened { db, marker: Some(marker) })?;
+        storage.lost = kept(path)?;
+        storage.lost.extend(lost.filter(|lost| !lost.is_kept()).map(|lost| lost.told));
+        Ok(storage)
     }
 
     fn of(opened: Opened) -> Result<Self, EngineError> {
@@ -150,6 +169,7 @@ impl RocksStorage {
             write_options,
             writing: Mutex::default(),
             failed_sync: Mutex::default(),
+            lost: Vec::new(),
         })
     }
 
@@ -178,6 +198,22 @@ impl RocksStorage {
             Ok(Background { errors: known(db.property_int_value(BACKGROUND_ERRORS))?, done })
         })
     }
+}
+
+fn kept(path: &Path) -> Result<Vec<LostLog>, EngineError> {
+    lost::kept(path).map_err(|why| EngineError::Open(format!("cannot read the logs kept in {}: {why}", path.display())))
+}
+
+/// Those before it were recovered in an earlier life, and only not deleted.
+fn oldest_log(path: &Path, setup: RocksSetup) -> Result<u64, EngineError> {
+    let options = options(setup)?;
+    // What keeps it from being opened, whoever opens it for writing is told.
+    let opened = DB::open_cf_descriptors_read_only(&options, path, descriptors(&options, setup), false);
+    opened.map_or(Ok(0), |db| oldest_log_of(&db))
+}
+
+fn oldest_log_of(db: &DB) -> Result<u64, EngineError> {
+    Ok(db.property_int_value(MIN_LOG_NUMBER_TO_KEEP).map_err(failed)?.unwrap_or_default())
 }
 
 fn opening(path: &Path, is_new: bool, why: rocksdb::Error) -> EngineError {
@@ -351,6 +387,17 @@ impl Storage for RocksStorage {
         if folder.symlink_metadata().is_ok() {
             return Err(cannot("it is there already, and a checkpoint needs a folder of its own".into()));
         }
+        // Without slashes at its end, as RocksDB sees it, too.
+        let folder: &Path = &folder.components().collect::<PathBuf>();
+        let mut staging = folder.as_os_str().to_owned();
+        staging.push(".tmp");
+        let staging = Path::new(&staging);
+        if staging.symlink_metadata().is_ok() {
+            return Err(cannot(format!(
+                "RocksDB would put it together in {}, and delete what is there: move it away first",
+                staging.display()
+            )));
+        }
         if let Some(above) = folder.parent() {
             std::fs::create_dir_all(above).map_err(|why| cannot(why.to_string()))?;
         }
@@ -364,6 +411,10 @@ impl Storage for RocksStorage {
 
     fn figures(&self) -> Result<EngineFigures, EngineError> {
         self.database.with_dependent(|Opened { db, .. }, columns| figures::of(db, columns))
+    }
+
+    fn lost_logs(&self) -> Vec<LostLog> {
+        self.lost.clone()
     }
 }
 

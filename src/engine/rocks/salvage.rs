@@ -18,7 +18,7 @@ use rocksdb::{DB, DBRecoveryMode, Options};
 
 use super::folder::{Marker, examine_damaged};
 use super::options::{self, RocksSetup};
-use super::{Opened, RocksStorage, logs};
+use super::{Opened, RocksStorage, kept, logs, lost};
 use crate::engine::storage::{Column, Reader as _};
 use crate::engine::{EngineError, RowRange};
 
@@ -50,9 +50,12 @@ impl Drop for Aside {
 /// Opens what can be read of the folder. `aside` is made if copies are needed, and must not be there.
 pub fn open(folder: &Path, aside: &Path, setup: RocksSetup) -> Result<Salvaged, EngineError> {
     let marker = examine_damaged(folder)?;
-    let mut notes = Vec::new();
+    let mut notes: Vec<String> = kept(folder)?.iter().map(|lost| format!("in an earlier life: {lost}")).collect();
     let open = |mode| {
-        logs::check(folder)?;
+        let logs = logs::check(folder)?;
+        if let Some(hole) = lost::judge(&logs, 0).filter(|lost| lost.is_hole) {
+            return Err(EngineError::Corruption(hole.told.to_string()));
+        }
         let mut options = options::options(setup)?;
         options.set_wal_recovery_mode(mode);
         DB::open_cf_descriptors_read_only(&options, folder, options::descriptors(&options, setup), false)

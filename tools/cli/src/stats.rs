@@ -51,6 +51,7 @@ pub fn run(args: &Args) -> Result<()> {
         });
         return say(json!({
             "columns": columns.collect::<Vec<_>>(),
+            "lost_log_bytes": store.lost_logs().iter().map(|lost| lost.bytes).sum::<u64>(),
             "log_bytes": figures.log_bytes,
             "pending_compaction_bytes": figures.pending_compaction_bytes,
             "keyspaces": keyspaces,
@@ -76,7 +77,8 @@ pub fn run(args: &Args) -> Result<()> {
         let (bytes, cells) = (indicatif::HumanBytes(column.bytes), indicatif::HumanCount(column.cells));
         rows.push([format!("{name} column"), format!("{bytes} in {} tables, about {cells} cells", column.files)]);
     }
-    say(table::texts(["store", ""], rows))
+    say(table::texts(["store", ""], rows))?;
+    store.lost_logs().iter().try_for_each(say)
 }
 
 fn bytes_in(folder: &Path) -> Result<u64> {

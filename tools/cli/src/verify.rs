@@ -21,7 +21,9 @@ Examples:
   percolite checkpoint shop copy && percolite verify copy
 
 Nothing is changed. The exit code is 0 if all is sound and 6 if not. Locks of dead processes are sound as long as their
-primary can tell what is to become of them.")]
+primary can tell what is to become of them. A log that was damaged in the middle is told, by every writer's successor as well,
+until the files damaged-*.kept and unread-*.kept are moved out of the folder. Filters and indexes of tables are looked at only as far
+as reading the cells needs them.")]
 pub struct Args {
     #[command(flatten)]
     store: Folder,
@@ -45,6 +47,7 @@ pub fn run(args: &Args) -> Result<()> {
             let keyspace = problem.row.as_ref().map(|row| row.keyspace().0);
             json!({ "column": format!("{:?}", problem.column), "keyspace_id": keyspace, "key": key, "what": problem.what })
         };
+        let lost = |lost: &percolite::LostLog| json!({ "file": lost.file.display().to_string(), "offset": lost.offset, "bytes": lost.bytes, "what": lost.to_string() });
         say(json!({
             "sound": verified.is_sound(),
             "versions": verified.versions,
@@ -53,6 +56,7 @@ pub fn run(args: &Args) -> Result<()> {
             "history": verified.history,
             "meta": verified.meta,
             "bytes": verified.bytes,
+            "lost_logs": verified.lost_logs.iter().map(lost).collect::<Vec<_>>(),
             "problems_found": verified.problems_found,
             "problems": verified.problems.iter().map(problem).collect::<Vec<_>>(),
         }))?;
@@ -66,6 +70,9 @@ pub fn run(args: &Args) -> Result<()> {
         ];
         let figures = figures.map(|(what, cells)| [what.to_owned(), indicatif::HumanCount(cells).to_string()]);
         say(table::texts(["column", "cells"], figures.to_vec()))?;
+        for lost in &verified.lost_logs {
+            say(lost)?;
+        }
         for problem in verified.problems.iter().take(SHOWN) {
             say(problem)?;
         }
@@ -82,7 +89,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let what = format!(
         "{} found; dump what can still be read, and restore a checkpoint or a dump",
-        count(verified.problems_found, "problem")
+        count(verified.problems_found + verified.lost_logs.len() as u64, "problem")
     );
     Err(Code::Damaged.error(what))
 }
