@@ -62,6 +62,8 @@ pub struct Examined {
     pub recovery: Duration,
     /// What is broken.
     pub broken: Vec<Broken>,
+    /// Whether the store told that the log was damaged in the middle.
+    pub told_lost: bool,
     /// Why it did not open, if so.
     pub refused: Option<Error>,
 }
@@ -102,6 +104,7 @@ pub fn examine(subject: &Subject<'_>, ledger: Ledger) -> Examined {
 fn resolve_and_judge(subject: &Subject<'_>, desk: &Desk, found: &mut Examined) -> Result<u64, Error> {
     let began = Instant::now();
     let engine = engine(subject.folder, MEMORY)?;
+    found.told_lost = !engine.lost_logs().is_empty();
     found.locks = locks(&engine)?;
     let store = builder(subject).open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
     let (beside, rows) = (store.keyspace(BESIDE)?, store.keyspace(ROWS)?);

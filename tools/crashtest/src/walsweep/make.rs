@@ -75,6 +75,13 @@ impl Made {
         (ledger, acknowledged)
     }
 
+    /// Whether an answer was given for what was written behind the record at this byte.
+    pub fn goes_on_behind(&self, offset: usize) -> bool {
+        // Between two answers, records are whole.
+        let later = || self.answered.iter().map(|(at, _, _)| *at).filter(|at| *at > offset);
+        later().min() < later().max()
+    }
+
     /// Everything that the client was told in the end.
     pub fn told(&self) -> BTreeMap<u64, u64> {
         self.ledger_at(usize::MAX).0.told()

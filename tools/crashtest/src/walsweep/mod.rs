@@ -3,7 +3,8 @@
 //! A seed makes one store with one client, and the log's length is noted with everything that the client is told. Whatever
 //! happens to the log from some byte on, all that was acknowledged while it was no longer than that must be there (for the
 //! records before are whole), and of the rest a prefix in the order of commits. A damaged log may also be refused, with a clear
-//! word; never may the store come up with something else, and never panic.
+//! word; never may the store come up with something else, and never panic. Where a flipped bit in front of whole records costs commits
+//! the store must tell of it.
 //!
 //! The store has a clock and dice of its own, so that a seed always makes a log of the same shape: an offset is the same place
 //! in the same record each time.
@@ -189,7 +190,16 @@ fn run_case(order: &Order, made: &Made, case: Case, outcome: &mut Outcome) -> an
 
 fn judge(made: &Made, case: Case, examined: &Examined) -> Vec<Broken> {
     let mut broken = examined.broken.clone();
-    let Some(why) = &examined.refused else { return broken };
+    let Some(why) = &examined.refused else {
+        let (all, there) = (committed(&made.ledger_at(usize::MAX).0), committed(&examined.settled));
+        if case.bit.is_some() && there < all && made.goes_on_behind(case.offset) && !examined.told_lost {
+            broken.push(Broken::new(
+                "tells of a damaged log",
+                format!("{there} of {all} commits are there, without a word"),
+            ));
+        }
+        return broken;
+    };
     let is_clear = matches!(why.kind(), ErrorKind::Corruption(text) if !text.is_empty());
     // A log may end anywhere after a crash, once the store is there.
     let may_refuse = case.bit.is_some() || case.offset < made.opened_at;
