@@ -394,7 +394,7 @@ impl Storage for RocksStorage {
         let staging = Path::new(&staging);
         if staging.symlink_metadata().is_ok() {
             return Err(cannot(format!(
-                "RocksDB would put it together in {}, and delete what is there: move it away first",
+                "RocksDB would put it together in {}, which is there already, and delete what is in it: move that away first",
                 staging.display()
             )));
         }

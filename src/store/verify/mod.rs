@@ -11,8 +11,8 @@
 //! | meta | whatever is known of it decodes |
 //!
 //! And every row belongs to a keyspace that the catalog knows, and no log was damaged in the middle. What RocksDB keeps beside the
-//! cells, filters and indexes of tables, is looked at as far as reading the cells needs it; that damage there goes unnoticed is
-//! possible (16 of 120 flipped bits at the ends of tables did), and that a filter hides a row. Nothing is changed, and damage in one place does not keep the
+//! cells, the filters and indexes of tables, is looked at as far as reading the cells in order needs it: damage to a filter goes
+//! unnoticed, and may hide a row from [`Snapshot::get`](crate::Snapshot::get). Nothing is changed, and damage in one place does not keep the
 //! rest from being looked at.
 
 mod checks;
@@ -93,7 +93,8 @@ impl Verified {
 
 impl Store {
     /// Looks at everything that is stored and tells what is wrong with it; see [`Verified`]. Nothing is changed by it, and it may
-    /// run beside transactions. `progress` is called every thousand cells or so.
+    /// run beside transactions. It reads cells in order: the filters of RocksDB's tables, which only single reads use, and
+    /// what of an index no scan needs are not checked, since the binding does not offer to. `progress` is called every thousand cells or so.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) where the engine does not show what it stores,

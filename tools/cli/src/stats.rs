@@ -17,6 +17,8 @@ Examples:
   percolite stats shop                  size, keyspaces, locks, newest commit, files and bytes of each column
   percolite stats shop --json | jq .bytes_on_disk
 
+A log that was damaged in the middle, and what of it is not read, stands below the table (--json: lost_log_bytes).
+
 What a running store counts (commits, conflicts, syncs) only its own process can tell: Store::stats(), or `percolite top`.")]
 pub struct Args {
     #[command(flatten)]

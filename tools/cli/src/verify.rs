@@ -21,9 +21,9 @@ Examples:
   percolite checkpoint shop copy && percolite verify copy
 
 Nothing is changed. The exit code is 0 if all is sound and 6 if not. Locks of dead processes are sound as long as their
-primary can tell what is to become of them. A log that was damaged in the middle is told, by every writer's successor as well,
-until the files damaged-*.kept and unread-*.kept are moved out of the folder. Filters and indexes of tables are looked at only as far
-as reading the cells needs them.")]
+primary can tell what is to become of them. A log that was damaged in the middle is told. Who opens the store for writing keeps it
+as damaged-*.log.kept (later logs as unread-*.log.kept), and it goes on being told until these are moved out of the folder. Filters
+and indexes of tables are looked at only as far as reading the cells in order needs them.")]
 pub struct Args {
     #[command(flatten)]
     store: Folder,

@@ -86,6 +86,36 @@ fn verify_finds_a_table_with_flipped_bits() {
 }
 
 #[test]
+fn a_log_damaged_in_the_middle_is_told_before_and_after_the_next_writer() {
+    let place = Place::with_shop();
+    for n in 0..20 {
+        place.ok(&format!("put shop fruit kiwi {n}"));
+    }
+    let store = percolite::Store::open(place.path().join("shop")).unwrap();
+    let fruit = store.keyspace("fruit").unwrap();
+    (0..50_u8).for_each(|n| store.transact(|txn| txn.put(&fruit, [n], [7; 100])).map(drop).unwrap());
+    fs::create_dir(place.path().join("killed")).unwrap();
+    for entry in fs::read_dir(place.path().join("shop")).unwrap().map(Result::unwrap) {
+        let mut bytes = fs::read(entry.path()).unwrap();
+        if entry.path().extension().is_some_and(|end| end == "log") {
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+        }
+        fs::write(place.path().join("killed").join(entry.file_name()), bytes).unwrap();
+    }
+    for life in ["before", "after"] {
+        let ran = place.run("verify killed").fails(6, "1 problem found");
+        assert!(ran.out.contains("acknowledged ones may be among them"), "{life}: {}", ran.out);
+        let ran = place.run("verify killed --json").fails(6, "1 problem found");
+        let told: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+        assert!(told["lost_logs"][0]["bytes"].as_u64().unwrap() > 2000 && told["sound"] == false, "{life}: {told}");
+        assert!(place.ok("stats killed").contains("a record in the log is damaged"), "{life}");
+        assert_eq!(place.json("stats killed --json")[0]["lost_log_bytes"], told["lost_logs"][0]["bytes"], "{life}");
+        place.ok("put killed fruit plum blue");
+    }
+}
+
+#[test]
 fn a_damaged_store_is_repaired_into_a_new_one_and_told_what_is_lost() {
     let place = Place::with_shop();
     assert_eq!(place.json("repair shop whole --json")[0]["whole"], true);
