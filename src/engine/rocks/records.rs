@@ -127,7 +127,7 @@ mod tests {
                 log.extend(vec![0; trailer]);
             }
             begins.push(log.len());
-            log.extend(record(1, &vec![n as u8; 20 + n % 180]));
+            log.extend(record(1, &vec![7; 20 + n % 180]));
         }
         (log, begins)
     }
@@ -155,7 +155,7 @@ mod tests {
                 let torn = read(&log[..cut]);
                 assert_eq!(torn.behind, 0, "cut off at {cut}");
                 assert_eq!(torn.stop.map(|stop| stop.offset), (cut > begin).then_some(begin as u64), "at {cut}");
-                let zeros = read(&[&log[..cut], &[0; 70_000]].concat());
+                let zeros = read(&[&log[..cut], &vec![0; 70_000]].concat());
                 assert_eq!(zeros.behind, 0, "zeros from {cut}");
             }
         }
