@@ -262,8 +262,27 @@ impl<'a> Client<'a> {
     pub fn observe(&mut self, workload: &dyn Workload) -> Result<(), Error> {
         let began = self.sink.now();
         let snapshot = self.store.snapshot()?;
-        let (number, judged) = self.look(&snapshot, Some(began), workload)?;
-        judged.map_err(|what| self.judged(number, snapshot.read_ts(), &what))
+        let looked = self.look(&snapshot, Some(began), workload).and_then(|(number, judged)| {
+            let judged = judged.and(self.newest_is_listed(&snapshot)?);
+            judged.map_err(|what| self.judged(number, snapshot.read_ts(), &what))
+        });
+        looked.or_else(|why| may_happen(why).map(drop))
+    }
+
+    /// Of some row, the version that is read is the first of its versions.
+    fn newest_is_listed(&mut self, snapshot: &Snapshot) -> Result<Result<(), String>, Error> {
+        let all: Vec<_> = snapshot.range(&self.rows, ..).collect::<Result<_, _>>()?;
+        let Some((key, value)) = all.get(self.dice.below(all.len().max(1))) else { return Ok(Ok(())) };
+        let newest = snapshot.versions(&self.rows, key)?.next().transpose()?;
+        let listed = newest.as_ref().and_then(|version| version.value.as_ref());
+        Ok(if listed == Some(value) {
+            Ok(())
+        } else {
+            Err(format!(
+                "the versions of {:?} begin with {newest:?}, and it is read otherwise",
+                key.escape_ascii().to_string()
+            ))
+        })
     }
 
     /// Looks at everything as it was at some moment of the past, if the store keeps history, and judges it.
@@ -273,11 +292,13 @@ impl<'a> Client<'a> {
     pub fn look_back(&mut self, workload: &dyn Workload) -> Result<(), Error> {
         let Some(from) = self.store.stats().history_from else { return self.observe(workload) };
         let newest = self.store.snapshot()?.read_ts();
-        let own = self.committed.get(self.dice.below(self.committed.len().max(1))).copied();
-        let at = match own.filter(|own| *own >= from && self.dice.one_in(2)) {
-            Some(own) if self.dice.one_in(2) => own.previous(),
-            Some(own) => own,
-            None => {
+        let own = self.committed.get(self.dice.below(self.committed.len().max(1))).copied().filter(|own| *own >= from);
+        let at = match (self.dice.below(12), own) {
+            // Nothing may be committed at or below it any more once it has been asked about.
+            (0 | 1, _) => self.store.begin()?.start_ts(),
+            (2..=4, Some(own)) => own.previous(),
+            (5..=7, Some(own)) => own,
+            _ => {
                 let span = newest.to_u64().saturating_sub(from.to_u64());
                 Timestamp::from_u64(from.to_u64() + if span == 0 { 0 } else { self.dice.bits() % span })
             }
@@ -435,8 +456,8 @@ impl<'a> Client<'a> {
 fn may_happen(why: Error) -> Result<Ended, Error> {
     match why.kind() {
         ErrorKind::Conflict(_) | ErrorKind::Exhausted { .. } => Ok(Ended::Conflict),
-        // Somebody has dropped the one beside.
-        ErrorKind::NoSuchKeyspace(_) => Ok(Ended::GivenUp),
+        // Somebody has dropped the one beside; a view was older than the store allows.
+        ErrorKind::NoSuchKeyspace(_) | ErrorKind::SnapshotTooOld(_) => Ok(Ended::GivenUp),
         _ => Err(why),
     }
 }
