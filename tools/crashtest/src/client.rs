@@ -1,7 +1,10 @@
 //! A client: runs one transaction after another on a store and enters each in the ledger.
 
 use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use percolite::engine::Engine;
 use percolite::row::{RowKey, Status};
 use percolite::{
@@ -87,7 +90,11 @@ pub struct Client<'a> {
     skewed: u64,
     /// When it has committed something.
     committed: Vec<Timestamp>,
+    past: Past,
 }
+
+/// What everything in a store was at some moments: a digest of each.
+pub type Past = Arc<Mutex<Vec<(Timestamp, u64)>>>;
 
 /// How a transaction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,7 +128,14 @@ impl<'a> Client<'a> {
             begun: 0,
             skewed: 0,
             committed: Vec::new(),
+            past: Past::default(),
         }
+    }
+
+    /// The same client, who goes by what others remember of the past, too.
+    #[must_use]
+    pub fn with_past(self, past: &Past) -> Self {
+        Self { past: Arc::clone(past), ..self }
     }
 
     /// The same client, who writes to the keyspace beside once in so many transactions.
@@ -140,16 +154,35 @@ impl<'a> Client<'a> {
     /// # Errors
     /// Those of the store, but not that another client has dropped it just now.
     pub fn drop_beside(&mut self) -> Result<(), Error> {
-        self.beside = None;
+        let writes = match self.beside.take() {
+            Some(beside) if self.dice.one_in(2) => Some(self.write_beside(&beside)),
+            _ => None,
+        };
         let dropped = if self.dice.one_in(3) {
             self.store.truncate_keyspace(BESIDE).map(|emptied| self.beside = Some(emptied))
         } else {
             self.store.drop_keyspace(BESIDE)
         };
         match dropped {
-            Err(why) if matches!(why.kind(), ErrorKind::NoSuchKeyspace(_)) || why.is_retryable() => Ok(()),
-            dropped => dropped,
+            // Another client is about to drop it, or gives that up.
+            Err(why) if matches!(why.kind(), ErrorKind::NoSuchKeyspace(_)) || why.is_retryable() => return Ok(()),
+            dropped => dropped?,
         }
+        match writes.transpose() {
+            Ok(Some(txn)) => match txn.commit() {
+                Ok(_) => Err(ErrorKind::Corruption("a write to a dropped keyspace was acknowledged".into()).into()),
+                Err(why) => may_happen(why).map(drop),
+            },
+            Ok(None) => Ok(()),
+            Err(why) => may_happen(why).map(drop),
+        }
+    }
+
+    /// A transaction that is not to commit: what it has written to is about to go.
+    fn write_beside(&mut self, beside: &Keyspace) -> Result<Txn, Error> {
+        let mut txn = self.store.begin_with(self.options())?;
+        txn.put(beside, self.dice.below(3).to_string(), "gone")?;
+        Ok(txn)
     }
 
     /// Creates the keyspace beside, if it is not there.
@@ -262,6 +295,12 @@ impl<'a> Client<'a> {
     pub fn observe(&mut self, workload: &dyn Workload) -> Result<(), Error> {
         let began = self.sink.now();
         let snapshot = self.store.snapshot()?;
+        if self.dice.one_in(3) {
+            match digest_of(&snapshot) {
+                Ok(digest) => self.past.lock().push((snapshot.read_ts(), digest)),
+                Err(why) => return may_happen(why).map(drop),
+            }
+        }
         let looked = self.look(&snapshot, Some(began), workload).and_then(|(number, judged)| {
             let judged = judged.and(self.newest_is_listed(&snapshot)?);
             judged.map_err(|what| self.judged(number, snapshot.read_ts(), &what))
@@ -291,6 +330,9 @@ impl<'a> Client<'a> {
     /// Those of [`Client::observe`].
     pub fn look_back(&mut self, workload: &dyn Workload) -> Result<(), Error> {
         let Some(from) = self.store.stats().history_from else { return self.observe(workload) };
+        if self.dice.one_in(3) {
+            return self.remember();
+        }
         let newest = self.store.snapshot()?.read_ts();
         let own = self.committed.get(self.dice.below(self.committed.len().max(1))).copied().filter(|own| *own >= from);
         let at = match (self.dice.below(12), own) {
@@ -310,6 +352,17 @@ impl<'a> Client<'a> {
         };
         let (number, judged) = self.look(&snapshot, None, workload)?;
         judged.map_err(|what| self.judged(number, at, &what))
+    }
+
+    /// Looks at a moment that was looked at before: the past does not change.
+    fn remember(&mut self) -> Result<(), Error> {
+        let known = self.past.lock().clone();
+        let Some((at, digest)) = known.get(self.dice.below(known.len().max(1))) else { return Ok(()) };
+        match self.store.snapshot_at(*at).and_then(|snapshot| digest_of(&snapshot)) {
+            Ok(found) if found == *digest => Ok(()),
+            Ok(_) => Err(ErrorKind::Corruption(format!("the past of {at} is not what it was")).into()),
+            Err(why) => may_happen(why).map(drop),
+        }
     }
 
     /// Reads everything and enters it; one that does not say when it began need not have seen the newest.
@@ -450,6 +503,18 @@ impl<'a> Client<'a> {
         let Habits { protocol, durability, .. } = self.who.habits;
         TxnOptions { protocol: Some(protocol), durability: Some(durability), ..TxnOptions::default() }
     }
+}
+
+/// Of all keyspaces and rows.
+fn digest_of(snapshot: &Snapshot) -> Result<u64, Error> {
+    let mut digest = DefaultHasher::new();
+    for keyspace in snapshot.keyspaces()? {
+        keyspace.name().hash(&mut digest);
+        for row in snapshot.range(&keyspace, ..) {
+            row?.hash(&mut digest);
+        }
+    }
+    Ok(digest.finish())
 }
 
 /// What a client puts up with.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use percolite::engine::Engine;
 use percolite::engine::sim::{SimEngine, SimStorage};
-use percolite::{Builder, Durability, Keyspace, Store, Timestamp};
+use percolite::{Builder, Durability, Keyspace, KeyspaceId, Store, Timestamp};
 
 use super::engine::{Dead, Scheduled, is_dead};
 use super::plan::{Crash, LIVES_MAX, Plan};
@@ -17,13 +17,14 @@ use super::scheduler::Scheduler;
 use super::sink::Book;
 use super::thinking::Thinking;
 use super::{Seen, hours, other};
-use crate::client::{BESIDE, Client, Ended, Habits, ROWS, Who, keeping};
+use crate::client::{BESIDE, Client, Ended, Habits, Past, ROWS, Who, keeping};
 use crate::dice::Dice;
 use crate::invariants::{digest, keyspaces, structure};
 use crate::violation::Broken;
 
 /// Where a store keeps the timestamp that it goes on above.
 const HIGH_WATER: &str = "oracle";
+const CATALOG: KeyspaceId = KeyspaceId(0);
 /// Large transactions are over after so many tenths of a second.
 const ENDS_WITHIN: usize = 600;
 
@@ -37,6 +38,7 @@ pub struct Embedded<'a> {
     broken: Arc<Mutex<Vec<Broken>>>,
     seen: Seen,
     sessions: u64,
+    past: Past,
 }
 
 type Process = Arc<Scheduled<SimEngine>>;
@@ -53,6 +55,7 @@ impl<'a> Embedded<'a> {
             broken: Arc::default(),
             seen: Seen::default(),
             sessions: 0,
+            past: Past::default(),
         }
     }
 
@@ -103,6 +106,10 @@ impl<'a> Embedded<'a> {
             if is_dead(&dead) {
                 self.seen.crashes += 1;
                 self.check_timestamps();
+                if self.plan.durability == Durability::Buffered {
+                    // What is seen there need not be durable.
+                    self.past.lock().clear();
+                }
                 let mut ledger = self.book.ledger();
                 self.seen.told.extend(ledger.told());
                 ledger.lose(life, durable_ts);
@@ -140,7 +147,9 @@ impl<'a> Embedded<'a> {
         }
         let left: Result<Vec<_>, _> = store.locks().and_then(Iterator::collect);
         let Ok(left) = left else { return };
-        if let Some(lock) = left.iter().find(|lock| lock.start_ts > begun && !is_dead(dead)) {
+        // The housekeeper goes on changing the catalog.
+        let mut left = left.iter().filter(|lock| lock.start_ts > begun && lock.row.keyspace() != CATALOG);
+        if let Some(lock) = left.next().filter(|_| !is_dead(dead)) {
             let what =
                 format!("row {:?} is locked by the transaction {}, and no client is left", lock.row, lock.start_ts);
             self.breaks("a transaction that is over has no locks", what);
@@ -243,12 +252,14 @@ impl<'a> Embedded<'a> {
             let (broken, session, first) = (Arc::clone(&self.broken), self.sessions, threads.is_empty());
             let (every, watches) = (self.plan.thinks, self.plan.watches && threads.len() == 1);
             let (drops, beside_every, book) = (self.plan.drops, self.plan.beside_every(), book.clone());
+            let past = Arc::clone(&self.past);
             let (clock_steps, skewed) = (self.plan.clock_steps, Arc::clone(&self.seen.skewed));
             let work = move || {
                 let who = Who { session, life, habits };
                 let keyspaces = (rows, Some(beside));
                 let mut client = Client::new((&store, &*engine), keyspaces, &sink, who, dice.split())
-                    .with_beside_every(beside_every);
+                    .with_beside_every(beside_every)
+                    .with_past(&past);
                 let thinking = Thinking { workload, scheduler: Arc::clone(&scheduler), every };
                 let outcome = (|| {
                     if first && drops && dice.one_in(2) {
