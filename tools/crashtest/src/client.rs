@@ -357,7 +357,18 @@ impl<'a> Client<'a> {
     /// Looks at a moment that was looked at before: the past does not change.
     fn remember(&mut self) -> Result<(), Error> {
         let known = self.past.lock().clone();
-        let Some((at, digest)) = known.get(self.dice.below(known.len().max(1))) else { return Ok(()) };
+        known.get(self.dice.below(known.len().max(1))).map_or(Ok(()), |moment| self.is_as_it_was(moment))
+    }
+
+    /// [`Client::look_back`] on every moment that anybody has looked at.
+    ///
+    /// # Errors
+    /// Those of [`Client::observe`].
+    pub fn remember_all(&self) -> Result<(), Error> {
+        self.past.lock().clone().iter().try_for_each(|moment| self.is_as_it_was(moment))
+    }
+
+    fn is_as_it_was(&self, (at, digest): &(Timestamp, u64)) -> Result<(), Error> {
         match self.store.snapshot_at(*at).and_then(|snapshot| digest_of(&snapshot)) {
             Ok(found) if found == *digest => Ok(()),
             Ok(_) => Err(ErrorKind::Corruption(format!("the past of {at} is not what it was")).into()),

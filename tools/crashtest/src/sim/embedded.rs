@@ -348,8 +348,14 @@ impl<'a> Embedded<'a> {
         self.sessions += 1;
         let who = Who { session: self.sessions, life, habits: self.plan.habits() };
         let both = (rows, Some(beside));
-        let mut client = Client::new((&store, &*engine), both, &sink, who, self.dice.split());
-        let judged = client.observe(self.plan.workload);
+        let mut client = Client::new((&store, &*engine), both, &sink, who, self.dice.split()).with_past(&self.past);
+        let mut judged = Ok(());
+        if store.stats().history_from.is_some() {
+            // The housekeeper may give up what nobody can need any more, and no more than that.
+            self.scheduler.sleep(Duration::from_millis(1500));
+            judged = client.remember_all();
+        }
+        let judged = judged.and_then(|()| client.observe(self.plan.workload));
         let progress = client.touch_every_row();
         drop(client);
         if let Err(why) = judged {
