@@ -10,6 +10,7 @@ mod backup;
 mod bytes;
 mod delete;
 mod demo;
+mod destination;
 mod docs;
 mod exit;
 mod get;

@@ -1,6 +1,8 @@
 //! dump, restore, checkpoint.
 
 use std::fs;
+use std::io::Read as _;
+use std::os::unix::fs::FileTypeExt as _;
 
 use crate::common::Place;
 
@@ -73,4 +75,40 @@ fn a_checkpoint_is_a_store_of_its_own() {
     assert_eq!(place.json("verify backup/monday --json")[0]["sound"], true);
     place.ok("put backup/monday fruit apple blue");
     assert_eq!(place.ok("get shop fruit apple"), "green\n");
+}
+
+#[test]
+fn a_dump_goes_into_pipes_and_behind_links_and_replaces_nothing_else() {
+    let place = Place::with_shop();
+    place.ok("dump shop whole.dump");
+    let whole = fs::read(place.path().join("whole.dump")).unwrap();
+    let kind = |name: &str| fs::symlink_metadata(place.path().join(name)).unwrap().file_type();
+
+    assert!(std::process::Command::new("mkfifo").arg(place.path().join("pipe")).status().unwrap().success());
+    // Open both ways, so that nobody waits for the other.
+    let mut pipe = fs::File::options().read(true).write(true).open(place.path().join("pipe")).unwrap();
+    place.ok("dump --force shop pipe");
+    assert!(kind("pipe").is_fifo(), "the pipe was replaced");
+    let mut piped = vec![0; whole.len()];
+    pipe.read_exact(&mut piped).unwrap();
+    assert_eq!(piped, whole);
+
+    place.file("real.dump", "old");
+    std::os::unix::fs::symlink("real.dump", place.path().join("link")).unwrap();
+    place.run("dump shop link").fails(1, "--force writes over it");
+    place.ok("dump --force shop link");
+    assert!(kind("link").is_symlink(), "the link was replaced");
+    assert_eq!(fs::read(place.path().join("real.dump")).unwrap(), whole);
+
+    std::os::unix::fs::symlink("nowhere", place.path().join("dangling")).unwrap();
+    place.run("dump --force shop dangling").fails(1, "leads nowhere");
+    fs::create_dir(place.path().join("folder")).unwrap();
+    place.run("dump --force shop folder").fails(1, "is a folder");
+    let _socket = std::os::unix::net::UnixListener::bind(place.path().join("socket")).unwrap();
+    place.run("dump --force shop socket").fails(1, "is neither a file nor a pipe");
+    assert!(kind("socket").is_socket());
+    let left = fs::read_dir(place.path())
+        .unwrap()
+        .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().contains(".partial"));
+    assert_eq!(left.count(), 0);
 }
