@@ -1,10 +1,12 @@
 //! `percolite put`: sets values, in one transaction.
 
 use std::ffi::OsString;
-use std::io::Read as _;
+use std::fs::File;
+use std::io::Read;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
+use percolite::VALUE_MAX_BYTES;
 use serde_json::json;
 
 use crate::bytes::Forms;
@@ -73,10 +75,18 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 fn read(file: &PathBuf) -> Result<Vec<u8>> {
-    if file.as_os_str() == "-" {
-        let mut value = Vec::new();
-        std::io::stdin().lock().read_to_end(&mut value).context("cannot read standard input")?;
-        return Ok(value);
+    let cannot = || format!("cannot read {}", file.display());
+    let stream: Box<dyn Read> = if file.as_os_str() == "-" {
+        Box::new(std::io::stdin().lock())
+    } else {
+        Box::new(File::open(file).with_context(cannot)?)
+    };
+    let mut value = Vec::new();
+    // One byte more tells that it is too long, however long it is.
+    stream.take(VALUE_MAX_BYTES as u64 + 1).read_to_end(&mut value).with_context(cannot)?;
+    if value.len() > VALUE_MAX_BYTES {
+        let what = format!("{} has more than {VALUE_MAX_BYTES} bytes, the limit of a value", file.display());
+        return Err(Code::Failed.error(what));
     }
-    std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))
+    Ok(value)
 }

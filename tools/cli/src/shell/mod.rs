@@ -5,7 +5,7 @@
 mod complete;
 mod statement;
 
-use std::io::{BufRead as _, IsTerminal as _};
+use std::io::{BufRead as _, IsTerminal as _, Read as _};
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
@@ -17,7 +17,7 @@ use reedline::{
 
 use self::complete::Words;
 use self::statement::{HELP, Statement};
-use crate::bytes::Forms;
+use crate::bytes::{Forms, RECORD_MAX_BYTES};
 use crate::exit::Code;
 use crate::open::{self, Folder};
 use crate::output::{count, say};
@@ -83,8 +83,19 @@ enum Next {
 
 impl Session {
     fn piped(&mut self) -> Result<()> {
-        for (number, line) in std::io::stdin().lock().lines().enumerate() {
-            let line = line.context("cannot read standard input")?;
+        let mut input = std::io::stdin().lock();
+        let mut line = String::new();
+        for number in 1.. {
+            line.clear();
+            let read =
+                input.by_ref().take(RECORD_MAX_BYTES).read_line(&mut line).context("cannot read standard input")?;
+            if read == 0 {
+                break;
+            }
+            if read as u64 == RECORD_MAX_BYTES {
+                let most = indicatif::HumanBytes(RECORD_MAX_BYTES);
+                return Err(Code::Failed.error(format!("line {number} has more than {most}; load takes many rows")));
+            }
             match self.line(&line) {
                 Ok(Next::Statement) => {}
                 Ok(Next::End) => break,
@@ -94,7 +105,7 @@ impl Session {
                     return Err(if crate::is_broken_pipe(&why) {
                         why
                     } else {
-                        code.error(format!("line {}: {}", number + 1, one_line(&why)))
+                        code.error(format!("line {number}: {}", one_line(&why)))
                     });
                 }
             }

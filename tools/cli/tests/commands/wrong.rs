@@ -138,6 +138,26 @@ fn limits_are_told() {
     place.run("put shop fruit k --value-from missing").fails(1, "cannot read missing");
 }
 
+#[test]
+fn a_value_or_a_statement_without_an_end_is_refused() {
+    let place = Place::with_shop();
+    for (script, what) in [
+        (
+            "head -c 40m /dev/zero | PERCOLITE put shop fruit k --value-from -",
+            "more than 33554432 bytes, the limit of a value",
+        ),
+        (
+            "head -c 40m /dev/zero > big && PERCOLITE put shop fruit k --value-from big",
+            "big has more than 33554432 bytes",
+        ),
+        ("head -c 100m /dev/zero | PERCOLITE shell shop", "line 1 has more than 80.00 MiB"),
+    ] {
+        let run = script.replace("PERCOLITE", env!("CARGO_BIN_EXE_percolite"));
+        let output = Command::new("sh").args(["-c", &run]).current_dir(place.path()).output().unwrap();
+        Ran::of(script, output).fails(1, what);
+    }
+}
+
 /// In a mount namespace of its own, so nothing is left of it. Mode bits would not stop root.
 #[test]
 fn a_store_on_a_read_only_file_system_can_be_looked_at_and_says_that_it_cannot_be_written_to() {
