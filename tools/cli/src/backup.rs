@@ -11,10 +11,12 @@ use serde_json::json;
 use crate::destination::Destination;
 use crate::exit::Code;
 use crate::interrupt::{Ending, Interrupt};
+use crate::made::Made;
 use crate::moment::Moment;
-use crate::open::Folder;
+use crate::open::{self, Folder};
 use crate::output::{Unread, count, say, unsaid};
 use crate::progress::Progress;
+use crate::tuning::Tuning;
 
 /// The options of `dump`.
 #[derive(clap::Args)]
@@ -89,6 +91,8 @@ pub struct RestoreArgs {
     /// Replace keyspaces of the same names
     #[arg(long)]
     replace: bool,
+    #[command(flatten)]
+    tuning: Tuning,
     /// One JSON document on what was restored
     #[arg(long)]
     json: bool,
@@ -103,7 +107,8 @@ pub fn restore(args: &RestoreArgs) -> Result<()> {
         let length = file.metadata().ok().map(|found| found.len());
         (Box::new(file), length)
     };
-    let store = args.store.write(true)?;
+    let made = Made::unless_there(&args.store.folder);
+    let store = args.store.write_tuned(true, &args.tuning)?;
     if !args.replace && !store.keyspaces()?.is_empty() {
         let what = "is not empty: restore into a new folder, or say --replace";
         return Err(Code::Failed.error(format!("{} {what}", args.store.folder.display())));
@@ -114,8 +119,9 @@ pub fn restore(args: &RestoreArgs) -> Result<()> {
     let restored = store.restore(from, existing, |so_far| progress.at(so_far.bytes, count(so_far.rows, "row")));
     let restored =
         restored.map_err(|why| interrupted(&interrupt, "nothing was restored").unwrap_or_else(|| why.into()))?;
-    store.close()?;
     drop(progress);
+    made.keep();
+    open::finish(store)?;
     report("restored", &restored, args.json)
 }
 
@@ -138,9 +144,17 @@ pub struct CheckpointArgs {
 }
 
 pub fn checkpoint(args: &CheckpointArgs) -> Result<()> {
+    let interrupt = Interrupt::watch()?;
     let store = args.store.write(false)?;
+    open::refuse_inside(&args.store.folder, &args.to)?;
+    let made = Made::unless_there(&args.to);
     store.checkpoint(&args.to)?;
     store.close()?;
+    // RocksDB cannot be stopped in between.
+    if let Some(why) = interrupted(&interrupt, "nothing is left of the checkpoint") {
+        return Err(why);
+    }
+    made.keep();
     let to = args.to.display().to_string();
     if args.json { say(json!({ "checkpoint": to })) } else { say(format_args!("{to} is a store of its own")) }
 }

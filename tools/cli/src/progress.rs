@@ -20,6 +20,15 @@ impl Progress {
         Self(bar)
     }
 
+    /// Through rows, of which nothing but the message tells.
+    pub fn of_rows() -> Self {
+        let bar = ProgressBar::new_spinner();
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}, {elapsed}") {
+            bar.set_style(style);
+        }
+        Self(bar)
+    }
+
     pub fn at(&self, bytes: u64, what: impl Display) {
         if !self.0.is_hidden() {
             self.0.set_message(what.to_string());

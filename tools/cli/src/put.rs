@@ -13,6 +13,7 @@ use crate::bytes::Forms;
 use crate::exit::Code;
 use crate::open::{self, Folder};
 use crate::output::{count, say};
+use crate::tuning::Tuning;
 
 /// The command's options.
 #[derive(clap::Args)]
@@ -39,6 +40,8 @@ pub struct Args {
     #[arg(long)]
     create: bool,
     #[command(flatten)]
+    tuning: Tuning,
+    #[command(flatten)]
     forms: Forms,
     /// One JSON document
     #[arg(long)]
@@ -64,10 +67,10 @@ pub fn run(args: &Args) -> Result<()> {
             }
         }
     }
-    let store = args.store.write(args.create)?;
-    let keyspace = open::keyspace(&store, &args.keyspace, args.create)?;
+    let store = args.store.write_tuned(args.create, &args.tuning)?;
+    let keyspace = open::keyspace_to_write(&store, &args.keyspace, args.create)?;
     store.transact(|txn| rows.iter().try_for_each(|(key, value)| txn.put(&keyspace, key, value)))?;
-    store.close()?;
+    open::finish(store)?;
     if args.json {
         return say(json!({ "put": rows.len() }));
     }

@@ -21,6 +21,7 @@ use crate::bytes::{Forms, RECORD_MAX_BYTES};
 use crate::exit::Code;
 use crate::open::{self, Folder};
 use crate::output::{count, say};
+use crate::tuning::Tuning;
 use crate::{locks, one_line, table};
 
 const HISTORY_LINES: usize = 1000;
@@ -53,11 +54,13 @@ pub struct Args {
     #[arg(long)]
     no_history: bool,
     #[command(flatten)]
+    tuning: Tuning,
+    #[command(flatten)]
     forms: Forms,
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    let store = if args.read_only { args.store.look()? } else { args.store.write(args.create)? };
+    let store = if args.read_only { args.store.look()? } else { args.store.write_tuned(args.create, &args.tuning)? };
     let mut session = Session { store: store.clone(), txn: None, forms: args.forms };
     let ran = if std::io::stdin().is_terminal() { session.typed(args) } else { session.piped() };
     let left_open = session.txn.take().is_some();
@@ -65,7 +68,7 @@ pub fn run(args: &Args) -> Result<()> {
     if left_open {
         eprintln!("the open transaction was rolled back");
     }
-    ran.and(store.close().map_err(Into::into))
+    ran.and(open::finish(store))
 }
 
 struct Session {
@@ -166,12 +169,8 @@ impl Session {
                 say(table::texts(["keyspace"], names.into_iter().map(|name| [name]).collect()))?;
             }
             Statement::Locks => {
-                let found: Vec<_> = self.store.locks()?.collect::<percolite::Result<_>>()?;
-                if found.is_empty() {
-                    say("there are no locks")?;
-                } else {
-                    say(table::locks(&found, &locks::names(&self.store)?))?;
-                }
+                let table = locks::table_of(&self.store, self.forms, |_| true)?;
+                say(table.unwrap_or_else(|| "there are no locks".into()))?;
             }
             Statement::Get { keyspace, key } => {
                 let keyspace = self.keyspace(&keyspace)?;

@@ -1,7 +1,7 @@
 //! dump, restore, checkpoint.
 
 use std::fs;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::FileTypeExt as _;
 
 use crate::common::Place;
@@ -53,8 +53,13 @@ fn a_cut_or_damaged_dump_is_refused_and_nothing_of_it_is_restored() {
     place.run("restore copy other.txt").fails(1, "no percolite dump");
     place.run("restore copy newer.dump").fails(1, "has format 9");
     place.run("restore copy missing.dump").fails(1, "cannot open missing.dump");
-    assert_eq!(place.ok("keyspaces copy --json"), "");
+    assert!(!place.path().join("copy").exists(), "a store without anything in it is left");
+    fs::create_dir(place.path().join("mine")).unwrap();
+    place.run("restore mine cut.dump").fails(6, "was cut off");
+    assert!(place.path().join("mine").exists());
     place.ok("restore copy shop.dump");
+    place.run("restore --replace copy cut.dump").fails(6, "was cut off");
+    assert_eq!(place.ok("get copy fruit apple"), "red\n");
 }
 
 #[test]
@@ -111,4 +116,33 @@ fn a_dump_goes_into_pipes_and_behind_links_and_replaces_nothing_else() {
         .unwrap()
         .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().contains(".partial"));
     assert_eq!(left.count(), 0);
+}
+
+#[test]
+fn a_new_folder_inside_the_store_is_refused() {
+    let place = Place::with_shop();
+    for line in ["checkpoint shop shop/inner", "checkpoint shop ./shop/a/b", "repair shop shop/inner"] {
+        place.run(line).fails(1, "lies in the store's own folder");
+    }
+    assert!(!place.path().join("shop/inner").exists() && !place.path().join("shop/a").exists());
+    place.ok("checkpoint shop shop-2");
+}
+
+#[test]
+fn an_interrupted_restore_leaves_no_folder() {
+    let place = Place::with_shop();
+    place.ok("dump shop shop.dump");
+    assert!(std::process::Command::new("mkfifo").arg(place.path().join("pipe")).status().unwrap().success());
+    // Open both ways: nobody waits for the other, and the end never comes.
+    let mut pipe = fs::File::options().read(true).write(true).open(place.path().join("pipe")).unwrap();
+    let whole = fs::read(place.path().join("shop.dump")).unwrap();
+    let feeding = std::thread::spawn(move || {
+        // Again and again, so that reading goes on and meets the interruption. It ends when the pipe is full.
+        let _ = pipe.write_all(&whole[..whole.len() - 1]);
+        std::thread::sleep(std::time::Duration::from_millis(1500));
+        let _ = pipe.write_all(&whole[whole.len() - 1..]);
+    });
+    place.interrupted("restore copy pipe").fails(130, "interrupted; nothing was restored");
+    feeding.join().unwrap();
+    assert!(!place.path().join("copy").exists());
 }

@@ -102,6 +102,9 @@ fn an_unknown_keyspace_is_told_with_those_that_there_are() {
     ] {
         place.run(line).fails(3, "there is no keyspace \"frut\"; there are \"fruit\"");
     }
+    for line in ["put shop frut a b", "load shop frut rows.csv"] {
+        place.run(line).fails(3, "; --create makes it");
+    }
 }
 
 #[test]
