@@ -48,6 +48,13 @@ impl Interrupt {
         if self.is_wanted() { Err(Code::Interrupted.error(format!("interrupted; {what}"))) } else { Ok(()) }
     }
 
+    /// Ends the program beside threads that are at work in a store, which is as if it had crashed: nothing is lost, and nobody
+    /// waits for them.
+    pub fn end_at_once(&self, what: &str) -> ! {
+        eprintln!("error: interrupted; {what}");
+        signal_hook::low_level::exit(Code::Interrupted as i32)
+    }
+
     pub fn is_wanted(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

@@ -1,14 +1,21 @@
 //! `percolite locks` and `percolite txn`: what a killed process has left behind, and what will become of it.
 
+use std::panic::resume_unwind;
+use std::time::Duration;
+
 use anyhow::Result;
 use percolite::{CommitPoint, LockInfo, OwnerId, Store, Timestamp, TxnStatus};
 use serde_json::{Value, json};
 
 use crate::bytes::Forms;
 use crate::exit::Code;
+use crate::interrupt::Interrupt;
 use crate::open::{self, Folder};
 use crate::output::{Lines, count, say};
+use crate::progress::Progress;
 use crate::table::{self, LockTable, Names};
+
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The options of `locks`.
 #[derive(clap::Args)]
@@ -63,10 +70,27 @@ pub fn table_of(store: &Store, forms: Forms, wanted: impl Fn(&LockInfo) -> bool)
 }
 
 fn resolve(args: &Args) -> Result<()> {
+    let interrupt = Interrupt::watch()?;
     // Counted before, since the background begins with it as soon as the store is open.
     let found = args.store.look()?.locks()?.try_fold(0_u64, |found, lock| lock.map(|_| found + 1))?;
     let store = args.store.write(false)?;
-    store.resolve_orphans()?;
+    let progress = Progress::of_rows();
+    std::thread::scope(|scope| {
+        let work = scope.spawn(|| store.resolve_orphans());
+        loop {
+            if interrupt.is_wanted() {
+                progress.clear();
+                interrupt.end_at_once("what is still locked is resolved when the store is next opened for writing");
+            }
+            if work.is_finished() {
+                break;
+            }
+            progress.at(0, count(store.stats().swept.min(found), "lock"));
+            std::thread::sleep(LOOK_EVERY);
+        }
+        work.join().unwrap_or_else(|why| resume_unwind(why))
+    })?;
+    drop(progress);
     store.close()?;
     if args.json { say(json!({ "resolved": found })) } else { say(format_args!("{} resolved", count(found, "lock"))) }
 }

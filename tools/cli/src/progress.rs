@@ -29,6 +29,10 @@ impl Progress {
         Self(bar)
     }
 
+    pub fn clear(&self) {
+        self.0.finish_and_clear();
+    }
+
     pub fn at(&self, bytes: u64, what: impl Display) {
         if !self.0.is_hidden() {
             self.0.set_message(what.to_string());
@@ -39,6 +43,6 @@ impl Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        self.0.finish_and_clear();
+        self.clear();
     }
 }

@@ -151,6 +151,9 @@ fn locks_are_resolved_when_that_is_asked_for_and_counted() {
     assert_eq!(place.ok("locks s --resolve"), "0 locks resolved\n");
     assert_eq!(place.ok("locks s"), "there are no locks\n");
     assert_eq!(place.ok("get s rows b"), "old\n");
+    leave_locks(&place.path().join("u"), false);
+    place.interrupted("locks u --resolve").fails(130, "what is still locked is resolved when");
+    assert_eq!(place.json("verify u --json")[0]["sound"], true);
     leave_locks(&place.path().join("t"), true);
     assert_eq!(place.json("locks t --resolve --json")[0]["resolved"], 1);
 }
