@@ -50,7 +50,7 @@ impl Interrupt {
 
     /// Ends the program beside threads that are at work in a store, which is as if it had crashed: nothing is lost, and nobody
     /// waits for them.
-    pub fn end_at_once(&self, what: &str) -> ! {
+    pub fn end_at_once(what: &str) -> ! {
         eprintln!("error: interrupted; {what}");
         signal_hook::low_level::exit(Code::Interrupted as i32)
     }

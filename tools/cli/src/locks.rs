@@ -80,7 +80,7 @@ fn resolve(args: &Args) -> Result<()> {
         loop {
             if interrupt.is_wanted() {
                 progress.clear();
-                interrupt.end_at_once("what is still locked is resolved when the store is next opened for writing");
+                Interrupt::end_at_once("what is still locked is resolved when the store is next opened for writing");
             }
             if work.is_finished() {
                 break;
