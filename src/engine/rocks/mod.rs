@@ -206,6 +206,10 @@ fn opening(path: &Path, is_new: bool, why: rocksdb::Error) -> EngineError {
         rocksdb::ErrorKind::InvalidArgument if !is_new => {
             EngineError::Corruption(format!("the database in {} is not whole: {why}", path.display()))
         }
+        // Files go with the marker, which is there.
+        rocksdb::ErrorKind::IOError if !is_new && why.as_ref().contains("No such file or directory") => {
+            EngineError::Corruption(format!("the database in {} is not whole: {why}", path.display()))
+        }
         _ => EngineError::Open(why.to_string()),
     }
 }
