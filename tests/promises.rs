@@ -27,6 +27,8 @@ mod read_only;
 #[path = "promises/repairing.rs"]
 #[cfg(feature = "rocks")]
 mod repairing;
+#[path = "promises/reviewed.rs"]
+mod reviewed;
 #[path = "promises/verifying.rs"]
 mod verifying;
 #[path = "promises/waiting.rs"]

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::history::Kept;
 use crate::error::{Conflict, ConflictReason, Error, ErrorKind, Result};
 use crate::observe::Spent;
 use crate::pipeline::{Entrance, Held, Life};
@@ -72,8 +73,8 @@ pub trait Coordinator: Send + Sync {
     /// A view of what was committed at or below `at`, as a [`Coordinator::snapshot`] showed it then.
     fn snapshot_at(&self, at: Timestamp) -> Result<Arc<PinnedView>>;
 
-    /// The oldest moment that can be read; `None` when no history is kept.
-    fn history_from(&self) -> Option<Timestamp>;
+    /// What is kept of the past; `None` when no history is.
+    fn kept(&self) -> Option<Kept>;
 
     /// Commits; an error other than *undetermined* means that nothing of the transaction remains.
     fn commit(&self, request: CommitRequest<'_>) -> Result<Timestamp>;

@@ -24,7 +24,7 @@ use crate::view::PinnedView;
 /// See the [module](self).
 pub struct ReadOnly {
     view: Arc<PinnedView>,
-    history_from: Option<Timestamp>,
+    kept: Option<Kept>,
     last_start: AtomicU64,
     owners: OwnerIds,
     runtime: Arc<dyn Runtime>,
@@ -38,9 +38,9 @@ impl ReadOnly {
         let read_ts = read_high_water(engine)?;
         let check_locks = view.any_lock()?;
         let view = PinnedView::new(read_ts, view, check_locks);
-        let history_from = Kept::read(engine)?.map(|kept| kept.from);
+        let kept = Kept::read(engine)?;
         let last_start = AtomicU64::new(read_ts.to_u64());
-        Ok(Self { view, history_from, last_start, owners: OwnerIds::default(), runtime })
+        Ok(Self { view, kept, last_start, owners: OwnerIds::default(), runtime })
     }
 }
 
@@ -61,15 +61,15 @@ impl Coordinator for ReadOnly {
     }
 
     fn snapshot_at(&self, at: Timestamp) -> Result<Arc<PinnedView>> {
-        check_moment(at, self.history_from)?;
+        check_moment(at, self.kept.map(|kept| kept.from))?;
         if at > self.view.read_ts && at.millis() > self.runtime.unix_millis() {
             return Err(in_the_future(at));
         }
         Ok(PinnedView::new(at, Arc::clone(&self.view.view), self.view.check_locks))
     }
 
-    fn history_from(&self) -> Option<Timestamp> {
-        self.history_from
+    fn kept(&self) -> Option<Kept> {
+        self.kept
     }
 
     fn commit(&self, _request: CommitRequest<'_>) -> Result<Timestamp> {

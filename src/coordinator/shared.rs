@@ -8,6 +8,7 @@
 //! Statuses stay at the primary until the safe point has passed the transaction: a reader with an older view may still
 //! hold one of its locks in hand and come asking.
 
+use super::history::Kept;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -388,7 +389,7 @@ impl Coordinator for Shared {
         Err(Error::invalid("where others share the engine the past cannot be read"))
     }
 
-    fn history_from(&self) -> Option<Timestamp> {
+    fn kept(&self) -> Option<Kept> {
         None
     }
 

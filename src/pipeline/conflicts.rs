@@ -5,18 +5,24 @@
 //! below the floor, so a transaction that reads at or above the floor has no conflict there. Only a transaction older than
 //! that has to read the row. The memory never grows, however long a transaction idles.
 //!
-//! Rows that a transaction held without writing them (`get_for_update`) leave no record on disk, so forgetting one raises
-//! a second floor below which the answer is *conflict* without looking. That may refuse a transaction that could have
-//! gone ahead; it is old and will try again with a newer snapshot.
+//! Rows that a transaction held without writing them (`get_for_update`) leave no record on disk. So those that lose their
+//! slot are kept in a list of their own. When that is full, its older half is given up, and raises a second floor, for all rows,
+//! below which the answer is *conflict* without looking. That may refuse a transaction that could have gone ahead; it is
+//! older than many holds, and will try again with a newer snapshot.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::row::RowKey;
 use crate::timestamp::Timestamp;
 
-use std::hash::{DefaultHasher, Hash, Hasher};
-
 /// See the [module](self).
 pub struct ConflictMemory {
     slots: Box<[Slot]>,
+    /// Rows, by their hashes, that have lost their slot, and whose last commit was a hold; no more than there are slots.
+    held: HashMap<u64, Timestamp>,
+    /// The newest hold that was forgotten altogether.
+    held_floor: Timestamp,
 }
 
 #[derive(Clone, Default)]
@@ -25,16 +31,6 @@ struct Slot {
     committed: Timestamp,
     held: bool,
     floor: Timestamp,
-    held_floor: Timestamp,
-}
-
-impl Slot {
-    fn forget(&mut self, committed: Timestamp, held: bool) {
-        self.floor = self.floor.max(committed);
-        if held {
-            self.held_floor = self.held_floor.max(committed);
-        }
-    }
 }
 
 /// What the memory knows about a row.
@@ -51,7 +47,8 @@ pub enum LastCommit {
 impl ConflictMemory {
     /// Memory with at least this many slots.
     pub fn new(slots: usize) -> Self {
-        Self { slots: vec![Slot::default(); slots.max(1).next_power_of_two()].into() }
+        let slots = vec![Slot::default(); slots.max(1).next_power_of_two()].into();
+        Self { slots, held: HashMap::new(), held_floor: Timestamp::ZERO }
     }
 
     /// Whether the row was committed after `read_ts`.
@@ -59,9 +56,11 @@ impl ConflictMemory {
         let hash = hash(row);
         let Some(slot) = self.slots.get(self.index(hash)) else { return LastCommit::Unknown };
         if slot.row == hash {
-            if slot.committed > read_ts { LastCommit::After(slot.committed) } else { LastCommit::NotAfter }
-        } else if slot.held_floor > read_ts {
-            LastCommit::After(slot.held_floor)
+            return if slot.committed > read_ts { LastCommit::After(slot.committed) } else { LastCommit::NotAfter };
+        }
+        let held = self.held.get(&hash).map_or(self.held_floor, |held| self.held_floor.max(*held));
+        if held > read_ts {
+            LastCommit::After(held)
         } else if slot.floor > read_ts {
             LastCommit::Unknown
         } else {
@@ -74,19 +73,36 @@ impl ConflictMemory {
         let hash = hash(row);
         let index = self.index(hash);
         let Some(slot) = self.slots.get_mut(index) else { return };
-        if committed < slot.committed {
-            // A row that a helper has rolled forward late. Taking the slot could hide a newer commit that was forgotten.
-            if slot.row != hash {
-                slot.forget(committed, held);
-            }
-            return;
+        // A helper may roll a row forward late. Taking the slot then could hide a newer commit that was forgotten.
+        let forgotten = if slot.row == hash {
+            None
+        } else if committed < slot.committed {
+            Some((hash, committed, held))
+        } else {
+            Some((slot.row, slot.committed, slot.held))
+        };
+        if let Some((_, committed, _)) = forgotten {
+            slot.floor = slot.floor.max(committed);
         }
-        if slot.row != hash {
-            slot.forget(slot.committed, slot.held);
-            slot.row = hash;
+        if committed >= slot.committed {
+            (slot.row, slot.committed, slot.held) = (hash, committed, held);
         }
-        slot.committed = committed;
-        slot.held = held;
+        if let Some((row, committed, true)) = forgotten {
+            self.keep_hold(row, committed);
+        }
+    }
+
+    fn keep_hold(&mut self, row: u64, committed: Timestamp) {
+        if self.held.len() >= self.slots.len() {
+            let mut all: Vec<Timestamp> = self.held.values().copied().collect();
+            let middle = all.len() / 2;
+            let (_, median, _) = all.select_nth_unstable(middle);
+            self.held_floor = self.held_floor.max(*median);
+            let floor = self.held_floor;
+            self.held.retain(|_, held| *held > floor);
+        }
+        let held = self.held.entry(row).or_default();
+        *held = committed.max(*held);
     }
 
     fn index(&self, hash: u64) -> usize {
@@ -157,6 +173,32 @@ mod tests {
         memory.record(&row("b"), ts(20), false);
         assert_eq!(memory.check(&row("a"), ts(9)), LastCommit::After(ts(10)));
         assert_eq!(memory.check(&row("a"), ts(10)), LastCommit::NotAfter);
+    }
+
+    #[test]
+    fn holds_of_other_rows_refuse_nobody_until_there_are_too_many() {
+        let mut memory = ConflictMemory::new(8);
+        for number in 1..=12 {
+            memory.record(&row(&number.to_string()), ts(number), true);
+        }
+        for number in 1..=12 {
+            assert_eq!(memory.check(&row(&number.to_string()), ts(number - 1)), LastCommit::After(ts(number)));
+            // There may be a version that was forgotten, but no hold.
+            assert!(!matches!(memory.check(&row(&number.to_string()), ts(number)), LastCommit::After(_)));
+        }
+        assert!(!matches!(memory.check(&row("another"), ts(0)), LastCommit::After(_)));
+
+        for number in 13..=1000 {
+            memory.record(&row(&number.to_string()), ts(number), true);
+        }
+        assert!(memory.held.len() <= 8);
+        for number in 1..=1000 {
+            let LastCommit::After(held) = memory.check(&row(&number.to_string()), ts(number - 1)) else {
+                panic!("the hold at {number} was forgotten")
+            };
+            assert!(held >= ts(number));
+        }
+        assert_eq!(memory.check(&row("another"), ts(1000)), LastCommit::NotAfter);
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Looking inside: locks, the fate of a transaction, counters.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{Keyspace, Store};
 use crate::engine::{EngineFigures, LostLog, Page, RowRange, View};
@@ -10,7 +11,7 @@ use crate::error::Result;
 use crate::observe::Latencies;
 use crate::owner::OwnerId;
 use crate::protocol::{CommitPoint, commit_point};
-use crate::row::{Intent, Lock, RowKey, TxnId};
+use crate::row::{Intent, KeyspaceId, Lock, RowKey, TxnId};
 use crate::timestamp::Timestamp;
 
 /// A row's lock, and what its primary says.
@@ -112,6 +113,8 @@ pub struct Stats {
     pub versions_collected: u64,
     /// The oldest moment that [`Store::snapshot_at`] can show; `None` when no history is kept.
     pub history_from: Option<Timestamp>,
+    /// How long replaced versions are kept, as [`Builder::history`](super::Builder::history) said; `None` when they are not.
+    pub history_for: Option<Duration>,
     /// Syncs of the log.
     pub syncs: u64,
     /// Different states of the store that transactions and snapshots read.
@@ -138,6 +141,8 @@ impl Stats {
 }
 
 const PAGE_ROWS: usize = 256;
+/// So many transactions' verdicts are remembered at a time.
+const VERDICTS_MAX: usize = 1024;
 
 impl Store {
     /// All locks there are at this moment, with owner, primary and commit point. Nothing is resolved by looking.
@@ -147,7 +152,13 @@ impl Store {
     pub fn locks(&self) -> Result<Locks> {
         self.inner.check_open()?;
         let view = self.inner.engine.view()?;
-        Ok(Locks { view, next: Some(RowRange::all()), page: VecDeque::new(), store: self.clone() })
+        Ok(Locks {
+            view,
+            next: Some(RowRange::all()),
+            page: VecDeque::new(),
+            asked: Asked::default(),
+            store: self.clone(),
+        })
     }
 
     /// What became of the transaction that began with `start_ts` and `owner`, asked at its primary, which a [`LockInfo`]
@@ -184,6 +195,7 @@ impl Store {
     /// Counters and watermarks.
     pub fn stats(&self) -> Stats {
         let counters = &self.inner.counters;
+        let kept = self.inner.coordinator.kept();
         let mut stats = Stats {
             begun: counters.begun.get(),
             commits_one_phase: counters.commits_one_phase.get(),
@@ -206,7 +218,8 @@ impl Store {
             swept: counters.swept.get(),
             collected: counters.collected.get(),
             versions_collected: counters.versions_collected.get(),
-            history_from: self.inner.coordinator.history_from(),
+            history_from: kept.map(|kept| kept.from),
+            history_for: kept.map(|kept| Duration::from_millis(kept.for_ms)),
             ..Stats::default()
         };
         if let Some(embedded) = &self.inner.embedded {
@@ -261,15 +274,15 @@ impl Store {
         self.inner.engine.lost_logs()
     }
 
-    fn describe(&self, view: &dyn View, row: RowKey, lock: Lock) -> Result<LockInfo> {
-        let commit_point = commit_point(&view.row(&lock.primary, lock.txn.start_ts)?, lock.txn);
+    fn describe(&self, view: &dyn View, row: RowKey, lock: Lock, asked: &mut Asked) -> Result<LockInfo> {
+        let commit_point = asked.commit_point(view, &lock)?;
         let orphan = self.inner.coordinator.is_orphan(lock.txn.start_ts);
         Ok(LockInfo {
-            keyspace: self.name_of(row.keyspace()),
+            keyspace: asked.name_of(self, row.keyspace()),
             row,
             owner: lock.txn.owner,
             start_ts: lock.txn.start_ts,
-            primary_keyspace: self.name_of(lock.primary.keyspace()),
+            primary_keyspace: asked.name_of(self, lock.primary.keyspace()),
             primary: lock.primary,
             commit_point,
             intent: lock.intent,
@@ -284,7 +297,34 @@ pub struct Locks {
     view: Arc<dyn View>,
     next: Option<RowRange>,
     page: VecDeque<(RowKey, Lock)>,
+    asked: Asked,
     store: Store,
+}
+
+/// What was asked for earlier locks, since many are mostly of one transaction. The view stays the same, and so does the answer.
+#[derive(Default)]
+struct Asked {
+    verdicts: HashMap<(TxnId, RowKey), CommitPoint>,
+    names: HashMap<KeyspaceId, Option<String>>,
+}
+
+impl Asked {
+    fn commit_point(&mut self, view: &dyn View, lock: &Lock) -> Result<CommitPoint> {
+        let txn = (lock.txn, lock.primary.clone());
+        if let Some(verdict) = self.verdicts.get(&txn) {
+            return Ok(*verdict);
+        }
+        let verdict = commit_point(&view.row(&lock.primary, lock.txn.start_ts)?, lock.txn);
+        if self.verdicts.len() == VERDICTS_MAX {
+            self.verdicts.clear();
+        }
+        self.verdicts.insert(txn, verdict);
+        Ok(verdict)
+    }
+
+    fn name_of(&mut self, store: &Store, id: KeyspaceId) -> Option<String> {
+        self.names.entry(id).or_insert_with(|| store.name_of(id)).clone()
+    }
 }
 
 impl Iterator for Locks {
@@ -303,7 +343,7 @@ impl Iterator for Locks {
             }
         }
         let (row, lock) = self.page.pop_front()?;
-        Some(self.store.describe(&*self.view, row, lock))
+        Some(self.store.describe(&*self.view, row, lock, &mut self.asked))
     }
 }
 

@@ -280,7 +280,9 @@ impl Builder {
         self
     }
 
-    /// How many rows' last commits are remembered, so that they need not be read to find a conflict; 40 bytes each.
+    /// How many rows' last commits are remembered, so that they need not be read to find a conflict: 32 bytes each, and
+    /// 20 to 40 more for each row that was held ([`Txn::get_for_update`](super::Txn::get_for_update)) without being written. A
+    /// transaction that goes on while more such holds than this are committed may meet a conflict that is none.
     /// Default: 65,536.
     pub fn conflict_slots(mut self, slots: usize) -> Self {
         self.options.conflict_slots = slots;

@@ -38,7 +38,7 @@ pub struct Versions {
 impl Versions {
     pub(super) fn new(store: &Store, reader: &Arc<Reader>, row: RowKey) -> Self {
         // Without history only the newest is sure to be there.
-        let from = store.inner.coordinator.history_from().unwrap_or(Timestamp::MAX);
+        let from = store.inner.coordinator.kept().map_or(Timestamp::MAX, |kept| kept.from);
         Self { store: store.clone(), reader: Arc::clone(reader), row, upto: Some(reader.view.read_ts), from }
     }
 

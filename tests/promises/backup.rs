@@ -1,11 +1,13 @@
 //! Taking a store elsewhere: dumps, restores and checkpoints.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use percolite::engine::RowRange;
 use percolite::engine::sim::SimStorage;
 use percolite::engine::storage::{Column, Reader};
-use percolite::{ErrorKind, Existing, KEY_MAX_BYTES, Store};
+use percolite::{ErrorKind, Existing, KEY_MAX_BYTES, RetryLimits, Store, TxnOptions};
 
 type Rows = BTreeMap<String, Vec<(Vec<u8>, Vec<u8>)>>;
 
@@ -300,4 +302,34 @@ fn a_checkpoint_without_its_marker_is_no_store() {
     std::fs::rename(copy.join("PERCOLITE"), copy.join("PERCOLITE.copy")).unwrap();
     let Err(why) = Store::open(&copy) else { panic!("it was opened") };
     assert!(matches!(why.kind(), ErrorKind::NotAStore(_)), "{why}");
+}
+
+/// Little memory for conflicts makes false ones of rows that others only hold.
+#[test]
+fn a_restore_meets_no_conflict_with_those_who_use_the_store_meanwhile() {
+    let dump = dump(&filled());
+    // Enough for the catalog's short transactions, and not for long ones that always conflict.
+    let few = RetryLimits { attempts: 30, time: Duration::from_secs(60) };
+    let store = Store::builder().conflict_slots(1).retry(few).in_memory().unwrap();
+    let busy = store.keyspace("busy").unwrap();
+    let patient = TxnOptions { retry: Some(RetryLimits::default()), ..TxnOptions::default() };
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for client in 0..2 {
+            let (store, busy, over) = (&store, &busy, &over);
+            scope.spawn(move || {
+                for number in 0..1_000_000 {
+                    if over.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let held =
+                        store.transact_with(patient, |txn| txn.get_for_update(busy, format!("{client} {number}")));
+                    held.unwrap();
+                }
+            });
+        }
+        let restored = store.restore(dump.as_slice(), Existing::Replace, |_| ());
+        over.store(true, Ordering::Relaxed);
+        restored.unwrap();
+    });
 }

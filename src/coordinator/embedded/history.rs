@@ -51,9 +51,9 @@ impl History {
         Ok(Some(Self { kept: Mutex::new(kept), opened: (runtime.unix_millis(), runtime.elapsed()) }))
     }
 
-    /// The oldest moment that can be read.
-    pub fn floor(&self) -> Timestamp {
-        self.kept.lock().from
+    /// What is kept at this moment.
+    pub fn kept(&self) -> Kept {
+        *self.kept.lock()
     }
 
     /// Nobody is promised anything that was replaced so long ago.

@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 use self::endings::Ending;
 use self::history::History;
 use super::{CommitProtocol, CommitRequest, Coordinator, KeepHistory, committed_by_primary};
+use crate::coordinator::history::Kept;
 use crate::engine::Engine;
 use crate::error::{Conflict, ConflictReason, Result};
 use crate::observe::{Counters, Spent};
@@ -127,8 +128,8 @@ impl Coordinator for Embedded {
         self.view_at(at)
     }
 
-    fn history_from(&self) -> Option<Timestamp> {
-        self.history.as_ref().map(History::floor)
+    fn kept(&self) -> Option<Kept> {
+        self.history.as_ref().map(History::kept)
     }
 
     fn commit(&self, request: CommitRequest<'_>) -> Result<Timestamp> {

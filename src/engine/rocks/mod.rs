@@ -16,9 +16,9 @@ mod stall;
 
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use rocksdb::checkpoint::Checkpoint;
 use rocksdb::properties::{BACKGROUND_ERRORS, CURRENT_SUPER_VERSION_NUMBER, MIN_LOG_NUMBER_TO_KEEP};
 use rocksdb::{ColumnFamily, DB, DBRawIterator, ReadOptions, Snapshot, WriteBatch, WriteOptions};
@@ -35,13 +35,18 @@ use super::{EngineError, EngineFigures, LostLog, RowRange};
 /// The engine over RocksDB.
 pub type RocksEngine = LocalEngine<RocksStorage>;
 
+/// How RocksDB says that a log has failed before, and not why.
+const ECHOES: [&str; 2] = ["Seen error", "previous error"];
+
 /// RocksDB as a [`Storage`].
 pub struct RocksStorage {
     database: Arc<Database>,
     write_options: WriteOptions,
     writing: Mutex<()>,
-    /// Held while one runs.
-    failed_sync: Mutex<Option<rocksdb::Error>>,
+    /// Held by every write and sync while it runs.
+    running: RwLock<()>,
+    /// The first failure that says why.
+    cause: OnceLock<rocksdb::Error>,
     lost: Vec<LostLog>,
 }
 
@@ -168,7 +173,8 @@ impl RocksStorage {
             database: Arc::new(database),
             write_options,
             writing: Mutex::default(),
-            failed_sync: Mutex::default(),
+            running: RwLock::default(),
+            cause: OnceLock::new(),
             lost: Vec::new(),
         })
     }
@@ -183,9 +189,22 @@ impl RocksStorage {
         borders
     }
 
-    /// A write that meets a log whose sync is just failing is told of an earlier error, and not which. The sync knows.
-    fn why_refused(&self, why: rocksdb::Error) -> EngineError {
-        failed(self.failed_sync.lock().clone().unwrap_or(why))
+    /// Does something to the log. When the log fails, RocksDB tells one caller why, and others only that there was an error
+    /// before. Whichever of them is heard first, it is the cause that counts.
+    fn on_log(&self, act: impl FnOnce() -> Result<(), rocksdb::Error>) -> Result<(), rocksdb::Error> {
+        let running = self.running.read();
+        let Err(why) = act() else { return Ok(()) };
+        let is_echo = ECHOES.iter().any(|echo| why.as_ref().contains(echo));
+        if !is_echo && why.kind() != rocksdb::ErrorKind::Incomplete {
+            let _ = self.cause.set(why.clone());
+        }
+        drop(running);
+        if !is_echo {
+            return Err(why);
+        }
+        // Until those are through that were running when the log failed.
+        drop(self.running.write());
+        Err(self.cause.get().cloned().unwrap_or(why))
     }
 
     fn background(&self) -> Result<Background, EngineError> {
@@ -221,6 +240,10 @@ fn opening(path: &Path, is_new: bool, why: rocksdb::Error) -> EngineError {
         rocksdb::ErrorKind::Corruption => EngineError::Corruption(why.to_string()),
         // The marker says that the store was whole once, so this is not somebody else's database.
         rocksdb::ErrorKind::InvalidArgument if !is_new => {
+            EngineError::Corruption(format!("the database in {} is not whole: {why}", path.display()))
+        }
+        // Files go with the marker, which is there.
+        rocksdb::ErrorKind::IOError if !is_new && why.as_ref().contains("No such file or directory") => {
             EngineError::Corruption(format!("the database in {} is not whole: {why}", path.display()))
         }
         _ => EngineError::Open(why.to_string()),
@@ -354,18 +377,18 @@ impl Storage for RocksStorage {
         let db = &self.database.borrow_owner().db;
         // RocksDB takes the batch away even where it refuses it.
         let bytes = batch.batch.data().to_vec();
-        let refused = match db.write_opt(batch.batch, &self.write_options) {
+        let refused = match self.on_log(|| db.write_opt(batch.batch, &self.write_options)) {
             Err(why) if why.kind() == rocksdb::ErrorKind::Incomplete => why,
-            done => return done.map_err(|why| self.why_refused(why)),
+            done => return done.map_err(failed),
         };
         let mut stall = Stall::new(self.background()?);
         loop {
             // The time that a disk takes is real, whatever the store's runtime.
             #[allow(clippy::disallowed_methods)]
             std::thread::sleep(stall.pause());
-            match db.write_opt(WriteBatch::from_data(&bytes), &self.write_options) {
+            match self.on_log(|| db.write_opt(WriteBatch::from_data(&bytes), &self.write_options)) {
                 Err(why) if why.kind() == rocksdb::ErrorKind::Incomplete => {}
-                done => return done.map_err(|why| self.why_refused(why)),
+                done => return done.map_err(failed),
             }
             if let Some(why) = stall.is_vain(self.background()?) {
                 return Err(EngineError::Unknown(format!("RocksDB takes no writes ({refused}): {why}")));
@@ -374,9 +397,7 @@ impl Storage for RocksStorage {
     }
 
     fn sync(&self) -> Result<(), EngineError> {
-        let mut failure = self.failed_sync.lock();
-        let synced = self.database.borrow_owner().db.flush_wal(true);
-        synced.map_err(|why| failed(failure.insert(why).clone()))
+        self.on_log(|| self.database.borrow_owner().db.flush_wal(true)).map_err(failed)
     }
 
     /// RocksDB flushes, links the tables, which never change, and copies the rest. The marker comes last, so that a copy that

@@ -75,6 +75,11 @@ impl Txn {
         })
     }
 
+    /// Whatever has been committed is no conflict from here on.
+    pub(super) fn write_blindly(&mut self) {
+        self.own.read_ts = Timestamp::MAX;
+    }
+
     /// Everything committed at or below this is seen.
     pub fn read_ts(&self) -> Timestamp {
         self.reader.view.read_ts

@@ -2,18 +2,21 @@
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use percolite::{Dumped, Existing};
 use serde_json::json;
 
+use crate::destination::Destination;
 use crate::exit::Code;
 use crate::interrupt::{Ending, Interrupt};
+use crate::made::Made;
 use crate::moment::Moment;
-use crate::open::Folder;
+use crate::open::{self, Folder};
 use crate::output::{Unread, count, say, unsaid};
 use crate::progress::Progress;
+use crate::tuning::Tuning;
 
 /// The options of `dump`.
 #[derive(clap::Args)]
@@ -24,7 +27,8 @@ Examples:
   percolite dump shop - | zstd > shop.dump.zst
   percolite dump shop - | ssh host percolite restore shop -
 
-The file appears under its name when it is whole. Each of its blocks has a checksum.")]
+The file appears under its name when it is whole; into a pipe or a device it is written as it comes. Each of its blocks has a
+checksum.")]
 pub struct DumpArgs {
     #[command(flatten)]
     store: Folder,
@@ -60,15 +64,11 @@ pub fn dump(args: &DumpArgs) -> Result<()> {
             (Err(why), _) => Err(interrupted(&interrupt, "the dump is not whole").unwrap_or(why.into())),
         };
     }
-    if !args.force && args.file.exists() {
-        return Err(Code::Failed.error(format!("{} is there already; --force writes over it", args.file.display())));
-    }
-    let partial = Partial::new(&args.file)?;
-    let out = BufWriter::new(Ending { stream: &partial.file, interrupt: interrupt.clone() });
-    let dumped = snapshot
-        .dump(out, told)
-        .map_err(|why| interrupted(&interrupt, "nothing is left of the dump").unwrap_or_else(|| why.into()))?;
-    partial.finish(&args.file)?;
+    let to = Destination::open(&args.file, args.force)?;
+    let out = BufWriter::new(Ending { stream: &to.file, interrupt: interrupt.clone() });
+    let dumped =
+        snapshot.dump(out, told).map_err(|why| interrupted(&interrupt, to.rest()).unwrap_or_else(|| why.into()))?;
+    to.finish()?;
     drop(progress);
     report("dumped", &dumped, args.json)
 }
@@ -91,6 +91,8 @@ pub struct RestoreArgs {
     /// Replace keyspaces of the same names
     #[arg(long)]
     replace: bool,
+    #[command(flatten)]
+    tuning: Tuning,
     /// One JSON document on what was restored
     #[arg(long)]
     json: bool,
@@ -105,7 +107,8 @@ pub fn restore(args: &RestoreArgs) -> Result<()> {
         let length = file.metadata().ok().map(|found| found.len());
         (Box::new(file), length)
     };
-    let store = args.store.write(true)?;
+    let made = Made::unless_there(&args.store.folder);
+    let store = args.store.write_tuned(true, &args.tuning)?;
     if !args.replace && !store.keyspaces()?.is_empty() {
         let what = "is not empty: restore into a new folder, or say --replace";
         return Err(Code::Failed.error(format!("{} {what}", args.store.folder.display())));
@@ -116,8 +119,9 @@ pub fn restore(args: &RestoreArgs) -> Result<()> {
     let restored = store.restore(from, existing, |so_far| progress.at(so_far.bytes, count(so_far.rows, "row")));
     let restored =
         restored.map_err(|why| interrupted(&interrupt, "nothing was restored").unwrap_or_else(|| why.into()))?;
-    store.close()?;
     drop(progress);
+    made.keep();
+    open::finish(store)?;
     report("restored", &restored, args.json)
 }
 
@@ -140,9 +144,17 @@ pub struct CheckpointArgs {
 }
 
 pub fn checkpoint(args: &CheckpointArgs) -> Result<()> {
+    let interrupt = Interrupt::watch()?;
     let store = args.store.write(false)?;
+    open::refuse_inside(&args.store.folder, &args.to)?;
+    let made = Made::unless_there(&args.to);
     store.checkpoint(&args.to)?;
     store.close()?;
+    // RocksDB cannot be stopped in between.
+    if let Some(why) = interrupted(&interrupt, "nothing is left of the checkpoint") {
+        return Err(why);
+    }
+    made.keep();
     let to = args.to.display().to_string();
     if args.json { say(json!({ "checkpoint": to })) } else { say(format_args!("{to} is a store of its own")) }
 }
@@ -162,38 +174,6 @@ fn report(what: &str, dumped: &Dumped, json: bool) -> Result<()> {
 
 fn interrupted(interrupt: &Interrupt, what: &str) -> Option<anyhow::Error> {
     interrupt.is_wanted().then(|| Code::Interrupted.error(format!("interrupted; {what}")))
-}
-
-/// A file that gets its name when it is whole, and is removed if that never comes.
-struct Partial {
-    file: File,
-    path: PathBuf,
-}
-
-impl Partial {
-    fn new(wanted: &Path) -> Result<Self> {
-        let mut name = wanted.file_name().unwrap_or_default().to_owned();
-        name.push(format!(".partial-{}", std::process::id()));
-        let path = wanted.with_file_name(name);
-        let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Self { file, path })
-    }
-
-    fn finish(self, wanted: &Path) -> Result<()> {
-        let above = wanted.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        self.file
-            .sync_all()
-            .and_then(|()| std::fs::rename(&self.path, wanted))
-            .and_then(|()| File::open(above)?.sync_all())
-            .with_context(|| format!("cannot write {}", wanted.display()))
-    }
-}
-
-impl Drop for Partial {
-    fn drop(&mut self) {
-        // Gone already when it was finished.
-        let _ = std::fs::remove_file(&self.path);
-    }
 }
 
 /// Remembers why a stream failed, which the library tells in words only.

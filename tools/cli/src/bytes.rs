@@ -12,6 +12,9 @@ use serde_json::{Value, json};
 
 use crate::exit::Code;
 
+/// The longest line or record that is read: the greatest value in hex, and its key.
+pub const RECORD_MAX_BYTES: u64 = 80 << 20;
+
 /// How bytes are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Form {

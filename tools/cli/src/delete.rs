@@ -10,6 +10,7 @@ use crate::bytes::Forms;
 use crate::exit::Code;
 use crate::open::{self, Folder};
 use crate::output::{count, say};
+use crate::tuning::Tuning;
 
 /// The command's options.
 #[derive(clap::Args)]
@@ -44,6 +45,8 @@ pub struct Args {
     #[arg(long)]
     if_there: bool,
     #[command(flatten)]
+    tuning: Tuning,
+    #[command(flatten)]
     forms: Forms,
     /// One JSON document
     #[arg(long)]
@@ -59,7 +62,7 @@ pub fn run(args: &Args) -> Result<()> {
     {
         return Err(Code::Usage.error("--from lies behind --to"));
     }
-    let store = args.store.write(false)?;
+    let store = args.store.write_tuned(false, &args.tuning)?;
     let keyspace = open::keyspace(&store, &args.keyspace, false)?;
     let deleted = store.transact(|txn| {
         if let Some(prefix) = &prefix {
@@ -83,7 +86,7 @@ pub fn run(args: &Args) -> Result<()> {
         }
         Ok::<u64, anyhow::Error>(deleted)
     })?;
-    store.close()?;
+    open::finish(store)?;
     if args.json {
         return say(json!({ "deleted": deleted }));
     }

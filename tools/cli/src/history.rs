@@ -41,17 +41,32 @@ pub fn run(args: &Args) -> Result<()> {
         })?;
         store.close()?;
     }
-    let from = args.store.look()?.stats().history_from;
+    let stats = args.store.look()?.stats();
+    let (from, keep) = (stats.history_from, stats.history_for);
     if args.json {
-        return say(
-            json!({ "from": from.map(|from| from.to_string()), "from_ms": from.map(percolite::Timestamp::millis) }),
-        );
+        return say(json!({
+            "from": from.map(|from| from.to_string()),
+            "from_ms": from.map(percolite::Timestamp::millis),
+            "keep_seconds": keep.map(|keep| keep.as_secs_f64()),
+        }));
     }
-    match from {
-        Some(from) => {
-            say(format!("the past can be read from {} on", table::time(from.millis(), "%Y-%m-%d %H:%M:%S UTC")))
+    match (from, keep) {
+        (Some(from), Some(keep)) => {
+            let from = table::time(from.millis(), "%Y-%m-%d %H:%M:%S UTC");
+            say(format_args!("the past can be read from {from} on; replaced versions are kept for {}", span(keep)))
         }
-        None => say("no history is kept"),
+        _ => say("no history is kept"),
+    }
+}
+
+/// In the words that `--keep` takes.
+fn span(keep: Duration) -> String {
+    let days = jiff::SpanRelativeTo::days_are_24_hours();
+    let seconds = i64::try_from(keep.as_secs()).ok().and_then(|seconds| jiff::Span::new().try_seconds(seconds).ok());
+    let largest = jiff::SpanRound::new().largest(jiff::Unit::Day).relative(days);
+    match seconds.and_then(|seconds| seconds.round(largest).ok()) {
+        Some(span) if keep.subsec_nanos() == 0 => format!("{span:#}"),
+        _ => format!("{keep:?}"),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Ctrl-C: long work ends where that makes sense and says what is done. A second one ends the program at once.
 
 use std::io::{self, Read, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -24,6 +25,34 @@ impl Interrupt {
                 .context("cannot watch for signals")?;
         }
         Ok(Self(wanted))
+    }
+
+    /// Runs work that is in somebody else's hands and calls the stop that it is given now and then. `None` if it was stopped
+    /// there, with everything dropped that it had open.
+    pub fn stopping<T>(&self, work: impl FnOnce(&dyn Fn()) -> T) -> Option<T> {
+        struct Stopped;
+        let stop = || {
+            if self.is_wanted() {
+                resume_unwind(Box::new(Stopped));
+            }
+        };
+        match catch_unwind(AssertUnwindSafe(|| work(&stop))) {
+            Ok(done) => Some(done),
+            Err(why) if why.is::<Stopped>() => None,
+            Err(why) => resume_unwind(why),
+        }
+    }
+
+    /// Fails when the program is to end.
+    pub fn check(&self, what: &str) -> Result<()> {
+        if self.is_wanted() { Err(Code::Interrupted.error(format!("interrupted; {what}"))) } else { Ok(()) }
+    }
+
+    /// Ends the program beside threads that are at work in a store, which is as if it had crashed: nothing is lost, and nobody
+    /// waits for them.
+    pub fn end_at_once(what: &str) -> ! {
+        eprintln!("error: interrupted; {what}");
+        signal_hook::low_level::exit(Code::Interrupted as i32)
     }
 
     pub fn is_wanted(&self) -> bool {

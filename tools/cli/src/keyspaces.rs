@@ -3,6 +3,7 @@
 use anyhow::Result;
 use serde_json::json;
 
+use crate::interrupt::Interrupt;
 use crate::open::{self, Folder};
 use crate::output::say;
 use crate::table;
@@ -86,6 +87,7 @@ pub fn run(args: &Args) -> Result<()> {
             say(format_args!("the keyspace {name:?} is called {to:?} now"))
         };
     }
+    let interrupt = Interrupt::watch()?;
     let store = args.store.look()?;
     let snapshot = store.snapshot()?;
     let mut rows = Vec::new();
@@ -94,6 +96,7 @@ pub fn run(args: &Args) -> Result<()> {
         if args.count {
             let mut counted = 0_u64;
             for row in snapshot.range(&keyspace, ..) {
+                interrupt.check("the rows were not counted to the end")?;
                 row?;
                 counted += 1;
             }

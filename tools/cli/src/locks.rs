@@ -1,14 +1,21 @@
 //! `percolite locks` and `percolite txn`: what a killed process has left behind, and what will become of it.
 
+use std::panic::resume_unwind;
+use std::time::Duration;
+
 use anyhow::Result;
 use percolite::{CommitPoint, LockInfo, OwnerId, Store, Timestamp, TxnStatus};
 use serde_json::{Value, json};
 
 use crate::bytes::Forms;
 use crate::exit::Code;
+use crate::interrupt::Interrupt;
 use crate::open::{self, Folder};
-use crate::output::say;
-use crate::table::{self, Names};
+use crate::output::{Lines, count, say};
+use crate::progress::Progress;
+use crate::table::{self, LockTable, Names};
+
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The options of `locks`.
 #[derive(clap::Args)]
@@ -16,29 +23,76 @@ use crate::table::{self, Names};
 Examples:
   percolite locks shop         who holds which rows, and what their primaries say
   percolite locks shop --json  one JSON line for each locked row
+  percolite locks shop --resolve
+                               rolls all of them forward or back, and says how many there were
 
 A lock that is left in a closed store is an orphan: its process died in the middle of a commit. Whoever reads the row rolls
-it forward or back, and so does opening the store for writing, in the background. Looking, as here, changes nothing.")]
+it forward or back, and so does opening the store for writing, in the background. Looking changes nothing.
+The table shows the first rows of the first transactions; --json shows everything.")]
 pub struct Args {
     #[command(flatten)]
     store: Folder,
     #[command(flatten)]
     forms: Forms,
+    /// Roll all that is left forward or back, now
+    #[arg(long)]
+    resolve: bool,
     /// JSON lines
     #[arg(long)]
     json: bool,
 }
 
 pub fn run(args: &Args) -> Result<()> {
+    if args.resolve {
+        return resolve(args);
+    }
     let store = args.store.look()?;
-    let locks: Vec<LockInfo> = store.locks()?.collect::<percolite::Result<_>>()?;
     if args.json {
-        return locks.iter().try_for_each(|lock| say(as_json(lock, args.forms)));
+        let mut out = Lines::new();
+        for lock in store.locks()? {
+            out.say(as_json(&lock?, args.forms))?;
+        }
+        return out.finish();
     }
-    if locks.is_empty() {
-        return say("there are no locks");
+    say(table_of(&store, args.forms, |_| true)?.unwrap_or_else(|| "there are no locks".into()))
+}
+
+/// The table of those locks that are wanted, if there are any.
+pub fn table_of(store: &Store, forms: Forms, wanted: impl Fn(&LockInfo) -> bool) -> Result<Option<String>> {
+    let mut table = LockTable::new(names(store)?, forms.keys);
+    for lock in store.locks()? {
+        let lock = lock?;
+        if wanted(&lock) {
+            table.add(&lock);
+        }
     }
-    say(table::locks(&locks, &names(&store)?))
+    Ok(table.finish())
+}
+
+fn resolve(args: &Args) -> Result<()> {
+    let interrupt = Interrupt::watch()?;
+    // Counted before, since the background begins with it as soon as the store is open.
+    let found = args.store.look()?.locks()?.try_fold(0_u64, |found, lock| lock.map(|_| found + 1))?;
+    let store = args.store.write(false)?;
+    let progress = Progress::of_rows();
+    std::thread::scope(|scope| {
+        let work = scope.spawn(|| store.resolve_orphans());
+        loop {
+            if interrupt.is_wanted() {
+                progress.clear();
+                Interrupt::end_at_once("what is still locked is resolved when the store is next opened for writing");
+            }
+            if work.is_finished() {
+                break;
+            }
+            progress.at(0, count(store.stats().swept.min(found), "lock"));
+            std::thread::sleep(LOOK_EVERY);
+        }
+        work.join().unwrap_or_else(|why| resume_unwind(why))
+    })?;
+    drop(progress);
+    store.close()?;
+    if args.json { say(json!({ "resolved": found })) } else { say(format_args!("{} resolved", count(found, "lock"))) }
 }
 
 pub fn names(store: &Store) -> Result<Names> {
@@ -138,19 +192,16 @@ pub fn run_txn(args: &TxnArgs) -> Result<()> {
             None => say(word),
         };
     }
-    let held: Vec<LockInfo> = store
-        .locks()?
-        .filter(|lock| lock.as_ref().map_or(true, |lock| lock.start_ts == args.start_ts))
-        .collect::<percolite::Result<_>>()?;
-    if held.is_empty() {
-        let what = format!(
+    let nobody = || {
+        Code::Missing.error(format!(
             "no row is locked by a transaction {}; to ask a row that it wrote, say --owner, --keyspace and --key",
             args.start_ts
-        );
-        return Err(Code::Missing.error(what));
-    }
+        ))
+    };
     if args.json {
-        return say(json!({ "locks": held.iter().map(|lock| as_json(lock, args.forms)).collect::<Vec<_>>() }));
+        let locks = store.locks()?.filter(|lock| lock.as_ref().map_or(true, |lock| lock.start_ts == args.start_ts));
+        let held = locks.map(|lock| Ok(as_json(&lock?, args.forms))).collect::<Result<Vec<_>>>()?;
+        return if held.is_empty() { Err(nobody()) } else { say(json!({ "locks": held })) };
     }
-    say(table::locks(&held, &names(&store)?))
+    say(table_of(&store, args.forms, |lock| lock.start_ts == args.start_ts)?.ok_or_else(nobody)?)
 }

@@ -10,6 +10,7 @@ mod backup;
 mod bytes;
 mod delete;
 mod demo;
+mod destination;
 mod docs;
 mod exit;
 mod get;
@@ -18,6 +19,7 @@ mod interrupt;
 mod keyspaces;
 mod load;
 mod locks;
+mod made;
 mod moment;
 mod open;
 mod output;
@@ -29,6 +31,7 @@ mod shell;
 mod stats;
 mod table;
 mod top;
+mod tuning;
 mod verify;
 mod versions;
 
@@ -51,6 +54,9 @@ Examples:
 Commands that only look change nothing in the folder, and one process at a time may have a store open for writing.
 Keys and values are text unless --keys and --values say hex or base64. Tables are for people; --json is for programs.
 Colours appear on a terminal, unless NO_COLOR is set.";
+
+/// Behind every error that comes of a damaged store.
+const REMEDY: &str = "; verify tells what is damaged, and where there is no backup, percolite repair STORE NEW brings over what can be read";
 
 /// An embedded, crash-safe, transactional key-value store.
 #[derive(Parser)]
@@ -110,7 +116,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let done = match Cli::parse().command {
+    let command = Cli::parse().command;
+    // These say themselves what is damaged and what to do about it.
+    let advised = matches!(command, Command::Restore(_) | Command::Repair(_) | Command::Verify(_) | Command::Demo(_));
+    let done = match command {
         Command::Get(args) => get::run(&args),
         Command::Put(args) => put::run(&args),
         Command::Delete(args) => delete::run(&args),
@@ -138,8 +147,10 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) if is_broken_pipe(&why) => ExitCode::from(Code::Failed as u8),
         Err(why) => {
-            eprintln!("error: {}", one_line(&why));
-            ExitCode::from(Code::of(&why) as u8)
+            let code = Code::of(&why);
+            let advice = if code == Code::Damaged && !advised { REMEDY } else { "" };
+            eprintln!("error: {}{advice}", one_line(&why));
+            ExitCode::from(code as u8)
         }
     }
 }

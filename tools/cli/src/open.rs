@@ -1,11 +1,21 @@
 //! Opening a store, and what to say when that fails.
 
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use percolite::{Builder, Error, ErrorKind, Keyspace, Store};
 
 use crate::exit::Code;
+use crate::interrupt::Interrupt;
+use crate::output::count;
+use crate::progress::Progress;
+use crate::tuning::Tuning;
+
+/// How often to look whether the background is done.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Background work that fails is tried again and again; who waits for it does so no longer than this.
+const STUCK: Duration = Duration::from_secs(30);
 
 /// The store's folder.
 #[derive(clap::Args)]
@@ -31,17 +41,22 @@ impl Folder {
 
     /// To write to a store that is there, or to make one if `create` is said.
     pub fn write(&self, create: bool) -> Result<Store> {
+        self.write_tuned(create, &Tuning::default())
+    }
+
+    /// The same, with the options of those commands that write much.
+    pub fn write_tuned(&self, create: bool, tuning: &Tuning) -> Result<Store> {
         if !create && !is_store(&self.folder) {
             // Looking says best what there is instead.
             return match Store::builder().read_only(true).open(&self.folder) {
-                Ok(_) => Ok(Store::open(&self.folder)?),
+                Ok(_) => Ok(tuning.builder().open(&self.folder)?),
                 Err(why) if is_missing(&self.folder) => {
                     Err(Code::NotAStore.error(format!("{why}; to make a store there, say --create")))
                 }
                 Err(why) => Err(why.into()),
             };
         }
-        Store::open(&self.folder).map_err(|why| may_not_write(&self.folder, why))
+        tuning.builder().open(&self.folder).map_err(|why| may_not_write(&self.folder, why))
     }
 }
 
@@ -62,6 +77,54 @@ fn may_not_write(folder: &Path, why: Error) -> anyhow::Error {
         return Code::Failed.error(what);
     }
     why.into()
+}
+
+/// Waits until the rows of large transactions are unlocked, which goes on in the background behind their commit, and closes the
+/// store. Whoever does not want to wait loses nothing.
+pub fn finish(store: Store) -> Result<()> {
+    if store.stats().large_unfinished > 0 {
+        let interrupt = Interrupt::watch()?;
+        let progress = Progress::of_rows();
+        let (mut ended, mut moved) = (0, Instant::now());
+        loop {
+            let stats = store.stats();
+            if stats.large_unfinished == 0 || moved.elapsed() > STUCK {
+                break;
+            }
+            if stats.rows_ended > ended {
+                (ended, moved) = (stats.rows_ended, Instant::now());
+            }
+            if interrupt.is_wanted() {
+                store.close()?;
+                return Err(Code::Interrupted.error(
+                    "interrupted behind the commit, so nothing is lost: all of it is in, and the rows that are still locked are unlocked when the store is next opened for writing",
+                ));
+            }
+            progress.at(ended, format!("committed; {} unlocked of {}", count(ended, "row"), stats.rows_streamed));
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+    Ok(store.close()?)
+}
+
+/// Refuses a new folder in a store's own.
+pub fn refuse_inside(store: &Path, new: &Path) -> Result<()> {
+    let Ok(store) = store.canonicalize() else { return Ok(()) };
+    // Of the new one there may be no more than the beginning.
+    let above = std::path::absolute(new).ok().and_then(|new| new.ancestors().find_map(|part| part.canonicalize().ok()));
+    if above.is_some_and(|above| above.starts_with(&store)) {
+        let what = format!("{} lies in the store's own folder: name one outside", new.display());
+        return Err(Code::Failed.error(what));
+    }
+    Ok(())
+}
+
+/// As [`keyspace`], for commands that have an option to make it.
+pub fn keyspace_to_write(store: &Store, name: &str, create: bool) -> Result<Keyspace> {
+    keyspace(store, name, create).map_err(|why| match Code::of(&why) {
+        Code::Missing => Code::Missing.error(format!("{why}; --create makes it")),
+        _ => why,
+    })
 }
 
 /// A keyspace that is there, or is made if `create` is said.

@@ -20,6 +20,19 @@ impl Progress {
         Self(bar)
     }
 
+    /// Through rows, of which nothing but the message tells.
+    pub fn of_rows() -> Self {
+        let bar = ProgressBar::new_spinner();
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}, {elapsed}") {
+            bar.set_style(style);
+        }
+        Self(bar)
+    }
+
+    pub fn clear(&self) {
+        self.0.finish_and_clear();
+    }
+
     pub fn at(&self, bytes: u64, what: impl Display) {
         if !self.0.is_hidden() {
             self.0.set_message(what.to_string());
@@ -30,6 +43,6 @@ impl Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        self.0.finish_and_clear();
+        self.clear();
     }
 }

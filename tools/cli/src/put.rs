@@ -1,16 +1,19 @@
 //! `percolite put`: sets values, in one transaction.
 
 use std::ffi::OsString;
-use std::io::Read as _;
+use std::fs::File;
+use std::io::Read;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
+use percolite::VALUE_MAX_BYTES;
 use serde_json::json;
 
 use crate::bytes::Forms;
 use crate::exit::Code;
 use crate::open::{self, Folder};
 use crate::output::{count, say};
+use crate::tuning::Tuning;
 
 /// The command's options.
 #[derive(clap::Args)]
@@ -37,6 +40,8 @@ pub struct Args {
     #[arg(long)]
     create: bool,
     #[command(flatten)]
+    tuning: Tuning,
+    #[command(flatten)]
     forms: Forms,
     /// One JSON document
     #[arg(long)]
@@ -62,10 +67,10 @@ pub fn run(args: &Args) -> Result<()> {
             }
         }
     }
-    let store = args.store.write(args.create)?;
-    let keyspace = open::keyspace(&store, &args.keyspace, args.create)?;
+    let store = args.store.write_tuned(args.create, &args.tuning)?;
+    let keyspace = open::keyspace_to_write(&store, &args.keyspace, args.create)?;
     store.transact(|txn| rows.iter().try_for_each(|(key, value)| txn.put(&keyspace, key, value)))?;
-    store.close()?;
+    open::finish(store)?;
     if args.json {
         return say(json!({ "put": rows.len() }));
     }
@@ -73,10 +78,18 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 fn read(file: &PathBuf) -> Result<Vec<u8>> {
-    if file.as_os_str() == "-" {
-        let mut value = Vec::new();
-        std::io::stdin().lock().read_to_end(&mut value).context("cannot read standard input")?;
-        return Ok(value);
+    let cannot = || format!("cannot read {}", file.display());
+    let stream: Box<dyn Read> = if file.as_os_str() == "-" {
+        Box::new(std::io::stdin().lock())
+    } else {
+        Box::new(File::open(file).with_context(cannot)?)
+    };
+    let mut value = Vec::new();
+    // One byte more tells that it is too long, however long it is.
+    stream.take(VALUE_MAX_BYTES as u64 + 1).read_to_end(&mut value).with_context(cannot)?;
+    if value.len() > VALUE_MAX_BYTES {
+        let what = format!("{} has more than {VALUE_MAX_BYTES} bytes, the limit of a value", file.display());
+        return Err(Code::Failed.error(what));
     }
-    std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))
+    Ok(value)
 }

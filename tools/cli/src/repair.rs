@@ -3,12 +3,15 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use percolite::Store;
 use serde_json::json;
 
 use crate::exit::Code;
+use crate::interrupt::Interrupt;
+use crate::made::Made;
+use crate::open;
 use crate::output::{count, say};
 use crate::progress::Progress;
+use crate::tuning::Tuning;
 
 /// So many losses are shown to people.
 const SHOWN: usize = 50;
@@ -30,18 +33,31 @@ pub struct Args {
     /// The new store's folder, which must not be there
     #[arg(value_name = "NEW")]
     to: PathBuf,
+    #[command(flatten)]
+    tuning: Tuning,
     /// One JSON document
     #[arg(long)]
     json: bool,
 }
 
 pub fn run(args: &Args) -> Result<()> {
+    let interrupt = Interrupt::watch()?;
+    open::refuse_inside(&args.from, &args.to)?;
+    let made = Made::unless_there(&args.to);
     let progress = Progress::new(None);
-    let repaired = Store::builder().repair(&args.from, &args.to, |so_far| {
-        let losses = if so_far.is_whole() { String::new() } else { format!(", {}", losses(so_far.losses_found)) };
-        progress.at(so_far.bytes, format!("{}{losses}", count(so_far.rows, "row")));
-    })?;
+    let repaired = interrupt.stopping(|stop| {
+        args.tuning.builder().repair(&args.from, &args.to, |so_far| {
+            stop();
+            let losses = if so_far.is_whole() { String::new() } else { format!(", {}", losses(so_far.losses_found)) };
+            progress.at(so_far.bytes, format!("{}{losses}", count(so_far.rows, "row")));
+        })
+    });
     drop(progress);
+    let Some(repaired) = repaired else {
+        return Err(Code::Interrupted.error(format!("interrupted; nothing is left of {}", args.to.display())));
+    };
+    let repaired = repaired?;
+    made.keep();
     let (keyspaces, rows) = (count(repaired.keyspaces, "keyspace"), count(repaired.rows, "row"));
     if args.json {
         let loss = |loss: &percolite::Problem| {

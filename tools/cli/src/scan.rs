@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::bytes::Forms;
 use crate::exit::Code;
+use crate::interrupt::Interrupt;
 use crate::moment::Moment;
 use crate::open::Folder;
 use crate::output::{Lines, say};
@@ -78,6 +79,7 @@ pub fn run(args: &Args) -> Result<()> {
     {
         return Err(Code::Usage.error("--from lies behind --to; for the other direction say --reverse"));
     }
+    let interrupt = Interrupt::watch()?;
     let store = args.store.look()?;
     let snapshot = args.moment.snapshot(&store)?;
     let keyspace = args.moment.keyspace(&store, &snapshot, &args.keyspace)?;
@@ -91,22 +93,27 @@ pub fn run(args: &Args) -> Result<()> {
     if args.count {
         let mut count = 0_u64;
         for row in rows {
+            interrupt.check("the rows were not counted to the end")?;
             row?;
             count += 1;
         }
         return if args.json { say(json!({ "rows": count })) } else { say(count) };
     }
-    show(args, rows)
+    show(args, rows, &interrupt)
 }
 
 fn in_order(rows: Scan, reverse: bool) -> Box<dyn Iterator<Item = percolite::Result<Row>>> {
     if reverse { Box::new(rows.rev()) } else { Box::new(rows) }
 }
 
-fn show(args: &Args, rows: impl Iterator<Item = percolite::Result<Row>>) -> Result<()> {
+fn show(args: &Args, rows: impl Iterator<Item = percolite::Result<Row>>, interrupt: &Interrupt) -> Result<()> {
     let mut out = Lines::new();
     let mut page: Vec<Row> = Vec::new();
     for row in rows {
+        if interrupt.is_wanted() {
+            out.finish()?;
+            return interrupt.check("these are not all rows");
+        }
         let (key, value) = row?;
         if args.json {
             let key = args.forms.keys.json(&key);

@@ -4,11 +4,16 @@
 //! what is not printable is escaped, and what is too long ends in an ellipsis. A zero byte, which the demo's index puts
 //! between its two halves, is shown as a dot.
 
-use std::collections::HashMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 
 use comfy_table::presets::{UTF8_FULL, UTF8_FULL_CONDENSED};
 use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table};
-use percolite::{CommitPoint, Keyspace, KeyspaceId, LockInfo, RowKey};
+use indicatif::HumanCount;
+use percolite::{CommitPoint, Keyspace, KeyspaceId, LockInfo, RowKey, Timestamp};
+
+use crate::bytes::Form;
+use crate::output::count;
 
 const WIDTH_MAX: u16 = 100;
 const WIDTH_MIN: u16 = 20;
@@ -17,7 +22,13 @@ const PRIMARY_MIN: usize = 13;
 /// What the table of locks needs besides its two columns of keys: the other columns' contents, padding and borders.
 const BESIDE_KEYS: u16 = 16 + 12 + 7 + 5 * 2 + 6;
 
+/// So many transactions have a row in a table of locks.
+const TXNS_SHOWN: usize = 100;
+/// So many locks of each are shown.
+const LOCKS_SHOWN: usize = 20;
+
 /// The names of keyspaces, by number.
+#[derive(Clone)]
 pub struct Names(HashMap<KeyspaceId, String>);
 
 impl Names {
@@ -26,9 +37,10 @@ impl Names {
         Self(keyspaces.into_iter().map(|keyspace| (keyspace.id(), keyspace.name().to_owned())).collect())
     }
 
-    fn row(&self, row: &RowKey, width: usize) -> String {
+    fn row(&self, row: &RowKey, form: Form, width: usize) -> String {
         let name = self.0.get(&row.keyspace()).cloned().unwrap_or_else(|| row.keyspace().0.to_string());
-        shorten(&format!("{name}/{}", key(row.key())), width)
+        let shown = if form == Form::Text { key(row.key()) } else { form.show(row.key()) };
+        shorten(&format!("{name}/{shown}"), width)
     }
 }
 
@@ -53,33 +65,80 @@ pub fn figures<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) -> Str
 
 /// Locks, one row of the table for each transaction that holds some.
 pub fn locks(locks: &[LockInfo], names: &Names) -> String {
-    let mut table = empty(UTF8_FULL);
-    let left = usize::from(table.width().unwrap_or(WIDTH_MAX).saturating_sub(BESIDE_KEYS)).max(2 * PRIMARY_MIN);
-    let primary = PRIMARY_MIN.max(left * 2 / 5);
-    let keys = left - primary;
-    table.set_header(["locked rows", "owner, began", "primary", "commit point", "will be"]);
-    let mut by_txn: Vec<Vec<&LockInfo>> = Vec::new();
-    for lock in locks {
-        match by_txn.iter_mut().find(|held| held.first().is_some_and(|first| first.start_ts == lock.start_ts)) {
-            Some(held) => held.push(lock),
-            None => by_txn.push(vec![lock]),
+    let mut table = LockTable::new(names.clone(), Form::Text);
+    locks.iter().for_each(|lock| table.add(lock));
+    table.finish().unwrap_or_default()
+}
+
+/// A table of locks as they come, however many they are: of the first transactions the first rows are shown, and the rest is
+/// counted.
+pub struct LockTable {
+    names: Names,
+    form: Form,
+    shown: BTreeMap<Timestamp, Held>,
+    /// Locks of transactions that are not shown.
+    others: u64,
+}
+
+struct Held {
+    first: LockInfo,
+    rows: Vec<RowKey>,
+    more: u64,
+}
+
+impl LockTable {
+    pub fn new(names: Names, form: Form) -> Self {
+        Self { names, form, shown: BTreeMap::new(), others: 0 }
+    }
+
+    pub fn add(&mut self, lock: &LockInfo) {
+        let room = self.shown.len() < TXNS_SHOWN;
+        let held = match self.shown.entry(lock.start_ts) {
+            Entry::Occupied(held) => held.into_mut(),
+            Entry::Vacant(held) if room => held.insert(Held { first: lock.clone(), rows: Vec::new(), more: 0 }),
+            Entry::Vacant(_) => {
+                self.others += 1;
+                return;
+            }
+        };
+        if held.rows.len() < LOCKS_SHOWN {
+            held.rows.push(lock.row.clone());
+        } else {
+            held.more += 1;
         }
     }
-    by_txn.sort_by_key(|held| held.first().map(|first| first.start_ts));
-    for held in &by_txn {
-        let Some(first) = held.first() else { continue };
-        let rows: Vec<String> = held.iter().map(|lock| names.row(&lock.row, keys)).collect();
-        let began = time(first.owner.began_millis(), "%Y-%m-%d\n%H:%M:%S%.3f UTC");
-        let (point, verdict) = fate(first);
-        table.add_row([
-            Cell::new(rows.join("\n")),
-            Cell::new(format!("{}\n{began}", first.owner)),
-            Cell::new(names.row(&first.primary, primary)),
-            Cell::new(point),
-            verdict,
-        ]);
+
+    /// `None` when there were no locks.
+    pub fn finish(self) -> Option<String> {
+        if self.shown.is_empty() {
+            return None;
+        }
+        let mut table = empty(UTF8_FULL);
+        let left = usize::from(table.width().unwrap_or(WIDTH_MAX).saturating_sub(BESIDE_KEYS)).max(2 * PRIMARY_MIN);
+        let primary = PRIMARY_MIN.max(left * 2 / 5);
+        let keys = left - primary;
+        table.set_header(["locked rows", "owner, began", "primary", "commit point", "will be"]);
+        for Held { first, rows, more } in self.shown.values() {
+            let mut rows: Vec<String> = rows.iter().map(|row| self.names.row(row, self.form, keys)).collect();
+            if *more > 0 {
+                rows.push(format!("… and {} more", HumanCount(*more)));
+            }
+            let began = time(first.owner.began_millis(), "%Y-%m-%d\n%H:%M:%S%.3f UTC");
+            let (point, verdict) = fate(first);
+            table.add_row([
+                Cell::new(rows.join("\n")),
+                Cell::new(format!("{}\n{began}", first.owner)),
+                Cell::new(self.names.row(&first.primary, self.form, primary)),
+                Cell::new(point),
+                verdict,
+            ]);
+        }
+        let more = match self.others {
+            0 => String::new(),
+            others => format!("\n… and {} of other transactions", count(others, "lock")),
+        };
+        Some(format!("{table}{more}"))
     }
-    table.to_string()
 }
 
 /// What the lock's primary says, and what that means for the locked rows.
@@ -104,13 +163,7 @@ pub fn time(unix_millis: u64, format: &str) -> String {
 
 /// A key, readable.
 pub fn key(bytes: &[u8]) -> String {
-    let halves: Vec<String> = bytes
-        .split(|byte| *byte == 0)
-        .map(|half| match std::str::from_utf8(half) {
-            Ok(text) => text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect(),
-            Err(_) => half.escape_ascii().to_string(),
-        })
-        .collect();
+    let halves: Vec<String> = bytes.split(|byte| *byte == 0).map(|half| Form::Text.show(half)).collect();
     halves.join(" · ")
 }
 

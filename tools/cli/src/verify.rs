@@ -4,6 +4,7 @@ use anyhow::Result;
 use serde_json::json;
 
 use crate::exit::Code;
+use crate::interrupt::Interrupt;
 use crate::open::Folder;
 use crate::output::{count, say};
 use crate::progress::Progress;
@@ -33,14 +34,32 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<()> {
+    let interrupt = Interrupt::watch()?;
     let store = args.store.look()?;
     let progress = Progress::new(None);
-    let verified = store.verify(|so_far| {
-        let problems =
-            if so_far.is_sound() { String::new() } else { format!(", {}", count(so_far.problems_found, "problem")) };
-        progress.at(so_far.bytes, format!("{}{problems}", count(so_far.cells(), "cell")));
-    })?;
+    let mut read = (0, 0);
+    let verified = interrupt.stopping(|stop| {
+        store.verify(|so_far| {
+            read = (so_far.cells(), so_far.problems_found);
+            stop();
+            let problems = if so_far.is_sound() {
+                String::new()
+            } else {
+                format!(", {}", count(so_far.problems_found, "problem"))
+            };
+            progress.at(so_far.bytes, format!("{}{problems}", count(so_far.cells(), "cell")));
+        })
+    });
     drop(progress);
+    let Some(verified) = verified else {
+        let what = format!(
+            "interrupted; {} found in {}, and the rest was not read",
+            count(read.1, "problem"),
+            count(read.0, "cell")
+        );
+        return Err(Code::Interrupted.error(what));
+    };
+    let verified = verified?;
     if args.json {
         let problem = |problem: &percolite::Problem| {
             let key = problem.row.as_ref().map(|row| json!({ "hex": data_encoding::HEXLOWER.encode(row.key()) }));
@@ -88,8 +107,9 @@ pub fn run(args: &Args) -> Result<()> {
         };
     }
     let what = format!(
-        "{} found; dump what can still be read, and restore a checkpoint or a dump",
-        count(verified.problems_found + verified.lost_logs.len() as u64, "problem")
+        "{} found; go back to a checkpoint or a dump, or else: percolite repair {} NEW",
+        count(verified.problems_found + verified.lost_logs.len() as u64, "problem"),
+        args.store.folder.display()
     );
     Err(Code::Damaged.error(what))
 }

@@ -53,13 +53,13 @@ pub fn run(args: &Args) -> Result<()> {
     let store = args.store.look()?;
     let snapshot = args.moment.snapshot(&store)?;
     let keyspace = args.moment.keyspace(&store, &snapshot, &args.keyspace)?;
-    let versions = snapshot.versions(&keyspace, &key)?.take(args.limit.unwrap_or(usize::MAX));
+    let versions = snapshot.versions(&keyspace, &key)?;
     let mut out = Lines::new();
     let mut rows = Vec::new();
-    let mut found = false;
-    for version in versions {
+    let mut versions = versions.peekable();
+    let found = versions.peek().is_some();
+    for version in versions.take(args.limit.unwrap_or(usize::MAX)) {
         let Version { commit_ts, owner, value, .. } = version?;
-        found = true;
         if args.json {
             out.say(json!({
                 "timestamp": commit_ts.to_string(),

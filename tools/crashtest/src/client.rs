@@ -1,7 +1,10 @@
 //! A client: runs one transaction after another on a store and enters each in the ledger.
 
 use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use percolite::engine::Engine;
 use percolite::row::{RowKey, Status};
 use percolite::{
@@ -87,7 +90,11 @@ pub struct Client<'a> {
     skewed: u64,
     /// When it has committed something.
     committed: Vec<Timestamp>,
+    past: Past,
 }
+
+/// What everything in a store was at some moments: a digest of each.
+pub type Past = Arc<Mutex<Vec<(Timestamp, u64)>>>;
 
 /// How a transaction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,7 +128,14 @@ impl<'a> Client<'a> {
             begun: 0,
             skewed: 0,
             committed: Vec::new(),
+            past: Past::default(),
         }
+    }
+
+    /// The same client, who goes by what others remember of the past, too.
+    #[must_use]
+    pub fn with_past(self, past: &Past) -> Self {
+        Self { past: Arc::clone(past), ..self }
     }
 
     /// The same client, who writes to the keyspace beside once in so many transactions.
@@ -140,16 +154,35 @@ impl<'a> Client<'a> {
     /// # Errors
     /// Those of the store, but not that another client has dropped it just now.
     pub fn drop_beside(&mut self) -> Result<(), Error> {
-        self.beside = None;
+        let writes = match self.beside.take() {
+            Some(beside) if self.dice.one_in(2) => Some(self.write_beside(&beside)),
+            _ => None,
+        };
         let dropped = if self.dice.one_in(3) {
             self.store.truncate_keyspace(BESIDE).map(|emptied| self.beside = Some(emptied))
         } else {
             self.store.drop_keyspace(BESIDE)
         };
         match dropped {
-            Err(why) if matches!(why.kind(), ErrorKind::NoSuchKeyspace(_)) || why.is_retryable() => Ok(()),
-            dropped => dropped,
+            // Another client is about to drop it, or gives that up.
+            Err(why) if matches!(why.kind(), ErrorKind::NoSuchKeyspace(_)) || why.is_retryable() => return Ok(()),
+            dropped => dropped?,
         }
+        match writes.transpose() {
+            Ok(Some(txn)) => match txn.commit() {
+                Ok(_) => Err(ErrorKind::Corruption("a write to a dropped keyspace was acknowledged".into()).into()),
+                Err(why) => may_happen(why).map(drop),
+            },
+            Ok(None) => Ok(()),
+            Err(why) => may_happen(why).map(drop),
+        }
+    }
+
+    /// A transaction that is not to commit: what it has written to is about to go.
+    fn write_beside(&mut self, beside: &Keyspace) -> Result<Txn, Error> {
+        let mut txn = self.store.begin_with(self.options())?;
+        txn.put(beside, self.dice.below(3).to_string(), "gone")?;
+        Ok(txn)
     }
 
     /// Creates the keyspace beside, if it is not there.
@@ -262,8 +295,33 @@ impl<'a> Client<'a> {
     pub fn observe(&mut self, workload: &dyn Workload) -> Result<(), Error> {
         let began = self.sink.now();
         let snapshot = self.store.snapshot()?;
-        let (number, judged) = self.look(&snapshot, Some(began), workload)?;
-        judged.map_err(|what| self.judged(number, snapshot.read_ts(), &what))
+        if self.dice.one_in(3) {
+            match digest_of(&snapshot) {
+                Ok(digest) => self.past.lock().push((snapshot.read_ts(), digest)),
+                Err(why) => return may_happen(why).map(drop),
+            }
+        }
+        let looked = self.look(&snapshot, Some(began), workload).and_then(|(number, judged)| {
+            let judged = judged.and(self.newest_is_listed(&snapshot)?);
+            judged.map_err(|what| self.judged(number, snapshot.read_ts(), &what))
+        });
+        looked.or_else(|why| may_happen(why).map(drop))
+    }
+
+    /// Of some row, the version that is read is the first of its versions.
+    fn newest_is_listed(&mut self, snapshot: &Snapshot) -> Result<Result<(), String>, Error> {
+        let all: Vec<_> = snapshot.range(&self.rows, ..).collect::<Result<_, _>>()?;
+        let Some((key, value)) = all.get(self.dice.below(all.len().max(1))) else { return Ok(Ok(())) };
+        let newest = snapshot.versions(&self.rows, key)?.next().transpose()?;
+        let listed = newest.as_ref().and_then(|version| version.value.as_ref());
+        Ok(if listed == Some(value) {
+            Ok(())
+        } else {
+            Err(format!(
+                "the versions of {:?} begin with {newest:?}, and it is read otherwise",
+                key.escape_ascii().to_string()
+            ))
+        })
     }
 
     /// Looks at everything as it was at some moment of the past, if the store keeps history, and judges it.
@@ -272,12 +330,17 @@ impl<'a> Client<'a> {
     /// Those of [`Client::observe`].
     pub fn look_back(&mut self, workload: &dyn Workload) -> Result<(), Error> {
         let Some(from) = self.store.stats().history_from else { return self.observe(workload) };
+        if self.dice.one_in(3) {
+            return self.remember();
+        }
         let newest = self.store.snapshot()?.read_ts();
-        let own = self.committed.get(self.dice.below(self.committed.len().max(1))).copied();
-        let at = match own.filter(|own| *own >= from && self.dice.one_in(2)) {
-            Some(own) if self.dice.one_in(2) => own.previous(),
-            Some(own) => own,
-            None => {
+        let own = self.committed.get(self.dice.below(self.committed.len().max(1))).copied().filter(|own| *own >= from);
+        let at = match (self.dice.below(12), own) {
+            // Nothing may be committed at or below it any more once it has been asked about.
+            (0 | 1, _) => self.store.begin()?.start_ts(),
+            (2..=4, Some(own)) => own.previous(),
+            (5..=7, Some(own)) => own,
+            _ => {
                 let span = newest.to_u64().saturating_sub(from.to_u64());
                 Timestamp::from_u64(from.to_u64() + if span == 0 { 0 } else { self.dice.bits() % span })
             }
@@ -289,6 +352,28 @@ impl<'a> Client<'a> {
         };
         let (number, judged) = self.look(&snapshot, None, workload)?;
         judged.map_err(|what| self.judged(number, at, &what))
+    }
+
+    /// Looks at a moment that was looked at before: the past does not change.
+    fn remember(&mut self) -> Result<(), Error> {
+        let known = self.past.lock().clone();
+        known.get(self.dice.below(known.len().max(1))).map_or(Ok(()), |moment| self.is_as_it_was(moment))
+    }
+
+    /// [`Client::look_back`] on every moment that anybody has looked at.
+    ///
+    /// # Errors
+    /// Those of [`Client::observe`].
+    pub fn remember_all(&self) -> Result<(), Error> {
+        self.past.lock().clone().iter().try_for_each(|moment| self.is_as_it_was(moment))
+    }
+
+    fn is_as_it_was(&self, (at, digest): &(Timestamp, u64)) -> Result<(), Error> {
+        match self.store.snapshot_at(*at).and_then(|snapshot| digest_of(&snapshot)) {
+            Ok(found) if found == *digest => Ok(()),
+            Ok(_) => Err(ErrorKind::Corruption(format!("the past of {at} is not what it was")).into()),
+            Err(why) => may_happen(why).map(drop),
+        }
     }
 
     /// Reads everything and enters it; one that does not say when it began need not have seen the newest.
@@ -431,12 +516,24 @@ impl<'a> Client<'a> {
     }
 }
 
+/// Of all keyspaces and rows.
+fn digest_of(snapshot: &Snapshot) -> Result<u64, Error> {
+    let mut digest = DefaultHasher::new();
+    for keyspace in snapshot.keyspaces()? {
+        keyspace.name().hash(&mut digest);
+        for row in snapshot.range(&keyspace, ..) {
+            row?.hash(&mut digest);
+        }
+    }
+    Ok(digest.finish())
+}
+
 /// What a client puts up with.
 fn may_happen(why: Error) -> Result<Ended, Error> {
     match why.kind() {
         ErrorKind::Conflict(_) | ErrorKind::Exhausted { .. } => Ok(Ended::Conflict),
-        // Somebody has dropped the one beside.
-        ErrorKind::NoSuchKeyspace(_) => Ok(Ended::GivenUp),
+        // Somebody has dropped the one beside; a view was older than the store allows.
+        ErrorKind::NoSuchKeyspace(_) | ErrorKind::SnapshotTooOld(_) => Ok(Ended::GivenUp),
         _ => Err(why),
     }
 }

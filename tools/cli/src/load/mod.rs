@@ -22,6 +22,7 @@ use crate::interrupt::Interrupt;
 use crate::open::{self, Folder};
 use crate::output::{count, say};
 use crate::progress::Progress;
+use crate::tuning::Tuning;
 
 /// How often to look for Ctrl-C while there is nothing to read.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -69,6 +70,8 @@ pub struct Args {
     #[arg(long)]
     create: bool,
     #[command(flatten)]
+    tuning: Tuning,
+    #[command(flatten)]
     forms: Forms,
     /// One JSON document on what was loaded
     #[arg(long)]
@@ -104,8 +107,8 @@ pub fn run(args: &Args) -> Result<()> {
         forms: args.forms,
     };
     let source = Source::open(&args.file, wish)?;
-    let store = args.store.write(args.create)?;
-    let keyspace = open::keyspace(&store, &args.keyspace, args.create)?;
+    let store = args.store.write_tuned(args.create, &args.tuning)?;
+    let keyspace = open::keyspace_to_write(&store, &args.keyspace, args.create)?;
     let progress = Progress::new(source.length);
     let (read, began) = (source.read.clone(), Instant::now());
 
@@ -141,7 +144,10 @@ pub fn run(args: &Args) -> Result<()> {
         progress.at(read.load(Ordering::Relaxed), count(loaded.rows, "row"));
     };
     drop(progress);
-    let closed = store.close().map_err(anyhow::Error::from);
+    let closed = match end {
+        End::Whole => open::finish(store),
+        _ => store.close().map_err(anyhow::Error::from),
+    };
     report(args, &loaded, began.elapsed(), closed.map_or_else(End::Failed, |()| end))
 }
 

@@ -1,21 +1,24 @@
 //! Reading keys and values from JSON lines, CSV or TSV.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
 
 use anyhow::{Context as _, Result};
+use percolite::{KEY_MAX_BYTES, VALUE_MAX_BYTES};
 use serde_json::Value;
 
-use crate::bytes::{Form, Forms};
+use crate::bytes::{Form, Forms, RECORD_MAX_BYTES};
 
-/// The longest value in hex, and its key.
-const LINE_MAX_BYTES: u64 = 80 << 20;
 /// A portion ends when it has so many bytes.
 const PORTION_BYTES: usize = 4 << 20;
+/// The CSV reader reads so much ahead.
+const AHEAD_BYTES: usize = 1 << 16;
 
 /// How a file is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -70,6 +73,24 @@ impl<R: Read> Read for Counted<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.0.read(buffer)?;
         self.1.fetch_add(read as u64, Ordering::Relaxed);
+        Ok(read)
+    }
+}
+
+/// Reads up to a place that moves on with the records, so that none of them takes more memory than it may.
+struct Bounded<R> {
+    stream: R,
+    given: u64,
+    end: Rc<Cell<u64>>,
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.given >= self.end.get() {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        let read = self.stream.read(buffer)?;
+        self.given += read as u64;
         Ok(read)
     }
 }
@@ -131,7 +152,7 @@ impl Sending<'_> {
             self.skip -= 1;
             return true;
         }
-        match pair {
+        match pair.and_then(checked) {
             Ok((key, value)) => {
                 self.bytes += key.len() + value.len();
                 self.rows.push((key, value));
@@ -146,6 +167,22 @@ impl Sending<'_> {
         let rows = std::mem::take(&mut self.rows);
         rows.is_empty() || self.to.send(Portion::Rows(rows)).is_ok()
     }
+}
+
+/// What the store would refuse, and with it the whole transaction.
+fn checked(pair: Pair) -> Result<Pair, String> {
+    let limit = |what, bytes: usize, most| {
+        if bytes <= most {
+            return Ok(());
+        }
+        Err(format!("cannot be used: {what} of {bytes} bytes exceeds the limit of {most} bytes"))
+    };
+    if pair.0.is_empty() {
+        return Err("cannot be used: a key must not be empty".into());
+    }
+    limit("a key", pair.0.len(), KEY_MAX_BYTES)?;
+    limit("a value", pair.1.len(), VALUE_MAX_BYTES)?;
+    Ok(pair)
 }
 
 fn by_name(file: &Path) -> Option<Layout> {
@@ -170,12 +207,12 @@ fn json_lines(mut stream: Box<dyn BufRead + Send>, wish: &Wish, sending: &mut Se
     let mut text = Vec::new();
     for line in 1.. {
         text.clear();
-        let length = stream.by_ref().take(LINE_MAX_BYTES).read_until(b'\n', &mut text).context("cannot read on")?;
+        let length = stream.by_ref().take(RECORD_MAX_BYTES).read_until(b'\n', &mut text).context("cannot read on")?;
         if length == 0 {
             break;
         }
-        if length as u64 == LINE_MAX_BYTES {
-            anyhow::bail!("line {line} has more than {}", indicatif::HumanBytes(LINE_MAX_BYTES));
+        if length as u64 == RECORD_MAX_BYTES {
+            anyhow::bail!("line {line} has more than {}", indicatif::HumanBytes(RECORD_MAX_BYTES));
         }
         if !text.trim_ascii().is_empty() && !sending.record(line, from_json(&text, wish)) {
             return Ok(false);
@@ -215,15 +252,28 @@ fn columns(
     wish: &Wish,
     sending: &mut Sending<'_>,
 ) -> Result<bool> {
+    let end = Rc::new(Cell::new(0));
     let mut reader = csv::ReaderBuilder::new()
         .has_headers(wish.header)
         .delimiter(comma)
         .quoting(quoted)
         .flexible(true)
-        .from_reader(stream);
+        .buffer_capacity(AHEAD_BYTES)
+        .from_reader(Bounded { stream, given: 0, end: Rc::clone(&end) });
     let mut record = csv::ByteRecord::new();
-    while reader.read_byte_record(&mut record).context("cannot read on")? {
-        let line = record.position().map_or(0, csv::Position::line);
+    loop {
+        let (line, began) = (reader.position().line(), reader.position().byte());
+        end.set(began.saturating_add(RECORD_MAX_BYTES + AHEAD_BYTES as u64));
+        match reader.read_byte_record(&mut record) {
+            Ok(true) => {}
+            Ok(false) => return Ok(true),
+            Err(why) if is_too_long(&why) => {
+                let quote = if quoted { "; is a quote not closed?" } else { "" };
+                let most = indicatif::HumanBytes(RECORD_MAX_BYTES);
+                anyhow::bail!("the record that begins in line {line} has more than {most}{quote}");
+            }
+            Err(why) => return Err(why).context("cannot read on"),
+        }
         let pair = match (record.get(0), record.get(1), record.len()) {
             (Some(key), Some(value), 2) => from_columns(key, value, wish.forms),
             (_, _, columns) => Err(format!("has {columns} columns, not a key and a value")),
@@ -232,7 +282,10 @@ fn columns(
             return Ok(false);
         }
     }
-    Ok(true)
+}
+
+fn is_too_long(why: &csv::Error) -> bool {
+    matches!(why.kind(), csv::ErrorKind::Io(why) if why.kind() == io::ErrorKind::FileTooLarge)
 }
 
 fn from_columns(key: &[u8], value: &[u8], forms: Forms) -> Result<Pair, String> {

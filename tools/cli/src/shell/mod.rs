@@ -5,7 +5,7 @@
 mod complete;
 mod statement;
 
-use std::io::{BufRead as _, IsTerminal as _};
+use std::io::{BufRead as _, IsTerminal as _, Read as _};
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
@@ -17,10 +17,11 @@ use reedline::{
 
 use self::complete::Words;
 use self::statement::{HELP, Statement};
-use crate::bytes::Forms;
+use crate::bytes::{Forms, RECORD_MAX_BYTES};
 use crate::exit::Code;
 use crate::open::{self, Folder};
 use crate::output::{count, say};
+use crate::tuning::Tuning;
 use crate::{locks, one_line, table};
 
 const HISTORY_LINES: usize = 1000;
@@ -53,11 +54,13 @@ pub struct Args {
     #[arg(long)]
     no_history: bool,
     #[command(flatten)]
+    tuning: Tuning,
+    #[command(flatten)]
     forms: Forms,
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    let store = if args.read_only { args.store.look()? } else { args.store.write(args.create)? };
+    let store = if args.read_only { args.store.look()? } else { args.store.write_tuned(args.create, &args.tuning)? };
     let mut session = Session { store: store.clone(), txn: None, forms: args.forms };
     let ran = if std::io::stdin().is_terminal() { session.typed(args) } else { session.piped() };
     let left_open = session.txn.take().is_some();
@@ -65,7 +68,7 @@ pub fn run(args: &Args) -> Result<()> {
     if left_open {
         eprintln!("the open transaction was rolled back");
     }
-    ran.and(store.close().map_err(Into::into))
+    ran.and(open::finish(store))
 }
 
 struct Session {
@@ -83,8 +86,19 @@ enum Next {
 
 impl Session {
     fn piped(&mut self) -> Result<()> {
-        for (number, line) in std::io::stdin().lock().lines().enumerate() {
-            let line = line.context("cannot read standard input")?;
+        let mut input = std::io::stdin().lock();
+        let mut line = String::new();
+        for number in 1.. {
+            line.clear();
+            let read =
+                input.by_ref().take(RECORD_MAX_BYTES).read_line(&mut line).context("cannot read standard input")?;
+            if read == 0 {
+                break;
+            }
+            if read as u64 == RECORD_MAX_BYTES {
+                let most = indicatif::HumanBytes(RECORD_MAX_BYTES);
+                return Err(Code::Failed.error(format!("line {number} has more than {most}; load takes many rows")));
+            }
             match self.line(&line) {
                 Ok(Next::Statement) => {}
                 Ok(Next::End) => break,
@@ -94,7 +108,7 @@ impl Session {
                     return Err(if crate::is_broken_pipe(&why) {
                         why
                     } else {
-                        code.error(format!("line {}: {}", number + 1, one_line(&why)))
+                        code.error(format!("line {number}: {}", one_line(&why)))
                     });
                 }
             }
@@ -155,12 +169,8 @@ impl Session {
                 say(table::texts(["keyspace"], names.into_iter().map(|name| [name]).collect()))?;
             }
             Statement::Locks => {
-                let found: Vec<_> = self.store.locks()?.collect::<percolite::Result<_>>()?;
-                if found.is_empty() {
-                    say("there are no locks")?;
-                } else {
-                    say(table::locks(&found, &locks::names(&self.store)?))?;
-                }
+                let table = locks::table_of(&self.store, self.forms, |_| true)?;
+                say(table.unwrap_or_else(|| "there are no locks".into()))?;
             }
             Statement::Get { keyspace, key } => {
                 let keyspace = self.keyspace(&keyspace)?;

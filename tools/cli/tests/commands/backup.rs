@@ -1,6 +1,8 @@
 //! dump, restore, checkpoint.
 
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::FileTypeExt as _;
 
 use crate::common::Place;
 
@@ -51,8 +53,13 @@ fn a_cut_or_damaged_dump_is_refused_and_nothing_of_it_is_restored() {
     place.run("restore copy other.txt").fails(1, "no percolite dump");
     place.run("restore copy newer.dump").fails(1, "has format 9");
     place.run("restore copy missing.dump").fails(1, "cannot open missing.dump");
-    assert_eq!(place.ok("keyspaces copy --json"), "");
+    assert!(!place.path().join("copy").exists(), "a store without anything in it is left");
+    fs::create_dir(place.path().join("mine")).unwrap();
+    place.run("restore mine cut.dump").fails(6, "was cut off");
+    assert!(place.path().join("mine").exists());
     place.ok("restore copy shop.dump");
+    place.run("restore --replace copy cut.dump").fails(6, "was cut off");
+    assert_eq!(place.ok("get copy fruit apple"), "red\n");
 }
 
 #[test]
@@ -73,4 +80,69 @@ fn a_checkpoint_is_a_store_of_its_own() {
     assert_eq!(place.json("verify backup/monday --json")[0]["sound"], true);
     place.ok("put backup/monday fruit apple blue");
     assert_eq!(place.ok("get shop fruit apple"), "green\n");
+}
+
+#[test]
+fn a_dump_goes_into_pipes_and_behind_links_and_replaces_nothing_else() {
+    let place = Place::with_shop();
+    place.ok("dump shop whole.dump");
+    let whole = fs::read(place.path().join("whole.dump")).unwrap();
+    let kind = |name: &str| fs::symlink_metadata(place.path().join(name)).unwrap().file_type();
+
+    assert!(std::process::Command::new("mkfifo").arg(place.path().join("pipe")).status().unwrap().success());
+    // Open both ways, so that nobody waits for the other.
+    let mut pipe = fs::File::options().read(true).write(true).open(place.path().join("pipe")).unwrap();
+    place.ok("dump --force shop pipe");
+    assert!(kind("pipe").is_fifo(), "the pipe was replaced");
+    let mut piped = vec![0; whole.len()];
+    pipe.read_exact(&mut piped).unwrap();
+    assert_eq!(piped, whole);
+
+    place.file("real.dump", "old");
+    std::os::unix::fs::symlink("real.dump", place.path().join("link")).unwrap();
+    place.run("dump shop link").fails(1, "--force writes over it");
+    place.ok("dump --force shop link");
+    assert!(kind("link").is_symlink(), "the link was replaced");
+    assert_eq!(fs::read(place.path().join("real.dump")).unwrap(), whole);
+
+    std::os::unix::fs::symlink("nowhere", place.path().join("dangling")).unwrap();
+    place.run("dump --force shop dangling").fails(1, "leads nowhere");
+    fs::create_dir(place.path().join("folder")).unwrap();
+    place.run("dump --force shop folder").fails(1, "is a folder");
+    let _socket = std::os::unix::net::UnixListener::bind(place.path().join("socket")).unwrap();
+    place.run("dump --force shop socket").fails(1, "is neither a file nor a pipe");
+    assert!(kind("socket").is_socket());
+    let left = fs::read_dir(place.path())
+        .unwrap()
+        .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().contains(".partial"));
+    assert_eq!(left.count(), 0);
+}
+
+#[test]
+fn a_new_folder_inside_the_store_is_refused() {
+    let place = Place::with_shop();
+    for line in ["checkpoint shop shop/inner", "checkpoint shop ./shop/a/b", "repair shop shop/inner"] {
+        place.run(line).fails(1, "lies in the store's own folder");
+    }
+    assert!(!place.path().join("shop/inner").exists() && !place.path().join("shop/a").exists());
+    place.ok("checkpoint shop shop-2");
+}
+
+#[test]
+fn an_interrupted_restore_leaves_no_folder() {
+    let place = Place::with_shop();
+    place.ok("dump shop shop.dump");
+    assert!(std::process::Command::new("mkfifo").arg(place.path().join("pipe")).status().unwrap().success());
+    // Open both ways: nobody waits for the other, and the end never comes.
+    let mut pipe = fs::File::options().read(true).write(true).open(place.path().join("pipe")).unwrap();
+    let whole = fs::read(place.path().join("shop.dump")).unwrap();
+    let feeding = std::thread::spawn(move || {
+        // Again and again, so that reading goes on and meets the interruption. It ends when the pipe is full.
+        let _ = pipe.write_all(&whole[..whole.len() - 1]);
+        std::thread::sleep(std::time::Duration::from_millis(1500));
+        let _ = pipe.write_all(&whole[whole.len() - 1..]);
+    });
+    place.interrupted("restore copy pipe").fails(130, "interrupted; nothing was restored");
+    feeding.join().unwrap();
+    assert!(!place.path().join("copy").exists());
 }

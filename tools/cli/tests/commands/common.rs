@@ -4,6 +4,7 @@ use std::fs;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -44,6 +45,28 @@ impl Place {
         let mut child = self.command(line).stdin(Stdio::piped()).spawn().unwrap();
         // One that ends before it has read everything is a case of its own.
         let _ = child.stdin.take().unwrap().write_all(input.as_ref());
+        Ran::of(line, child.wait_with_output().unwrap())
+    }
+
+    /// Runs it and interrupts it as soon as it watches for that.
+    pub fn interrupted(&self, line: &str) -> Ran {
+        // Started before, so that it loses no time.
+        let mut killer =
+            Command::new("sh").args(["-c", "read pid; kill -INT $pid"]).stdin(Stdio::piped()).spawn().unwrap();
+        let child = self.command(line).spawn().unwrap();
+        let status = format!("/proc/{}/status", child.id());
+        let watches = || {
+            let status = fs::read_to_string(&status).unwrap_or_default();
+            let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0").trim().to_owned();
+            // SIGINT is number 2, and the first has the lowest bit. Ended, it has none of this any more.
+            u64::from_str_radix(&caught, 16).unwrap() & 2 != 0 || status.contains("State:\tZ")
+        };
+        let since = Instant::now();
+        while !watches() {
+            assert!(since.elapsed() < Duration::from_secs(20), "{line} does not watch for signals");
+        }
+        writeln!(killer.stdin.take().unwrap(), "{}", child.id()).unwrap();
+        assert!(killer.wait().unwrap().success());
         Ran::of(line, child.wait_with_output().unwrap())
     }
 

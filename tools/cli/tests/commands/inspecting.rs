@@ -61,7 +61,9 @@ fn verify_finds_a_value_that_is_missing() {
     change.write = Edit::Put(WriteRecord { commit_ts: ts(6), txn, value: Some(Value::InData), held_at: None });
     engine.apply(&[Group { changes: vec![change] }]).unwrap();
     drop(engine);
-    let ran = place.run("verify shop").fails(6, "1 problem found");
+    let ran = place
+        .run("verify shop")
+        .fails(6, "1 problem found; go back to a checkpoint or a dump, or else: percolite repair shop NEW");
     assert!(ran.out.contains("kiwi: the value that the transaction 5.0 wrote is missing"), "{}", ran.out);
     let ran = place.run("verify shop --json").fails(6, "1 problem found");
     let told: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
@@ -147,4 +149,85 @@ fn top_shows_rates_latencies_and_who_was_slow_as_json_once_a_second() {
     assert!(first["slow"][0]["seconds_on"]["syncing"].is_number(), "{shown}");
     assert!(first["live"].as_array().unwrap().iter().any(|live| live["label"] == "transfer"), "{shown}");
     assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0, "something is left");
+}
+
+#[test]
+fn long_work_that_is_interrupted_says_so_and_leaves_nothing() {
+    let place = Place::new();
+    let rows: String = (0..200_000).map(|n| format!("key{n:06}\tvalue\n")).collect();
+    place.fed("load --create s rows --layout tsv", rows).succeeds();
+    for (line, what) in [
+        ("verify s", "the rest was not read"),
+        ("repair s new", "interrupted; nothing is left of new"),
+        ("checkpoint s new", "interrupted; nothing is left of the checkpoint"),
+        ("scan s rows", "interrupted; these are not all rows"),
+        ("scan s rows --count", "interrupted; the rows were not counted to the end"),
+        ("keyspaces s --count", "interrupted; the rows were not counted to the end"),
+    ] {
+        place.interrupted(line).fails(130, what);
+    }
+    let names: Vec<_> = fs::read_dir(place.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["s"], "something is left");
+    assert_eq!(place.ok("scan s rows --count"), "200000\n");
+}
+
+#[test]
+fn locks_are_resolved_when_that_is_asked_for_and_counted() {
+    let place = Place::new();
+    leave_locks(&place.path().join("s"), false);
+    let shown = place.ok("locks s --keys hex");
+    assert!(shown.contains("rows/61") && shown.contains("rows/62"), "{shown}");
+    assert_eq!(place.ok("locks s --resolve"), "2 locks resolved\n");
+    assert_eq!(place.ok("locks s --resolve"), "0 locks resolved\n");
+    assert_eq!(place.ok("locks s"), "there are no locks\n");
+    assert_eq!(place.ok("get s rows b"), "old\n");
+    leave_locks(&place.path().join("u"), false);
+    place.interrupted("locks u --resolve").fails(130, "what is still locked is resolved when");
+    assert_eq!(place.json("verify u --json")[0]["sound"], true);
+    leave_locks(&place.path().join("t"), true);
+    assert_eq!(place.json("locks t --resolve --json")[0]["resolved"], 1);
+}
+
+#[test]
+fn of_many_locks_the_table_shows_the_first_and_counts_the_others() {
+    let place = Place::new();
+    leave_locks(&place.path().join("s"), false);
+    let engine = Store::builder().rocks(place.path().join("s")).unwrap();
+    let view = engine.view().unwrap();
+    let lock = |key: &[u8]| {
+        let row = RowKey::new(KeyspaceId(1), key);
+        view.lock(&row).unwrap()
+    };
+    let lock = lock(b"a").expect("the helper's first keyspace is number 1");
+    let mut changes = Vec::new();
+    for n in 0..150_u64 {
+        for held in 0..if n == 0 { 50 } else { 1 } {
+            let row = RowKey::new(KeyspaceId(1), format!("row {n:03} {held:02}").as_bytes());
+            let mut lock = lock.clone();
+            lock.txn.start_ts = Timestamp::from_millis(5 + n);
+            let mut change = RowChange::new(row, lock.txn.start_ts);
+            change.lock = Edit::Put(lock);
+            changes.push(change);
+        }
+    }
+    engine.apply(&[Group { changes }]).unwrap();
+    drop((view, engine));
+    assert_eq!(place.json("locks s --json").len(), 2 + 50 + 149);
+    let shown = place.ok("locks s");
+    assert!(shown.contains("rows/row 000 19") && !shown.contains("row 000 20"), "{shown}");
+    assert!(shown.contains("… and 30 more"), "{shown}");
+    assert!(shown.contains("\n… and 51 locks of other transactions"), "{shown}");
+}
+
+#[test]
+fn a_lost_manifest_is_damage_and_the_remedy_is_named() {
+    let place = Place::with_shop();
+    let manifest = fs::read_dir(place.path().join("shop")).unwrap().map(|entry| entry.unwrap());
+    let manifest = manifest.filter(|entry| entry.file_name().to_string_lossy().starts_with("MANIFEST-"));
+    manifest.for_each(|entry| fs::remove_file(entry.path()).unwrap());
+    for line in ["get shop fruit apple", "put shop fruit apple green", "stats shop", "checkpoint shop copy"] {
+        place.run(line).fails(6, "percolite repair STORE NEW");
+    }
+    place.run("repair shop rescued").fails(6, "what could be read is in rescued");
+    assert_eq!(place.ok("get rescued fruit apple"), "red\n");
 }

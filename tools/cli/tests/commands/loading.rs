@@ -57,7 +57,7 @@ fn a_record_that_cannot_be_read_ends_it_or_is_left_out_and_it_is_said_what_is_in
     }
     place.fed("load shop fruit --key id", "{\"name\": 1}").fails(1, "has no field \"id\", only name");
     place.fed("load shop fruit --layout csv --keys hex", "xyz,1").fails(1, "is no hex");
-    place.fed("load shop fruit --layout csv", ",1").fails(1, "a key must not be empty");
+    place.fed("load shop fruit --layout csv", ",1").fails(1, "line 1 cannot be used: a key must not be empty");
 }
 
 #[test]
@@ -79,4 +79,37 @@ fn an_interrupted_load_says_what_is_in_and_can_be_gone_on_with() {
     assert_eq!(place.ok("scan s k --count"), format!("{next}\n"));
     place.fed(&format!("load s k --layout csv --skip {next}"), rows(0, 100)).succeeds();
     assert_eq!(place.ok("scan s k --count"), "100\n");
+}
+
+#[test]
+fn a_record_without_an_end_is_refused_with_the_line_where_it_begins() {
+    let place = Place::with_shop();
+    let endless = |begin: &str, line: &str| {
+        // Long enough, and no longer: without the limit this would take all memory.
+        let script =
+            format!("{{ printf '{begin}'; yes | head -c 100m; }} | {} {line}", env!("CARGO_BIN_EXE_percolite"));
+        let output = Command::new("sh").args(["-c", &script]).current_dir(place.path()).output().unwrap();
+        Ran::of(line, output)
+    };
+    let ran = endless("kiwi,green\\nfig,\"purple\\n", "load shop fruit --layout csv");
+    let ran = ran.fails(1, "the record that begins in line 2 has more than 80.00 MiB; is a quote not closed?");
+    assert!(ran.err.contains("--skip 1"), "{}", ran.err);
+    assert_eq!(place.ok("get shop fruit kiwi"), "green\n");
+    let script = format!("head -c 100m /dev/zero | {} load shop fruit --layout tsv", env!("CARGO_BIN_EXE_percolite"));
+    let output = Command::new("sh").args(["-c", &script]).current_dir(place.path()).output().unwrap();
+    Ran::of("zeros", output).fails(1, "the record that begins in line 1 has more than 80.00 MiB; in the keyspace");
+}
+
+#[test]
+fn a_record_that_the_store_would_refuse_is_named_and_left_out() {
+    let place = Place::with_shop();
+    let long = "k".repeat((16 << 10) + 1);
+    let input = format!("a,1\n,2\n{long},3\nd,4\n");
+    place.fed("load shop fruit --layout csv", &input).fails(1, "line 2 cannot be used: a key must not be empty");
+    place
+        .fed("load shop fruit --layout csv --skip 2", &input)
+        .fails(1, "line 3 cannot be used: a key of 16385 bytes exceeds the limit of 16384 bytes");
+    let told = place.fed("load shop fruit --layout csv --skip-bad --json", &input).succeeds();
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert_eq!((&told["rows"], &told["left_out"]), (&2.into(), &2.into()));
 }

@@ -9,7 +9,12 @@ fn the_past_is_shown_as_it_was_where_history_is_kept() {
     let place = Place::with_shop();
     place.run("get --at 1s shop fruit apple").fails(1, "keeps no history; percolite history STORE --keep 7d");
     assert_eq!(place.ok("history shop"), "no history is kept\n");
-    assert!(place.ok("history shop --keep 7d").starts_with("the past can be read from "));
+    let told = place.ok("history shop --keep 7d");
+    assert!(told.starts_with("the past can be read from "), "{told}");
+    assert!(told.ends_with("on; replaced versions are kept for 7d\n"), "{told}");
+    assert_eq!(place.json("history shop --json")[0]["keep_seconds"], 604_800.0);
+    assert!(place.ok("history shop --keep 36h").ends_with("kept for 1d 12h\n"));
+    place.ok("history shop --keep 7d");
     // Whoever opens it without a word about it goes on with it.
     place.ok("put shop fruit apple green");
     place.ok("delete shop fruit apple");
@@ -38,6 +43,9 @@ fn the_past_is_shown_as_it_was_where_history_is_kept() {
     let shown = place.ok(&format!("versions --at {before} shop fruit apple"));
     assert!(shown.contains("green") && shown.contains("red") && shown.contains("committed"), "{shown}");
     place.run(&format!("versions --at {before} shop fruit kiwi")).fails(3, "was never in");
+    assert_eq!(place.ok(&format!("versions --at {before} shop fruit apple --limit 0 --json")), "");
+    place.ok(&format!("versions --at {before} shop fruit apple --limit 0"));
+    assert_eq!(place.json(&format!("versions --at {before} shop fruit apple --limit 1 --json")).len(), 1);
     place.ok(&format!("dump --at {from} shop old.dump"));
     place.ok("restore copy old.dump");
     assert_eq!(place.ok("get copy fruit apple"), "red\n");

@@ -121,3 +121,44 @@ fn a_reader_that_stops_reading_ends_it_without_a_word() {
         assert!(ended.status.code().is_some(), "{line}: {}", ended.status);
     }
 }
+
+#[test]
+fn what_a_large_transaction_locked_is_unlocked_when_the_command_is_over() {
+    let place = Place::new();
+    let rows: String = (0..200_000).map(|n| format!("key{n:06}\tvalue\n")).collect();
+    place.fed("load --create shop rows --layout tsv --batch 100000", rows).succeeds();
+    assert_eq!(place.ok("delete --memory 8M shop rows --prefix key"), "200,000 rows deleted\n");
+    assert_eq!(place.json("stats shop --json")[0]["locks"], 0);
+    assert_eq!(place.ok("scan shop rows --count"), "0\n");
+}
+
+#[test]
+fn the_store_is_run_with_the_memory_and_the_compression_that_are_asked_for() {
+    let place = Place::with_shop();
+    let rows: String = (0..60_000).map(|n| format!("key{n:06},{}\n", "x".repeat(40))).collect();
+    place.file("rows.csv", rows);
+    for (how, store) in [("none", "plain"), ("lz4", "small")] {
+        place.ok(&format!("load --create --memory 8M --compression {how} {store} rows rows.csv"));
+        place.ok(&format!("checkpoint {store} {store}-copy"));
+    }
+    let bytes = |store: &str| {
+        let columns = place.json(&format!("stats {store} --json"))[0]["columns"].as_array().unwrap().clone();
+        columns.iter().map(|column| column["bytes"].as_u64().unwrap()).sum::<u64>()
+    };
+    let (plain, small) = (bytes("plain-copy"), bytes("small-copy"));
+    assert!(plain > small * 3 / 2, "{plain} {small}");
+    // Greater than a transaction may be that has a sixteenth of it.
+    place.file("big", vec![b'x'; 3 << 20]);
+    place.run("put --memory 8M shop fruit big --value-from big").fails(1, "limit of 1048576 bytes");
+    for command in [
+        "put shop fruit a b",
+        "delete shop fruit apple",
+        "load shop fruit rows.csv",
+        "shell shop",
+        "restore s x",
+        "repair s t",
+    ] {
+        place.run(&format!("{command} --memory 4M")).fails(2, "8M at least");
+        place.run(&format!("{command} --compression zip")).fails(2, "possible values: none, lz4");
+    }
+}

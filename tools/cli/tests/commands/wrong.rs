@@ -102,6 +102,9 @@ fn an_unknown_keyspace_is_told_with_those_that_there_are() {
     ] {
         place.run(line).fails(3, "there is no keyspace \"frut\"; there are \"fruit\"");
     }
+    for line in ["put shop frut a b", "load shop frut rows.csv"] {
+        place.run(line).fails(3, "; --create makes it");
+    }
 }
 
 #[test]
@@ -136,6 +139,26 @@ fn limits_are_told() {
     ran.fails(1, "a key must not be empty");
     place.run(&format!("keyspaces shop --create {}", "n".repeat(256))).fails(1, "1 to 255 bytes");
     place.run("put shop fruit k --value-from missing").fails(1, "cannot read missing");
+}
+
+#[test]
+fn a_value_or_a_statement_without_an_end_is_refused() {
+    let place = Place::with_shop();
+    for (script, what) in [
+        (
+            "head -c 40m /dev/zero | PERCOLITE put shop fruit k --value-from -",
+            "more than 33554432 bytes, the limit of a value",
+        ),
+        (
+            "head -c 40m /dev/zero > big && PERCOLITE put shop fruit k --value-from big",
+            "big has more than 33554432 bytes",
+        ),
+        ("head -c 100m /dev/zero | PERCOLITE shell shop", "line 1 has more than 80.00 MiB"),
+    ] {
+        let run = script.replace("PERCOLITE", env!("CARGO_BIN_EXE_percolite"));
+        let output = Command::new("sh").args(["-c", &run]).current_dir(place.path()).output().unwrap();
+        Ran::of(script, output).fails(1, what);
+    }
 }
 
 /// In a mount namespace of its own, so nothing is left of it. Mode bits would not stop root.

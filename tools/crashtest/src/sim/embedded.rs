@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use percolite::engine::Engine;
 use percolite::engine::sim::{SimEngine, SimStorage};
-use percolite::{Durability, Keyspace, Store};
+use percolite::{Builder, Durability, Keyspace, KeyspaceId, Store, Timestamp};
 
 use super::engine::{Dead, Scheduled, is_dead};
 use super::plan::{Crash, LIVES_MAX, Plan};
@@ -17,10 +17,16 @@ use super::scheduler::Scheduler;
 use super::sink::Book;
 use super::thinking::Thinking;
 use super::{Seen, hours, other};
-use crate::client::{BESIDE, Client, Ended, Habits, ROWS, Who, keeping};
+use crate::client::{BESIDE, Client, Ended, Habits, Past, ROWS, Who, keeping};
 use crate::dice::Dice;
 use crate::invariants::{digest, keyspaces, structure};
 use crate::violation::Broken;
+
+/// Where a store keeps the timestamp that it goes on above.
+const HIGH_WATER: &str = "oracle";
+const CATALOG: KeyspaceId = KeyspaceId(0);
+/// Large transactions are over after so many tenths of a second.
+const ENDS_WITHIN: usize = 600;
 
 /// See the [module](self).
 pub struct Embedded<'a> {
@@ -32,6 +38,7 @@ pub struct Embedded<'a> {
     broken: Arc<Mutex<Vec<Broken>>>,
     seen: Seen,
     sessions: u64,
+    past: Past,
 }
 
 type Process = Arc<Scheduled<SimEngine>>;
@@ -48,6 +55,7 @@ impl<'a> Embedded<'a> {
             broken: Arc::default(),
             seen: Seen::default(),
             sessions: 0,
+            past: Past::default(),
         }
     }
 
@@ -97,6 +105,11 @@ impl<'a> Embedded<'a> {
             }
             if is_dead(&dead) {
                 self.seen.crashes += 1;
+                self.check_timestamps();
+                if self.plan.durability == Durability::Buffered {
+                    // What is seen there need not be durable.
+                    self.past.lock().clear();
+                }
                 let mut ledger = self.book.ledger();
                 self.seen.told.extend(ledger.told());
                 ledger.lose(life, durable_ts);
@@ -105,6 +118,42 @@ impl<'a> Embedded<'a> {
             }
         }
         self.scheduler.unwatch();
+    }
+
+    /// None was handed out that the next life could hand out again.
+    fn check_timestamps(&self) {
+        let mark = self.memory.embedded().meta(HIGH_WATER);
+        let Ok(Some(mark)) = mark.map(|mark| mark.map(|mark| mark.try_into().map_or(0, u64::from_be_bytes))) else {
+            return;
+        };
+        let ledger = self.book.ledger();
+        let handed_out = ledger.entries().flat_map(|entry| [entry.txn.start_ts, entry.txn.commit_ts]).flatten().max();
+        drop(ledger);
+        if let Some(highest) = handed_out.filter(|highest| *highest > mark) {
+            self.breaks(
+                "no timestamp is handed out twice",
+                format!("{highest} was handed out, and {mark} is all that is on the disk"),
+            );
+        }
+    }
+
+    /// Once every client of a life is through, nothing is left of its transactions.
+    fn check_nothing_left(&self, store: &Store, begun: Timestamp, dead: &Dead) {
+        for _ in 0..ENDS_WITHIN {
+            if store.stats().large_unfinished == 0 || is_dead(dead) {
+                break;
+            }
+            self.scheduler.sleep(Duration::from_millis(100));
+        }
+        let left: Result<Vec<_>, _> = store.locks().and_then(Iterator::collect);
+        let Ok(left) = left else { return };
+        // The housekeeper goes on changing the catalog.
+        let mut left = left.iter().filter(|lock| lock.start_ts > begun && lock.row.keyspace() != CATALOG);
+        if let Some(lock) = left.next().filter(|_| !is_dead(dead)) {
+            let what =
+                format!("row {:?} is locked by the transaction {}, and no client is left", lock.row, lock.start_ts);
+            self.breaks("a transaction that is over has no locks", what);
+        }
     }
 
     fn process(&self, dead: &Dead) -> Process {
@@ -140,7 +189,8 @@ impl<'a> Embedded<'a> {
             self.step_clock();
         }
         let keep = self.dice.pick(&self.plan.history).copied().unwrap_or_default();
-        let store = keeping(Store::builder(), keep)
+        let builder = self.plan.age_max.into_iter().fold(Store::builder(), Builder::age_max);
+        let store = keeping(builder, keep)
             .runtime(SimRuntime::new(self.scheduler, 0))
             .durability(self.plan.durability)
             .protocol(self.plan.protocol)
@@ -183,6 +233,7 @@ impl<'a> Embedded<'a> {
             self.scheduler.sleep(Duration::from_millis(1500));
         }
         let Some((beside, rows)) = self.both_keyspaces(store, dead, may_fail) else { return };
+        let begun = store.begin().map(|txn| txn.start_ts());
         let workload = self.plan.workload;
         let mut threads = Vec::new();
         let (share, book) = (self.plan.share(life, self.book.tried()), self.book.clone());
@@ -201,12 +252,14 @@ impl<'a> Embedded<'a> {
             let (broken, session, first) = (Arc::clone(&self.broken), self.sessions, threads.is_empty());
             let (every, watches) = (self.plan.thinks, self.plan.watches && threads.len() == 1);
             let (drops, beside_every, book) = (self.plan.drops, self.plan.beside_every(), book.clone());
+            let past = Arc::clone(&self.past);
             let (clock_steps, skewed) = (self.plan.clock_steps, Arc::clone(&self.seen.skewed));
             let work = move || {
                 let who = Who { session, life, habits };
                 let keyspaces = (rows, Some(beside));
                 let mut client = Client::new((&store, &*engine), keyspaces, &sink, who, dice.split())
-                    .with_beside_every(beside_every);
+                    .with_beside_every(beside_every)
+                    .with_past(&past);
                 let thinking = Thinking { workload, scheduler: Arc::clone(&scheduler), every };
                 let outcome = (|| {
                     if first && drops && dice.one_in(2) {
@@ -256,6 +309,9 @@ impl<'a> Embedded<'a> {
         for thread in threads {
             self.scheduler.join(thread);
         }
+        if let Some(begun) = begun.ok().filter(|_| !is_dead(dead) && !may_fail) {
+            self.check_nothing_left(store, begun, dead);
+        }
     }
 
     /// A last life without a crash: everything is resolved, looked at, and opened once more.
@@ -292,8 +348,14 @@ impl<'a> Embedded<'a> {
         self.sessions += 1;
         let who = Who { session: self.sessions, life, habits: self.plan.habits() };
         let both = (rows, Some(beside));
-        let mut client = Client::new((&store, &*engine), both, &sink, who, self.dice.split());
-        let judged = client.observe(self.plan.workload);
+        let mut client = Client::new((&store, &*engine), both, &sink, who, self.dice.split()).with_past(&self.past);
+        let mut judged = Ok(());
+        if store.stats().history_from.is_some() {
+            // The housekeeper may give up what nobody can need any more, and no more than that.
+            self.scheduler.sleep(Duration::from_millis(1500));
+            judged = client.remember_all();
+        }
+        let judged = judged.and_then(|()| client.observe(self.plan.workload));
         let progress = client.touch_every_row();
         drop(client);
         if let Err(why) = judged {

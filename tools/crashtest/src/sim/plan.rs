@@ -64,6 +64,8 @@ pub struct Plan {
     pub failing_disk: bool,
     /// From where on a transaction streams.
     pub stream_at_bytes: usize,
+    /// How long somebody who thinks may read what is no longer the newest.
+    pub age_max: Option<Duration>,
     /// What each life is asked to keep of the past, in turn.
     pub history: [KeepHistory; 3],
     /// Where it may crash, and at which visit at most.
@@ -107,9 +109,13 @@ impl Plan {
             clears: false,
             points: Vec::new(),
             visits: [1, 3, 40][dice.below(3)],
+            age_max: None,
             history: if dice.one_in(3) { history(dice) } else { [KeepHistory::AsBefore; 3] },
             stream_at_bytes: if dice.one_in(4) { [1, 200, 1000][dice.below(3)] } else { STREAMS_LATE },
         };
+        if plan.thinks > 0 && dice.one_in(2) {
+            plan.age_max = Some(Duration::from_millis(100 + dice.below(1000) as u64));
+        }
         if dice.one_in(LARGE_EVERY) {
             plan.workload = workload::SELDOM_LARGE;
             plan.group_rows = usize::MAX;

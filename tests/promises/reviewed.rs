@@ -1,0 +1,122 @@
+//! What a review broke by hand and no layer of the crash harness noticed at the time: each of these does.
+
+use std::time::Duration;
+
+use percolite::engine::sim::SimStorage;
+use percolite::{CommitProtocol, Durability, Existing, Store};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+#[test]
+fn a_row_among_the_first_of_many_that_were_streamed_is_known_to_be_locked() {
+    let memory = SimStorage::new();
+    let store = Store::builder().stream_at_bytes(10_000).open_sim(&memory).unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    let mut large = store.begin().unwrap();
+    for number in 0..12_000 {
+        large.put(&rows, format!("{number:05}"), "large").unwrap();
+    }
+    let mut small = store.begin().unwrap();
+    small.put(&rows, "00007", "small").unwrap();
+    small.commit().unwrap_err();
+    large.commit().unwrap();
+}
+
+#[test]
+fn the_past_of_a_dropped_keyspace_is_kept_over_a_restart() {
+    let memory = SimStorage::new();
+    let open = || Store::builder().history(HOUR).open_sim(&memory).unwrap();
+    let store = open();
+    let rows = store.keyspace("rows").unwrap();
+    let mut txn = store.begin().unwrap();
+    txn.put(&rows, "key", "1").unwrap();
+    let first = txn.commit().unwrap().ts;
+    store.drop_keyspace("rows").unwrap();
+    store.close().unwrap();
+    let store = open();
+    // The background would have erased it by then.
+    std::thread::sleep(Duration::from_millis(1500));
+    let past = store.snapshot_at(first).unwrap();
+    let rows = past.keyspaces().unwrap().into_iter().find(|keyspace| keyspace.name() == "rows").unwrap();
+    assert_eq!(past.get(&rows, "key").unwrap(), Some(b"1".to_vec()));
+}
+
+#[test]
+fn a_restore_into_a_buffered_store_survives_a_power_cut() {
+    let other = Store::in_memory().unwrap();
+    let rows = other.keyspace("restored").unwrap();
+    other.transact(|txn| txn.put(&rows, "key", "1")).unwrap();
+    let mut dump = Vec::new();
+    other.snapshot().unwrap().dump(&mut dump, |_| ()).unwrap();
+    for choice in 0..8 {
+        let memory = SimStorage::new();
+        let store = Store::builder().durability(Durability::Buffered).open_sim(&memory).unwrap();
+        store.restore(dump.as_slice(), Existing::Replace, |_| ()).unwrap();
+        memory.crash(choice);
+        let store = Store::builder().open_sim(&memory).unwrap();
+        assert_eq!(store.keyspaces().unwrap(), ["restored"], "{choice}");
+        let rows = store.existing_keyspace("restored").unwrap();
+        assert_eq!(store.snapshot().unwrap().get(&rows, "key").unwrap(), Some(b"1".to_vec()), "{choice}");
+    }
+}
+
+#[test]
+fn a_view_that_grew_too_old_does_not_commit_over_a_delete_that_was_collected() {
+    let memory = SimStorage::new();
+    let store = Store::builder().conflict_slots(1).age_max(Duration::from_millis(300)).open_sim(&memory).unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    store.transact(|txn| txn.put(&rows, "key", "old")).unwrap();
+    let mut idle = store.begin().unwrap();
+    assert!(idle.get(&rows, "key").unwrap().is_some());
+    idle.put(&rows, "key", "over a delete that it never saw").unwrap();
+    store.transact(|txn| txn.delete(&rows, "key")).unwrap();
+    for number in 0..20 {
+        store.transact(|txn| txn.put(&rows, format!("x{number}"), "x")).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    idle.commit().unwrap_err();
+    assert_eq!(store.snapshot().unwrap().get(&rows, "key").unwrap(), None);
+}
+
+#[test]
+fn a_version_whose_row_is_still_locked_is_listed() {
+    let memory = SimStorage::new();
+    let store = Store::builder().stream_at_bytes(10_000).history(HOUR).open_sim(&memory).unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    let mut large = store.begin().unwrap();
+    for number in 0..20_000 {
+        large.put(&rows, format!("{number:05}"), "large").unwrap();
+    }
+    let ts = large.commit().unwrap().ts;
+    let txn = store.begin().unwrap();
+    let newest = txn.versions(&rows, "19999").unwrap().next().unwrap().unwrap();
+    assert_eq!((newest.commit_ts, newest.value), (ts, Some(b"large".to_vec())));
+}
+
+#[test]
+fn nothing_stays_locked_behind_a_conflict_among_many_rows() {
+    let memory = SimStorage::new();
+    let store = Store::builder().protocol(CommitProtocol::TwoPhase).open_sim(&memory).unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    let put = |number: usize| store.transact(|txn| txn.put(&rows, format!("{number:05}"), "x"));
+    let mut many = store.begin().unwrap();
+    for number in 0..1500 {
+        many.put(&rows, format!("{number:05}"), "many").unwrap();
+    }
+    put(1400).unwrap();
+    many.commit().unwrap_err();
+    assert_eq!(store.locks().unwrap().count(), 0);
+}
+
+#[test]
+fn a_streamed_write_to_a_keyspace_that_was_emptied_is_not_acknowledged() {
+    let memory = SimStorage::new();
+    let store = Store::builder().stream_at_bytes(1).open_sim(&memory).unwrap();
+    let (rows, other) = (store.keyspace("rows").unwrap(), store.keyspace("other").unwrap());
+    let mut txn = store.begin().unwrap();
+    txn.put(&other, "first", "1").unwrap();
+    txn.put(&rows, "key", "1").unwrap();
+    store.truncate_keyspace("rows").unwrap();
+    txn.commit().unwrap_err();
+    assert_eq!(store.snapshot().unwrap().get(&other, "first").unwrap(), None);
+}
