@@ -177,7 +177,7 @@ impl Store {
     }
 
     /// Resolves every orphan lock now, as the background sweep would, and finishes what large transactions of this life have
-    /// left to the background; the answer is how many orphans there were.
+    /// left to the background; the answer is how many orphans this call has met. The background may be at it at the same time.
     ///
     /// # Errors
     /// Those of a commit.
@@ -185,11 +185,16 @@ impl Store {
         self.inner.check_open()?;
         self.inner.check_writable()?;
         let Some(embedded) = &self.inner.embedded else { return Ok(0) };
-        let before = self.inner.counters.swept.get();
-        let mut position = Bound::Unbounded;
-        while !embedded.sweep_page(&mut position)? {}
+        let (mut position, mut found) = (Bound::Unbounded, 0);
+        loop {
+            let swept = embedded.sweep_page(&mut position)?;
+            found += swept.found;
+            if swept.is_last {
+                break;
+            }
+        }
         while embedded.end_page()? {}
-        Ok(self.inner.counters.swept.get() - before)
+        Ok(found)
     }
 
     /// Counters and watermarks.

@@ -85,7 +85,7 @@ impl Shared {
             let mut more = false;
             if !swept {
                 match coordinator.sweep_page(&mut position) {
-                    Ok(done) => (swept, more) = (done, !done),
+                    Ok(page) => (swept, more) = (page.is_last, !page.is_last),
                     Err(why) => {
                         coordinator.tell_of("sweep", &why);
                         position = Bound::Unbounded;
@@ -114,6 +114,14 @@ impl Shared {
     }
 }
 
+/// What a page of the sweep has come to.
+pub struct Swept {
+    /// So many orphans were resolved.
+    pub found: u64,
+    /// No orphan is left, nor any record of their transactions.
+    pub is_last: bool,
+}
+
 impl Embedded {
     /// Tells a subscriber of a failure that has nobody else to be told, unless the store has failed as a whole.
     #[cfg_attr(not(feature = "tracing"), allow(unused_variables, reason = "for the event alone"))]
@@ -123,17 +131,18 @@ impl Embedded {
         }
     }
 
-    /// Resolves the orphans among the next locks; the answer is whether none is left, nor any record of their transactions.
-    pub fn sweep_page(&self, position: &mut Bound<Vec<u8>>) -> Result<bool> {
+    /// Resolves the orphans among the next locks.
+    pub fn sweep_page(&self, position: &mut Bound<Vec<u8>>) -> Result<Swept> {
         let pipeline = &self.pipeline;
+        let mut found = 0;
         if pipeline.may_have_orphans() {
             let range = RowRange { start: position.clone(), end: Bound::Unbounded };
             let page = Page { range: &range, backwards: false, limit: PAGE_ROWS };
             let locks = pipeline.engine().view()?.locks(&page)?;
-            self.sweep_locks(&locks)?;
+            found = self.sweep_locks(&locks)?;
             if let (Some((row, _)), true) = (locks.last(), locks.len() == PAGE_ROWS) {
                 *position = Bound::Excluded(row.as_bytes().to_vec());
-                return Ok(false);
+                return Ok(Swept { found, is_last: false });
             }
         }
         crash_point!(SweepDone);
@@ -141,11 +150,12 @@ impl Embedded {
         if pipeline.may_have_orphans() {
             pipeline.no_orphans_left()?;
         }
-        Ok(true)
+        Ok(Swept { found, is_last: true })
     }
 
-    /// Resolves the orphans among locks: the first of a transaction by asking, the others together.
-    fn sweep_locks(&self, locks: &[(RowKey, Lock)]) -> Result<()> {
+    /// Resolves the orphans among locks: the first of a transaction by asking, the others together. The answer is how many.
+    fn sweep_locks(&self, locks: &[(RowKey, Lock)]) -> Result<u64> {
+        let mut found = 0;
         let orphan = |(_, lock): &&(RowKey, Lock)| self.pipeline.is_orphan(lock.txn.start_ts);
         let mut orphans: Vec<(RowKey, Lock)> = locks.iter().filter(orphan).cloned().collect();
         while let Some((row, lock)) = orphans.first().cloned() {
@@ -155,11 +165,13 @@ impl Embedded {
                 .into_iter()
                 .skip(1)
                 .partition(|(_, other)| (other.txn, &other.primary) == (lock.txn, &lock.primary));
+            found += 1;
             self.counters.swept.add(1);
             event!(DEBUG, locks = same.len() + 1, "orphans resolved");
             orphans = match resolved {
                 Resolved::Verdict(verdict) => {
                     self.carry_out_together(lock.txn, &lock.primary, &same, verdict, false)?;
+                    found += same.len() as u64;
                     self.counters.swept.add(same.len() as u64);
                     others
                 }
@@ -167,7 +179,7 @@ impl Embedded {
                 Resolved::Gone | Resolved::Alive => same.into_iter().chain(others).collect(),
             };
         }
-        Ok(())
+        Ok(found)
     }
 
     /// Takes away what says how transactions before `before` ended. None of them may have a lock left.

@@ -109,7 +109,11 @@ pub fn restore(args: &RestoreArgs) -> Result<()> {
     };
     let made = Made::unless_there(&args.store.folder);
     let store = args.store.write_tuned(true, &args.tuning)?;
-    if !args.replace && !store.keyspaces()?.is_empty() {
+    let is_empty = store.keyspaces()?.is_empty();
+    if is_empty {
+        made.is_ours();
+    }
+    if !args.replace && !is_empty {
         let what = "is not empty: restore into a new folder, or say --replace";
         return Err(Code::Failed.error(format!("{} {what}", args.store.folder.display())));
     }
@@ -149,6 +153,7 @@ pub fn checkpoint(args: &CheckpointArgs) -> Result<()> {
     open::refuse_inside(&args.store.folder, &args.to)?;
     let made = Made::unless_there(&args.to);
     store.checkpoint(&args.to)?;
+    made.is_ours();
     store.close()?;
     // RocksDB cannot be stopped in between.
     if let Some(why) = interrupted(&interrupt, "nothing is left of the checkpoint") {

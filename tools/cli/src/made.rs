@@ -1,26 +1,39 @@
 //! A folder that a command makes, and takes away again if it does not come to its end.
+//!
+//! That nothing was there before is not enough: another process may have made it in between. So it is taken away only once this
+//! one is known to have it.
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
-pub struct Made(Option<PathBuf>);
+pub struct Made {
+    folder: PathBuf,
+    was_there: bool,
+    is_ours: Cell<bool>,
+}
 
 impl Made {
-    /// To be named before anything is made. A folder that is there stays, whatever happens.
+    /// To be called before anything is made. A folder that is there stays, whatever happens.
     pub fn unless_there(folder: &Path) -> Self {
-        Self(folder.symlink_metadata().is_err().then(|| folder.to_owned()))
+        let was_there = folder.symlink_metadata().is_ok();
+        Self { folder: folder.to_owned(), was_there, is_ours: Cell::new(false) }
+    }
+
+    /// This process has made it.
+    pub fn is_ours(&self) {
+        self.is_ours.set(!self.was_there);
     }
 
     /// It is whole.
-    pub fn keep(mut self) {
-        self.0 = None;
+    pub fn keep(self) {
+        self.is_ours.set(false);
     }
 }
 
 impl Drop for Made {
     fn drop(&mut self) {
-        if let Some(folder) = &self.0 {
-            // Often it has not come to be.
-            let _ = std::fs::remove_dir_all(folder);
+        if self.is_ours.get() {
+            let _ = std::fs::remove_dir_all(&self.folder);
         }
     }
 }

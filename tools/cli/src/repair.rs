@@ -47,6 +47,7 @@ pub fn run(args: &Args) -> Result<()> {
     let progress = Progress::new(None);
     let repaired = interrupt.stopping(|stop| {
         args.tuning.builder().repair(&args.from, &args.to, |so_far| {
+            made.is_ours();
             stop();
             let losses = if so_far.is_whole() { String::new() } else { format!(", {}", losses(so_far.losses_found)) };
             progress.at(so_far.bytes, format!("{}{losses}", count(so_far.rows, "row")));

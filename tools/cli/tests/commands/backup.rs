@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::FileTypeExt as _;
 
-use crate::common::Place;
+use crate::common::{Place, Ran};
 
 #[test]
 fn a_dump_is_restored_elsewhere_through_files_and_through_pipes() {
@@ -145,4 +145,17 @@ fn an_interrupted_restore_leaves_no_folder() {
     place.interrupted("restore copy pipe").fails(130, "interrupted; nothing was restored");
     feeding.join().unwrap();
     assert!(!place.path().join("copy").exists());
+}
+
+#[test]
+fn of_many_restores_into_one_new_folder_one_succeeds_and_the_others_take_nothing_away() {
+    let place = Place::with_shop();
+    place.ok("dump shop shop.dump");
+    for round in 0..6 {
+        let line = format!("restore copy-{round} shop.dump");
+        let started: Vec<_> = (0..6).map(|_| place.command(&line).spawn().unwrap()).collect();
+        let ended = started.into_iter().map(|child| Ran::of(&line, child.wait_with_output().unwrap()).code);
+        assert_eq!(ended.filter(|code| *code == Some(0)).count(), 1);
+        assert_eq!(place.ok(&format!("get copy-{round} fruit apple")), "red\n");
+    }
 }

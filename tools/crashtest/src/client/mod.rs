@@ -1,15 +1,15 @@
 //! A client: runs one transaction after another on a store and enters each in the ledger.
 
+mod looking;
+
 use std::collections::BTreeSet;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use percolite::engine::Engine;
 use percolite::row::{RowKey, Status};
 use percolite::{
-    Builder, CommitProtocol, Durability, Error, ErrorKind, KeepHistory, Keyspace, RetryLimits, Snapshot, Store,
-    Timestamp, Txn, TxnOptions,
+    Builder, CommitProtocol, Durability, Error, ErrorKind, KeepHistory, Keyspace, RetryLimits, Store, Timestamp, Txn,
+    TxnOptions,
 };
 
 use crate::dice::Dice;
@@ -17,7 +17,9 @@ use crate::history::{Op, Outcome, Transaction};
 use crate::ledger::{Answer, Entry, MARKERS};
 use crate::recorder::Recorded;
 use crate::value::{Stamp, seal};
-use crate::workload::{Workload, skewed};
+use crate::workload::Workload;
+
+pub use looking::Past;
 
 /// How often a transaction on every row may meet a lock that has to be resolved first.
 const TOUCHES_MAX: usize = 3;
@@ -27,8 +29,6 @@ pub const ROWS: &str = "rows";
 /// The one beside it, which comes and goes, so that transactions span two. It is created first and thus holds the primary
 /// of those that do.
 pub const BESIDE: &str = "beside";
-/// Each look at the past is a session of its own, numbered from here on.
-const PAST_SESSIONS: u64 = 1 << 40;
 /// One transaction in so many writes there, unless a client is told otherwise.
 pub const BESIDE_EVERY: usize = 6;
 
@@ -92,9 +92,6 @@ pub struct Client<'a> {
     committed: Vec<Timestamp>,
     past: Past,
 }
-
-/// What everything in a store was at some moments: a digest of each.
-pub type Past = Arc<Mutex<Vec<(Timestamp, u64)>>>;
 
 /// How a transaction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -288,125 +285,6 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Looks at everything at one moment, and judges it.
-    ///
-    /// # Errors
-    /// Those of the store, and a broken promise of the workload as corruption.
-    pub fn observe(&mut self, workload: &dyn Workload) -> Result<(), Error> {
-        let began = self.sink.now();
-        let snapshot = self.store.snapshot()?;
-        if self.dice.one_in(3) {
-            match digest_of(&snapshot) {
-                Ok(digest) => self.past.lock().push((snapshot.read_ts(), digest)),
-                Err(why) => return may_happen(why).map(drop),
-            }
-        }
-        let looked = self.look(&snapshot, Some(began), workload).and_then(|(number, judged)| {
-            let judged = judged.and(self.newest_is_listed(&snapshot)?);
-            judged.map_err(|what| self.judged(number, snapshot.read_ts(), &what))
-        });
-        looked.or_else(|why| may_happen(why).map(drop))
-    }
-
-    /// Of some row, the version that is read is the first of its versions.
-    fn newest_is_listed(&mut self, snapshot: &Snapshot) -> Result<Result<(), String>, Error> {
-        let all: Vec<_> = snapshot.range(&self.rows, ..).collect::<Result<_, _>>()?;
-        let Some((key, value)) = all.get(self.dice.below(all.len().max(1))) else { return Ok(Ok(())) };
-        let newest = snapshot.versions(&self.rows, key)?.next().transpose()?;
-        let listed = newest.as_ref().and_then(|version| version.value.as_ref());
-        Ok(if listed == Some(value) {
-            Ok(())
-        } else {
-            Err(format!(
-                "the versions of {:?} begin with {newest:?}, and it is read otherwise",
-                key.escape_ascii().to_string()
-            ))
-        })
-    }
-
-    /// Looks at everything as it was at some moment of the past, if the store keeps history, and judges it.
-    ///
-    /// # Errors
-    /// Those of [`Client::observe`].
-    pub fn look_back(&mut self, workload: &dyn Workload) -> Result<(), Error> {
-        let Some(from) = self.store.stats().history_from else { return self.observe(workload) };
-        if self.dice.one_in(3) {
-            return self.remember();
-        }
-        let newest = self.store.snapshot()?.read_ts();
-        let own = self.committed.get(self.dice.below(self.committed.len().max(1))).copied().filter(|own| *own >= from);
-        let at = match (self.dice.below(12), own) {
-            // Nothing may be committed at or below it any more once it has been asked about.
-            (0 | 1, _) => self.store.begin()?.start_ts(),
-            (2..=4, Some(own)) => own.previous(),
-            (5..=7, Some(own)) => own,
-            _ => {
-                let span = newest.to_u64().saturating_sub(from.to_u64());
-                Timestamp::from_u64(from.to_u64() + if span == 0 { 0 } else { self.dice.bits() % span })
-            }
-        };
-        let snapshot = match self.store.snapshot_at(at) {
-            // It may have been collected since.
-            Err(why) if matches!(why.kind(), ErrorKind::SnapshotTooOld(_)) => return Ok(()),
-            snapshot => snapshot?,
-        };
-        let (number, judged) = self.look(&snapshot, None, workload)?;
-        judged.map_err(|what| self.judged(number, at, &what))
-    }
-
-    /// Looks at a moment that was looked at before: the past does not change.
-    fn remember(&mut self) -> Result<(), Error> {
-        let known = self.past.lock().clone();
-        known.get(self.dice.below(known.len().max(1))).map_or(Ok(()), |moment| self.is_as_it_was(moment))
-    }
-
-    /// [`Client::look_back`] on every moment that anybody has looked at.
-    ///
-    /// # Errors
-    /// Those of [`Client::observe`].
-    pub fn remember_all(&self) -> Result<(), Error> {
-        self.past.lock().clone().iter().try_for_each(|moment| self.is_as_it_was(moment))
-    }
-
-    fn is_as_it_was(&self, (at, digest): &(Timestamp, u64)) -> Result<(), Error> {
-        match self.store.snapshot_at(*at).and_then(|snapshot| digest_of(&snapshot)) {
-            Ok(found) if found == *digest => Ok(()),
-            Ok(_) => Err(ErrorKind::Corruption(format!("the past of {at} is not what it was")).into()),
-            Err(why) => may_happen(why).map(drop),
-        }
-    }
-
-    /// Reads everything and enters it; one that does not say when it began need not have seen the newest.
-    fn look(
-        &mut self,
-        snapshot: &Snapshot,
-        began: Option<u64>,
-        workload: &dyn Workload,
-    ) -> Result<(u64, Result<(), String>), Error> {
-        let mut rows = Vec::new();
-        for row in snapshot.range(&self.rows, ..) {
-            let (key, value) = row?;
-            rows.push((String::from_utf8_lossy(&key).into_owned(), crate::value::unseal(&value)));
-        }
-        let state = rows.iter().cloned().collect();
-        let judged = workload.judge(&state);
-        self.skewed += skewed(&state) as u64;
-        let ops = vec![Op::Scan { from: String::new(), to: None, rows }];
-        let number = self.sink.number();
-        let mut txn = self.entry(None, snapshot.read_ts().to_u64(), began, ops);
-        if began.is_none() {
-            txn.session = PAST_SESSIONS + number;
-        }
-        self.sink.asked(number, Entry { txn, life: self.who.life, durable: self.is_durable(), marker: None });
-        self.answer(number, Outcome::Committed, None);
-        Ok((number, judged))
-    }
-
-    fn judged(&self, number: u64, read_ts: Timestamp, what: &str) -> Error {
-        let (session, read_ts) = (self.who.session, read_ts.to_u64());
-        ErrorKind::Corruption(format!("transaction {number} of session {session}, reading at {read_ts}: {what}")).into()
-    }
-
     /// A transaction that claims every row that has a value or a lock: nothing that was left behind may stand in its way.
     ///
     /// # Errors
@@ -514,18 +392,6 @@ impl<'a> Client<'a> {
         let Habits { protocol, durability, .. } = self.who.habits;
         TxnOptions { protocol: Some(protocol), durability: Some(durability), ..TxnOptions::default() }
     }
-}
-
-/// Of all keyspaces and rows.
-fn digest_of(snapshot: &Snapshot) -> Result<u64, Error> {
-    let mut digest = DefaultHasher::new();
-    for keyspace in snapshot.keyspaces()? {
-        keyspace.name().hash(&mut digest);
-        for row in snapshot.range(&keyspace, ..) {
-            row?.hash(&mut digest);
-        }
-    }
-    Ok(digest.finish())
 }
 
 /// What a client puts up with.

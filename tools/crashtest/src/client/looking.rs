@@ -1,0 +1,150 @@
+//! How a client looks at everything at one moment, now or in the past.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use percolite::{Error, ErrorKind, Snapshot, Timestamp};
+
+use super::{Client, may_happen};
+use crate::history::{Op, Outcome};
+use crate::ledger::Entry;
+use crate::workload::{Workload, skewed};
+
+/// Each look at the past is a session of its own, numbered from here on.
+const PAST_SESSIONS: u64 = 1 << 40;
+
+/// What everything in a store was at some moments: a digest of each.
+pub type Past = Arc<Mutex<Vec<(Timestamp, u64)>>>;
+
+/// What a look at everything has found.
+struct Looked {
+    number: u64,
+    judged: Result<(), String>,
+    keys: Vec<Vec<u8>>,
+}
+
+impl Client<'_> {
+    /// Looks at everything at one moment, and judges it.
+    ///
+    /// # Errors
+    /// Those of the store, and a broken promise of the workload as corruption.
+    pub fn observe(&mut self, workload: &dyn Workload) -> Result<(), Error> {
+        let began = self.sink.now();
+        let snapshot = self.store.snapshot()?;
+        if self.dice.one_in(3) {
+            match digest_of(&snapshot) {
+                Ok(digest) => self.past.lock().push((snapshot.read_ts(), digest)),
+                Err(why) => return may_happen(why).map(drop),
+            }
+        }
+        let looked = self.look(&snapshot, Some(began), workload).and_then(|Looked { number, judged, keys }| {
+            let key = keys.get(self.dice.below(keys.len().max(1)));
+            let listed = key.map_or(Ok(Ok(())), |key| self.newest_is_listed(&snapshot, key))?;
+            judged.and(listed).map_err(|what| self.judged(number, snapshot.read_ts(), &what))
+        });
+        looked.or_else(|why| may_happen(why).map(drop))
+    }
+
+    /// The version that is read is the first of a row's versions.
+    fn newest_is_listed(&self, snapshot: &Snapshot, key: &[u8]) -> Result<Result<(), String>, Error> {
+        let newest = snapshot.versions(&self.rows, key)?.next().transpose()?;
+        let listed = newest.as_ref().and_then(|version| version.value.as_ref());
+        if listed == snapshot.get(&self.rows, key)?.as_ref() {
+            return Ok(Ok(()));
+        }
+        let key = key.escape_ascii();
+        Ok(Err(format!("the versions of {key} begin with {newest:?}, and it is read otherwise")))
+    }
+
+    /// Looks at everything as it was at some moment of the past, if the store keeps history, and judges it.
+    ///
+    /// # Errors
+    /// Those of [`Client::observe`].
+    pub fn look_back(&mut self, workload: &dyn Workload) -> Result<(), Error> {
+        let Some(from) = self.store.stats().history_from else { return self.observe(workload) };
+        if self.dice.one_in(3) {
+            return self.remember();
+        }
+        let newest = self.store.snapshot()?.read_ts();
+        let own = self.committed.get(self.dice.below(self.committed.len().max(1))).copied().filter(|own| *own >= from);
+        let at = match (self.dice.below(12), own) {
+            // Nothing may be committed at or below it any more once it has been asked about.
+            (0 | 1, _) => self.store.begin()?.start_ts(),
+            (2..=4, Some(own)) => own.previous(),
+            (5..=7, Some(own)) => own,
+            _ => {
+                let span = newest.to_u64().saturating_sub(from.to_u64());
+                Timestamp::from_u64(from.to_u64() + if span == 0 { 0 } else { self.dice.bits() % span })
+            }
+        };
+        let snapshot = match self.store.snapshot_at(at) {
+            // It may have been collected since.
+            Err(why) if matches!(why.kind(), ErrorKind::SnapshotTooOld(_)) => return Ok(()),
+            snapshot => snapshot?,
+        };
+        let Looked { number, judged, .. } = self.look(&snapshot, None, workload)?;
+        judged.map_err(|what| self.judged(number, at, &what))
+    }
+
+    /// Looks at a moment that was looked at before: the past does not change.
+    fn remember(&mut self) -> Result<(), Error> {
+        let known = self.past.lock().clone();
+        known.get(self.dice.below(known.len().max(1))).map_or(Ok(()), |moment| self.is_as_it_was(moment))
+    }
+
+    /// [`Client::look_back`] on every moment that anybody has looked at.
+    ///
+    /// # Errors
+    /// Those of [`Client::observe`].
+    pub fn remember_all(&self) -> Result<(), Error> {
+        self.past.lock().clone().iter().try_for_each(|moment| self.is_as_it_was(moment))
+    }
+
+    fn is_as_it_was(&self, (at, digest): &(Timestamp, u64)) -> Result<(), Error> {
+        match self.store.snapshot_at(*at).and_then(|snapshot| digest_of(&snapshot)) {
+            Ok(found) if found == *digest => Ok(()),
+            Ok(_) => Err(ErrorKind::Corruption(format!("the past of {at} is not what it was")).into()),
+            Err(why) => may_happen(why).map(drop),
+        }
+    }
+
+    /// Reads everything and enters it; one that does not say when it began need not have seen the newest.
+    fn look(&mut self, snapshot: &Snapshot, began: Option<u64>, workload: &dyn Workload) -> Result<Looked, Error> {
+        let (mut rows, mut keys) = (Vec::new(), Vec::new());
+        for row in snapshot.range(&self.rows, ..) {
+            let (key, value) = row?;
+            rows.push((String::from_utf8_lossy(&key).into_owned(), crate::value::unseal(&value)));
+            keys.push(key);
+        }
+        let state = rows.iter().cloned().collect();
+        let judged = workload.judge(&state);
+        self.skewed += skewed(&state) as u64;
+        let ops = vec![Op::Scan { from: String::new(), to: None, rows }];
+        let number = self.sink.number();
+        let mut txn = self.entry(None, snapshot.read_ts().to_u64(), began, ops);
+        if began.is_none() {
+            txn.session = PAST_SESSIONS + number;
+        }
+        self.sink.asked(number, Entry { txn, life: self.who.life, durable: self.is_durable(), marker: None });
+        self.answer(number, Outcome::Committed, None);
+        Ok(Looked { number, judged, keys })
+    }
+
+    fn judged(&self, number: u64, read_ts: Timestamp, what: &str) -> Error {
+        let (session, read_ts) = (self.who.session, read_ts.to_u64());
+        ErrorKind::Corruption(format!("transaction {number} of session {session}, reading at {read_ts}: {what}")).into()
+    }
+}
+
+/// Of all keyspaces and rows.
+fn digest_of(snapshot: &Snapshot) -> Result<u64, Error> {
+    let mut digest = DefaultHasher::new();
+    for keyspace in snapshot.keyspaces()? {
+        keyspace.name().hash(&mut digest);
+        for row in snapshot.range(&keyspace, ..) {
+            row?.hash(&mut digest);
+        }
+    }
+    Ok(digest.finish())
+}
