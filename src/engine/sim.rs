@@ -44,6 +44,10 @@ struct State {
     failing_sync: u64,
     /// How many writes from now one fails; 0: none does.
     failing_write: u64,
+    /// Whether the one that fails is made all the same.
+    is_made: bool,
+    /// A write or sync has failed since the last crash.
+    has_failed: bool,
     /// A sync has failed, and what it was to make durable never will be, nor anything behind it.
     stays_volatile: bool,
 }
@@ -89,7 +93,8 @@ impl SimStorage {
         // Numbers are not used again: a view of a shared engine that was open must not show what is written from here on.
         state.synced = state.written;
         state.crashes += 1;
-        (state.failing_sync, state.failing_write, state.stays_volatile) = (0, 0, false);
+        (state.failing_sync, state.failing_write) = (0, 0);
+        (state.stays_volatile, state.has_failed) = (false, false);
         Crash { unsynced, lost }
     }
 
@@ -102,7 +107,19 @@ impl SimStorage {
     /// The `nth` write from now is answered with an error although it was made, as when a disk fails between the log's bytes
     /// and the answer; 1 is the next.
     pub fn fail_write(&self, nth: u64) {
-        self.state.lock().failing_write = nth;
+        let mut state = self.state.lock();
+        (state.failing_write, state.is_made) = (nth, true);
+    }
+
+    /// The `nth` write from now is answered with an error and not made, as when a disk is full; 1 is the next.
+    pub fn refuse_write(&self, nth: u64) {
+        let mut state = self.state.lock();
+        (state.failing_write, state.is_made) = (nth, false);
+    }
+
+    /// Whether a write or sync has failed since the last crash.
+    pub fn has_failed(&self) -> bool {
+        self.state.lock().has_failed
     }
 
     /// How many batches would be lost by the worst crash now.
@@ -218,6 +235,13 @@ impl Storage for SimStorage {
 
     fn write(&self, batch: SimBatch) -> Result<(), EngineError> {
         let mut state = self.alive()?;
+        let fails = state.failing_write == 1;
+        state.failing_write = state.failing_write.saturating_sub(1);
+        state.has_failed |= fails;
+        let answer = || Err(EngineError::Unknown("the simulated disk has failed to write".into()));
+        if fails && !state.is_made {
+            return answer();
+        }
         state.written += 1;
         for change in batch.0 {
             match change {
@@ -235,9 +259,7 @@ impl Storage for SimStorage {
                 }
             }
         }
-        let fails = state.failing_write == 1;
-        state.failing_write = state.failing_write.saturating_sub(1);
-        if fails { Err(EngineError::Unknown("the simulated disk has failed to write".into())) } else { Ok(()) }
+        if fails { answer() } else { Ok(()) }
     }
 
     fn sync(&self) -> Result<(), EngineError> {
@@ -245,7 +267,7 @@ impl Storage for SimStorage {
         let fails = state.failing_sync == 1;
         state.failing_sync = state.failing_sync.saturating_sub(1);
         if fails {
-            state.stays_volatile = true;
+            (state.stays_volatile, state.has_failed) = (true, true);
             return Err(EngineError::Unknown("the simulated disk has failed to sync".into()));
         }
         if !state.stays_volatile {

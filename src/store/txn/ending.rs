@@ -114,8 +114,8 @@ impl Txn {
         }
     }
 
-    /// Rolls back, and waits until everything that the transaction has read is durable, so that the caller may act on it.
-    /// To leave without waiting, drop the transaction.
+    /// Rolls back, and waits until everything that the transaction has read is durable, so that the caller may act on it; one
+    /// of [`Durability::Buffered`] does not wait. To leave without waiting, drop the transaction.
     ///
     /// # Errors
     /// [`ErrorKind::Undetermined`] when the sync fails: what was read may not be durable.

@@ -33,10 +33,7 @@ impl Client<'_> {
         let began = self.sink.now();
         let snapshot = self.store.snapshot()?;
         if self.dice.one_in(3) {
-            match digest_of(&snapshot) {
-                Ok(digest) => self.past.lock().push((snapshot.read_ts(), digest)),
-                Err(why) => return may_happen(why).map(drop),
-            }
+            self.memorise(&snapshot)?;
         }
         let looked = self.look(&snapshot, Some(began), workload).and_then(|Looked { number, judged, keys }| {
             let key = keys.get(self.dice.below(keys.len().max(1)));
@@ -44,6 +41,15 @@ impl Client<'_> {
             judged.and(listed).map_err(|what| self.judged(number, snapshot.read_ts(), &what))
         });
         looked.or_else(|why| may_happen(why).map(drop))
+    }
+
+    /// Remembers what is there at a moment.
+    pub(super) fn memorise(&self, snapshot: &Snapshot) -> Result<(), Error> {
+        match digest_of(snapshot) {
+            Ok(digest) => self.past.lock().push((snapshot.read_ts(), digest)),
+            Err(why) => drop(may_happen(why)?),
+        }
+        Ok(())
     }
 
     /// The version that is read is the first of a row's versions.

@@ -93,6 +93,18 @@ pub struct Client<'a> {
     past: Past,
 }
 
+/// Why a closure that commits nothing has returned.
+enum Left {
+    Chosen,
+    Failed(Error),
+}
+
+impl From<Error> for Left {
+    fn from(why: Error) -> Self {
+        Self::Failed(why)
+    }
+}
+
 /// How a transaction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
@@ -151,6 +163,10 @@ impl<'a> Client<'a> {
     /// # Errors
     /// Those of the store, but not that another client has dropped it just now.
     pub fn drop_beside(&mut self) -> Result<(), Error> {
+        if self.store.stats().history_from.is_some() && self.dice.one_in(2) {
+            // With what is dropped, which is not to go before the past in which it was there.
+            self.memorise(&self.store.snapshot()?)?;
+        }
         let writes = match self.beside.take() {
             Some(beside) if self.dice.one_in(2) => Some(self.write_beside(&beside)),
             _ => None,
@@ -200,6 +216,7 @@ impl<'a> Client<'a> {
             0 => self.observe(workload).map(|()| Ended::Committed),
             15 => self.look_back(workload).map(|()| Ended::Committed),
             1 => self.give_up(|txn| workload.transaction(txn)),
+            14 => self.leave(),
             2..=4 => self.transact(|txn| workload.transaction(txn)),
             _ => self.attempt(|txn| workload.transaction(txn)),
         }
@@ -238,6 +255,33 @@ impl<'a> Client<'a> {
             txn.roll_back()?;
         }
         worked.map(|()| Ended::GivenUp).or_else(may_happen)
+    }
+
+    /// A transaction that reads everything and then does not commit, with an answer that makes what it has read certain.
+    fn leave(&mut self) -> Result<Ended, Error> {
+        let (began, store, options) = (self.sink.now(), self.store, self.options());
+        let mut number = 0;
+        let left = if self.dice.one_in(2) {
+            store.begin_with(options).and_then(|mut txn| {
+                number = self.read_all(&mut txn, began)?;
+                if self.dice.one_in(2) { txn.roll_back() } else { txn.confirm_reads() }
+            })
+        } else {
+            let left = store.transact_with(options, |txn| {
+                number = self.read_all(txn, began)?;
+                Err::<(), _>(Left::Chosen)
+            });
+            left.or_else(|why| if let Left::Failed(why) = why { Err(why) } else { Ok(()) })
+        };
+        // Who does not ask for durability is promised nothing.
+        let promised = left.is_ok() && self.is_durable();
+        self.answer(number, if promised { Outcome::Committed } else { Outcome::Aborted }, None);
+        left.map(|()| Ended::GivenUp).or_else(may_happen)
+    }
+
+    fn read_all(&mut self, txn: &mut Txn, began: u64) -> Result<u64, Error> {
+        let (number, worked) = self.enter(txn, began, false, |txn| txn.scan("").map(drop));
+        worked.map(|()| number)
     }
 
     /// A transaction that the store repeats until it commits.

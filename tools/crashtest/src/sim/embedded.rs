@@ -10,7 +10,7 @@ use percolite::engine::Engine;
 use percolite::engine::sim::{SimEngine, SimStorage};
 use percolite::{Builder, Durability, Keyspace, KeyspaceId, Store, Timestamp};
 
-use super::engine::{Dead, Scheduled, is_dead};
+use super::engine::{Dead, HIGH_WATER, Scheduled, is_dead};
 use super::plan::{Crash, LIVES_MAX, Plan};
 use super::runtime::SimRuntime;
 use super::scheduler::Scheduler;
@@ -22,8 +22,6 @@ use crate::dice::Dice;
 use crate::invariants::{digest, keyspaces, structure};
 use crate::violation::Broken;
 
-/// Where a store keeps the timestamp that it goes on above.
-const HIGH_WATER: &str = "oracle";
 const CATALOG: KeyspaceId = KeyspaceId(0);
 /// Large transactions are over after so many tenths of a second.
 const ENDS_WITHIN: usize = 600;
@@ -88,13 +86,21 @@ impl<'a> Embedded<'a> {
         if let Some(store) = self.open(&engine, &dead) {
             if disk_fails && !is_dead(&dead) {
                 let nth = 1 + self.dice.below(30) as u64;
-                if self.dice.one_in(2) { self.memory.fail_sync(nth) } else { self.memory.fail_write(nth) }
+                match self.dice.below(4) {
+                    0 => self.memory.fail_sync(nth),
+                    1 => self.memory.fail_write(nth),
+                    2 => self.memory.refuse_write(nth),
+                    _ => engine.fail_lease(),
+                }
             }
             self.clients(&store, &engine, &dead, life, (disk_fails, patience));
             let must = !Plan::may_crash(life) && self.seen.crashes == 0;
             if !is_dead(&dead) && (must || self.dice.one_in(3)) {
                 self.scheduler.unwatch();
                 self.crash(&dead);
+            }
+            if disk_fails && !is_dead(&dead) {
+                self.check_failed(&store, &engine, &dead);
             }
             let durable_ts = store.stats().durable_ts;
             // The power may also go while it closes.
@@ -118,6 +124,17 @@ impl<'a> Embedded<'a> {
             }
         }
         self.scheduler.unwatch();
+    }
+
+    /// A store that has met an error of its disk does not go on.
+    fn check_failed(&self, store: &Store, engine: &Process, dead: &Dead) {
+        if self.memory.has_failed() || engine.lease_failed() {
+            // Whoever met it may be about to say so.
+            self.scheduler.sleep(Duration::from_millis(100));
+            if store.sync().is_ok() && !is_dead(dead) {
+                self.breaks("fails stop", "a write or sync has failed, and the store goes on");
+            }
+        }
     }
 
     /// None was handed out that the next life could hand out again.

@@ -9,6 +9,9 @@ use percolite::{KeyspaceId, RowKey, Timestamp};
 
 use super::scheduler::Scheduler;
 
+/// Where a store keeps the timestamp that it goes on above.
+pub const HIGH_WATER: &str = "oracle";
+
 /// Whether a simulated process is dead. The dead one's threads run to their end, and nothing that they do has any effect.
 pub type Dead = Arc<AtomicBool>;
 
@@ -18,12 +21,25 @@ pub struct Scheduled<E> {
     scheduler: Arc<Scheduler>,
     dead: Dead,
     group_rows_max: usize,
+    lease_fails: AtomicBool,
+    lease_failed: AtomicBool,
 }
 
 impl<E: Engine> Scheduled<E> {
     /// The engine as one process uses it; it says that it can change at most so many rows at once.
     pub fn new(engine: Arc<E>, scheduler: Arc<Scheduler>, dead: Dead, group_rows_max: usize) -> Self {
-        Self { engine, scheduler, dead, group_rows_max }
+        let (lease_fails, lease_failed) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { engine, scheduler, dead, group_rows_max, lease_fails, lease_failed }
+    }
+
+    /// The next lease that the store takes is refused; there are so few that failing at random seldom meets one.
+    pub fn fail_lease(&self) {
+        self.lease_fails.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether a lease was refused.
+    pub fn lease_failed(&self) -> bool {
+        self.lease_failed.load(Ordering::SeqCst)
     }
 
     /// The engine below.
@@ -83,7 +99,12 @@ impl<E: Engine> Engine for Scheduled<E> {
     }
 
     fn set_meta(&self, entries: &[(String, Option<Vec<u8>>)]) -> Result<(), EngineError> {
-        self.turn("set meta")?.set_meta(entries)
+        let engine = self.turn("set meta")?;
+        if entries.iter().any(|(name, _)| name == HIGH_WATER) && self.lease_fails.swap(false, Ordering::SeqCst) {
+            self.lease_failed.store(true, Ordering::SeqCst);
+            return Err(EngineError::Unknown("the simulated disk is full".into()));
+        }
+        engine.set_meta(entries)
     }
 
     fn safe_point(&self) -> Result<Timestamp, EngineError> {

@@ -208,6 +208,9 @@ impl Plan {
 
 /// For no time at all, for less than a history takes, for ever, or not.
 pub fn history(dice: &mut Dice) -> [KeepHistory; 3] {
+    if dice.one_in(4) {
+        return [KeepHistory::For(Duration::from_millis(1 << 30)); 3];
+    }
     std::array::from_fn(|_| match dice.below(6) {
         0 => KeepHistory::AsBefore,
         1 => KeepHistory::Never,
