@@ -20,13 +20,19 @@ use crate::client::{BESIDE, Client, Ended, Habits, ROWS, Who};
 use crate::counter::miscounted;
 use crate::desk::Desk;
 use crate::dice::Dice;
+use crate::fast::Fast;
 use crate::invariants::{digest, keyspaces, structure};
 use crate::ledger::Ledger;
+use crate::restores::{MANY, Restores, left_behind, nameless};
 use crate::violation::Broken;
 use crate::workload::Workload;
 
 /// A small store: the harness opens thousands.
 pub const MEMORY: RocksSetup = RocksSetup { cache: 1 << 20, write_buffers: 4 << 20, compression: Compression::Lz4 };
+
+/// What is left of a restore is erased well within this time, by a store whose clock runs so fast.
+const ERASED_WITHIN: Duration = Duration::from_secs(20);
+const SPEED: u32 = 50;
 
 /// A process that is being started has become another program in less than that.
 const STARTING_MAX: Duration = Duration::from_secs(1);
@@ -144,6 +150,34 @@ fn resolve_and_judge(subject: &Subject<'_>, desk: &Desk, found: &mut Examined) -
     }
     found.broken.extend(structure(engine.storage())?);
     Ok(digest(engine.storage(), &there)?)
+}
+
+/// Judges the restored keyspaces of a store that was killed, of dumps with [`MANY`] rows, and that nothing is left of those
+/// that went before.
+///
+/// # Errors
+/// Those of opening and reading it.
+pub fn examine_restored(folder: &Path, restores: &Restores) -> Result<Vec<Broken>, Error> {
+    let engine = engine(folder, MEMORY)?;
+    let store = Store::builder()
+        .no_history()
+        .runtime(Arc::new(Fast::new(SPEED)))
+        .open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
+    let mut broken: Vec<Broken> = restores.judge(&store, MANY)?.into_iter().collect();
+    let began = Instant::now();
+    loop {
+        let left = nameless(&store, engine.storage())?;
+        if left.is_empty() {
+            break;
+        }
+        if began.elapsed() > ERASED_WITHIN {
+            broken.push(left_behind(&left));
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    store.close()?;
+    Ok(broken)
 }
 
 fn locks(engine: &RocksEngine) -> Result<u64, EngineError> {

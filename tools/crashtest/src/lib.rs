@@ -18,6 +18,8 @@
 
 pub mod checker;
 pub mod client;
+#[cfg(feature = "rocks")]
+pub mod copies;
 pub mod counter;
 #[cfg(feature = "rocks")]
 pub mod desk;
@@ -37,8 +39,6 @@ pub mod invariants;
 #[cfg(feature = "rocks")]
 pub mod ioerr;
 #[cfg(feature = "rocks")]
-pub mod keeper;
-#[cfg(feature = "rocks")]
 pub mod kill;
 pub mod layers;
 pub mod ledger;
@@ -55,6 +55,7 @@ pub mod powercut;
 pub mod quick;
 pub mod recorder;
 pub mod report;
+pub mod restores;
 pub mod screen;
 pub mod sim;
 pub mod value;

@@ -17,14 +17,15 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
 use crate::client::{BESIDE, Client, Habits, ROWS, Who, keeping};
+use crate::copies;
 use crate::dice::Dice;
 use crate::doom::{Doom, Fatal};
 use crate::examine::engine;
 use crate::fast::Fast;
-use crate::keeper;
 use crate::outcome::Outcome;
 use crate::pipe::{Call, Event, PipeSink};
 use crate::recorder::Recorded;
+use crate::restores::{MANY, restore};
 use crate::violation::Broken;
 use crate::workload::{self, State, Workload};
 
@@ -347,12 +348,12 @@ fn keep(life: &Life, opened: &Opened, sink: &PipeSink, done: u64, dice: &mut Dic
     let number = u64::from(life.number) * SESSIONS + done;
     if life.copies > 0 && dice.one_in(life.copies) {
         sink.say(&Event::Copying(number));
-        opened.store.checkpoint(keeper::copy_of(&life.folder, number))?;
+        opened.store.checkpoint(copies::copy_of(&life.folder, number))?;
         sink.say(&Event::Copied(number));
     }
     if life.restores > 0 && dice.one_in(life.restores) {
         sink.say(&Event::Restoring(number));
-        keeper::restore(&opened.store, number, life.protocol())?;
+        restore(&opened.store, Store::builder().protocol(life.protocol()), number, MANY)?;
         sink.say(&Event::Restored(number));
     }
     Ok(())

@@ -16,12 +16,13 @@ use rustix::process::{Signal, getpid, kill_process};
 use serde::{Deserialize, Serialize};
 
 use crate::client::Sink;
+use crate::copies::Copy;
 use crate::desk::first_tick;
 use crate::doom::{Fatal, Visits};
 use crate::history::Outcome;
 use crate::interrupt;
-use crate::keeper::{Copy, Restores};
 use crate::ledger::{Answer, Entry, Ledger};
+use crate::restores::Restores;
 
 /// How often to look whether something was heard.
 const POLL: Duration = Duration::from_millis(1);
@@ -180,7 +181,8 @@ impl Heard {
                 self.copies.iter_mut().for_each(|copy| copy.ledger.asked(number, (*entry).clone()));
                 self.ledger.asked(number, *entry);
             }
-            Event::Answered(_, Answer { outcome: Outcome::Committed, .. }) | Event::Durable(_) if self.deaf => {}
+            Event::Answered(_, Answer { outcome: Outcome::Committed, .. }) | Event::Durable(_) | Event::Restored(_)
+                if self.deaf => {}
             Event::Answered(number, answer) => {
                 self.acknowledged += u64::from(commits(&answer));
                 // What was committed since may be in a copy or not; what was not is in none.
@@ -195,10 +197,8 @@ impl Heard {
             Event::Copied(number) => {
                 self.copies.iter_mut().filter(|copy| copy.number == number).for_each(|copy| copy.done = true);
             }
-            Event::Restoring(number) => self.restores.begun.push(number),
-            Event::Restored(number) => {
-                self.restores = Restores { acknowledged: Some(number), begun: Vec::new() };
-            }
+            Event::Restoring(number) => self.restores.begins(number),
+            Event::Restored(number) => self.restores.is_done(number),
             Event::Durable(ts) => self.durable_ts = self.durable_ts.max(ts),
             Event::Failed(call) => self.failed.push(call),
             Event::Called(call) => self.called.push(call),

@@ -8,8 +8,8 @@ use percolite::Timestamp;
 
 use super::case::Case;
 use crate::client::Habits;
+use crate::copies::{Copy, copy_of, is_store, last_timestamp};
 use crate::examine::{Examined, Subject, examine};
-use crate::keeper::{Copy, copy_of, is_store, last_timestamp};
 use crate::ledger::Ledger;
 use crate::violation::Broken;
 use crate::workload::Workload;

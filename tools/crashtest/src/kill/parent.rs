@@ -9,12 +9,13 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use rustix::process::Signal;
 
+use crate::copies::Copy;
 use crate::doom::{Fatal, Visits};
 use crate::interrupt;
-use crate::keeper::{Copy, Restores};
 use crate::ledger::Ledger;
 use crate::life::Life;
 use crate::pipe::{Heard, Listener};
+use crate::restores::Restores;
 use crate::violation::Broken;
 
 /// A child that says nothing for so long hangs.

@@ -14,14 +14,14 @@ use super::parent::live;
 use super::scenario::{Step, steps};
 use crate::dice::Dice;
 use crate::doom::{Fatal, Visits};
-use crate::examine::Examined;
+use crate::examine::{Examined, examine_restored};
 use crate::interrupt;
-use crate::keeper::{Restores, judge_restores};
 use crate::ledger::Ledger;
 use crate::life::Life;
 use crate::order::copy_folder;
 use crate::outcome::{Failure, Outcome};
 use crate::report::{RECOVERY_LOCKS, RECOVERY_SECONDS};
+use crate::restores::Restores;
 use crate::violation::Broken;
 use crate::workload;
 
@@ -132,7 +132,7 @@ impl Attempt<'_> {
         if restores.were_made() {
             let copy = self.folder.join("restored");
             copy_folder(&store, &copy).context("the store with what was restored")?;
-            let judged = judge_restores(&copy, &restores);
+            let judged = examine_restored(&copy, &restores);
             broken.extend(judged.unwrap_or_else(|why| vec![Broken::new("opens again", why.to_string())]));
             fs::remove_dir_all(&copy).context("the store with what was restored")?;
         }

@@ -24,13 +24,14 @@ use percolite::Durability;
 
 use crate::dice::Dice;
 use crate::disk::Disk;
-use crate::examine::{Examined, Subject, examine};
+use crate::examine::{Examined, Subject, examine, examine_restored};
 use crate::interrupt;
 use crate::ledger::Ledger;
 use crate::life::{Life, Promise, count_streamed, load_of, none_streamed};
 use crate::order::{Clock, Order, copy_folder, keep, scratch};
 use crate::outcome::Outcome;
 use crate::pipe::{Heard, Listener};
+use crate::restores::Restores;
 use crate::violation::Broken;
 use crate::workload;
 
@@ -157,6 +158,7 @@ fn plan(seed: u64, order: &Order, disk: &Disk, dice: &mut Dice) -> Life {
         filler: if small { 30 << 10 } else { 0 },
         seed: 0,
         mutant: order.mutant.map(|mutant| mutant.name().into()),
+        restores: if dice.one_in(3) { 8 } else { 0 },
         ..Life::default()
     }
 }
@@ -171,20 +173,20 @@ fn run_disk(order: &Order, seed: u64, lives: u32, outcome: &mut Outcome) {
     };
     let mut dice = Dice::new(seed);
     let mut life = plan(seed, order, &disk, &mut dice);
-    let (mut ledger, mut told) = (Ledger::default(), BTreeMap::new());
+    let mut promised = Promised::default();
     for number in 0..lives {
         if interrupt::came() {
             break;
         }
         life.number = number;
         life.seed = dice.bits();
-        let judged = cut_once(&mut disk, &life, ledger, &mut told, &mut dice, outcome)
-            .and_then(|ledger| judge(&disk, &life, ledger, &told));
+        let judged =
+            cut_once(&mut disk, &life, &mut promised, &mut dice, outcome).and_then(|()| judge(&disk, &life, &promised));
         match judged {
             Ok(judged) => {
                 outcome.cases += 1;
                 outcome.unanswered += judged.examined.unanswered;
-                ledger = judged.examined.settled.clone();
+                promised.ledger = judged.examined.settled.clone();
                 if !judged.examined.broken.is_empty() {
                     let Judged { examined, kept } = judged;
                     let case = Case::Disk(seed).to_string();
@@ -202,19 +204,27 @@ fn run_disk(order: &Order, seed: u64, lives: u32, outcome: &mut Outcome) {
             }
         }
     }
-    outcome.transactions += ledger.entries().count() as u64;
+    outcome.transactions += promised.ledger.entries().count() as u64;
 }
 
-/// One life, up to the moment at which the disk is mounted again. The answer is what was promised.
+/// What the clients of all lives were promised.
+#[derive(Default)]
+struct Promised {
+    ledger: Ledger,
+    told: BTreeMap<u64, u64>,
+    restores: Restores,
+}
+
+/// One life, up to the moment at which the disk is mounted again.
 fn cut_once(
     disk: &mut Disk,
     life: &Life,
-    ledger: Ledger,
-    told: &mut BTreeMap<u64, u64>,
+    promised: &mut Promised,
     dice: &mut Dice,
     outcome: &mut Outcome,
-) -> Result<Ledger, String> {
+) -> Result<(), String> {
     let arguments = life.arguments().map_err(|why| why.to_string())?;
+    let ledger = std::mem::take(&mut promised.ledger);
     let acknowledged = ledger.acknowledged();
     let mut child = Listener::start(disk.command(&arguments), ledger).map_err(|why| format!("no process: {why}"))?;
     // Mostly while the clients run; now and then while the store opens.
@@ -243,17 +253,19 @@ fn cut_once(
     disk.remount()?;
     let short = log_bytes(&disk.window().join("store"));
 
-    let Heard { mut ledger, durable_ts, streamed, .. } = heard;
+    let Heard { mut ledger, durable_ts, streamed, restores, .. } = heard;
+    promised.restores.goes_on_with(restores);
     count_streamed(outcome, life, streamed);
     outcome.acknowledged += (ledger.acknowledged() - acknowledged) as u64;
-    told.extend(ledger.told());
+    promised.told.extend(ledger.told());
     ledger.lose(life.number, percolite::Timestamp::from_u64(durable_ts));
     let lost = control::count(&disk.window()).map_err(|why| format!("control files: {why}"))?;
     outcome.lost += lost.tails + lost.entries;
     outcome.count(control::TAILS, lost.tails);
     outcome.count(control::ENTRIES, lost.entries);
     outcome.count(LOG_BYTES, long.saturating_sub(short));
-    Ok(ledger)
+    promised.ledger = ledger;
+    Ok(())
 }
 
 struct Judged {
@@ -262,7 +274,7 @@ struct Judged {
 }
 
 /// Judges a copy; a second copy is kept as it was found.
-fn judge(disk: &Disk, life: &Life, ledger: Ledger, told: &BTreeMap<u64, u64>) -> Result<Judged, String> {
+fn judge(disk: &Disk, life: &Life, promised: &Promised) -> Result<Judged, String> {
     let found = disk.window().join("store");
     let (kept, copy) = (scratch().map_err(text)?, scratch().map_err(text)?);
     if found.is_dir() {
@@ -275,12 +287,15 @@ fn judge(disk: &Disk, life: &Life, ledger: Ledger, told: &BTreeMap<u64, u64>) ->
         workload,
         habits: life.habits(Durability::Sync),
         life: LIVES + 1,
-        told,
+        told: &promised.told,
         again: true,
     };
-    let mut examined = examine(&subject, ledger);
+    let mut examined = examine(&subject, promised.ledger.clone());
     if let Some(why) = &examined.refused {
         examined.broken.push(Broken::new("opens again", why.to_string()));
+    } else if promised.restores.were_made() {
+        let judged = examine_restored(copy.path(), &promised.restores).map_err(|why| why.to_string())?;
+        examined.broken.extend(judged);
     }
     Ok(Judged { examined, kept })
 }

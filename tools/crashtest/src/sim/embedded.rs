@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use percolite::engine::Engine;
 use percolite::engine::sim::{SimEngine, SimStorage};
-use percolite::{Builder, Durability, Keyspace, KeyspaceId, Store, Timestamp};
+use percolite::{Builder, CommitProtocol, Durability, Keyspace, KeyspaceId, Store, Timestamp};
 
 use super::engine::{Dead, HIGH_WATER, Scheduled, is_dead};
 use super::plan::{Crash, LIVES_MAX, Plan};
@@ -17,14 +17,36 @@ use super::scheduler::Scheduler;
 use super::sink::Book;
 use super::thinking::Thinking;
 use super::{Seen, hours, other};
-use crate::client::{BESIDE, Client, Ended, Habits, Past, ROWS, Who, keeping};
+use crate::client::{BESIDE, Client, Ended, Habits, Past, ROWS, Sink as _, Who, keeping};
 use crate::dice::Dice;
 use crate::invariants::{digest, keyspaces, structure};
+use crate::restores::{FEW, Restores, restore};
 use crate::violation::Broken;
 
 const CATALOG: KeyspaceId = KeyspaceId(0);
 /// Large transactions are over after so many tenths of a second.
 const ENDS_WITHIN: usize = 600;
+
+/// The client that restores dumps.
+struct Keeper {
+    store: Store,
+    scheduler: Arc<Scheduler>,
+    dead: Dead,
+    protocol: CommitProtocol,
+    restores: Arc<Mutex<Restores>>,
+}
+
+impl Keeper {
+    fn restore(&self, number: u64) -> Result<(), percolite::Error> {
+        let builder = Store::builder().protocol(self.protocol).runtime(SimRuntime::new(&self.scheduler, 0));
+        self.restores.lock().begins(number);
+        restore(&self.store, builder, number, FEW)?;
+        if !is_dead(&self.dead) {
+            self.restores.lock().is_done(number);
+        }
+        Ok(())
+    }
+}
 
 /// See the [module](self).
 pub struct Embedded<'a> {
@@ -37,6 +59,7 @@ pub struct Embedded<'a> {
     seen: Seen,
     sessions: u64,
     past: Past,
+    restores: Arc<Mutex<Restores>>,
 }
 
 type Process = Arc<Scheduled<SimEngine>>;
@@ -54,6 +77,7 @@ impl<'a> Embedded<'a> {
             seen: Seen::default(),
             sessions: 0,
             past: Past::default(),
+            restores: Arc::default(),
         }
     }
 
@@ -134,6 +158,13 @@ impl<'a> Embedded<'a> {
             if store.sync().is_ok() && !is_dead(dead) {
                 self.breaks("fails stop", "a write or sync has failed, and the store goes on");
             }
+        }
+    }
+
+    fn check_restored(&self, store: &Store, dead: &Dead) {
+        let restores = self.restores.lock().clone();
+        if let Ok(broken) = restores.judge(store, FEW) {
+            self.broken.lock().extend(broken.filter(|_| !is_dead(dead)));
         }
     }
 
@@ -250,6 +281,7 @@ impl<'a> Embedded<'a> {
             self.scheduler.sleep(Duration::from_millis(1500));
         }
         let Some((beside, rows)) = self.both_keyspaces(store, dead, may_fail) else { return };
+        self.check_restored(store, dead);
         let begun = store.begin().map(|txn| txn.start_ts());
         let workload = self.plan.workload;
         let mut threads = Vec::new();
@@ -269,7 +301,15 @@ impl<'a> Embedded<'a> {
             let (broken, session, first) = (Arc::clone(&self.broken), self.sessions, threads.is_empty());
             let (every, watches) = (self.plan.thinks, self.plan.watches && threads.len() == 1);
             let (drops, beside_every, book) = (self.plan.drops, self.plan.beside_every(), book.clone());
+            let restores = self.plan.restores && first;
             let past = Arc::clone(&self.past);
+            let keeper = Keeper {
+                store: store.clone(),
+                scheduler: Arc::clone(&scheduler),
+                dead: Arc::clone(&dead),
+                protocol: self.plan.protocol,
+                restores: Arc::clone(&self.restores),
+            };
             let (clock_steps, skewed) = (self.plan.clock_steps, Arc::clone(&self.seen.skewed));
             let work = move || {
                 let who = Who { session, life, habits };
@@ -294,6 +334,7 @@ impl<'a> Embedded<'a> {
                                 client.drop_beside()?;
                                 client.create_beside()?;
                             }
+                            3..=5 if restores => keeper.restore(sink.number())?,
                             _ => {}
                         }
                         if watches && dice.one_in(2) {
@@ -366,6 +407,7 @@ impl<'a> Embedded<'a> {
         let who = Who { session: self.sessions, life, habits: self.plan.habits() };
         let both = (rows, Some(beside));
         let mut client = Client::new((&store, &*engine), both, &sink, who, self.dice.split()).with_past(&self.past);
+        self.check_restored(&store, &dead);
         let mut judged = Ok(());
         if store.stats().history_from.is_some() {
             // The housekeeper may give up what nobody can need any more, and no more than that.

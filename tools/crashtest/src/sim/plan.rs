@@ -62,6 +62,8 @@ pub struct Plan {
     /// Whether each life begins by dropping a keyspace and waiting until its space is given back.
     pub clears: bool,
     pub failing_disk: bool,
+    /// Whether one of the clients restores dumps.
+    pub restores: bool,
     /// From where on a transaction streams.
     pub stream_at_bytes: usize,
     /// How long somebody who thinks may read what is no longer the newest.
@@ -106,6 +108,7 @@ impl Plan {
             cut_off: dice.one_in(2),
             drops: dice.one_in(3),
             failing_disk: dice.one_in(6),
+            restores: dice.one_in(4),
             clears: false,
             points: Vec::new(),
             visits: [1, 3, 40][dice.below(3)],
@@ -191,7 +194,8 @@ impl Plan {
                 let by_plan = match entry.point {
                     P::StreamBetween | P::StreamAll | P::StreamCommitted => self.streams(),
                     P::EndingForward | P::EndingBack | P::EndingDone => self.streams(),
-                    P::KeyspaceDropped | P::KeyspaceErased => self.drops,
+                    P::KeyspaceDropped | P::KeyspaceErased => self.drops || self.restores,
+                    P::RestoreBetween | P::RestoreAll | P::RestoreNamed => self.restores,
                     P::HistoryFloor => self.history.iter().any(|keep| matches!(keep, KeepHistory::For(_))),
                     P::SweepBetween | P::SweepDone | P::SafePointBefore | P::SafePointDurable => self.sweep,
                     _ => true,

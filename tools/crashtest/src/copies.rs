@@ -1,0 +1,55 @@
+//! Copies of a store that are made beside its clients.
+//!
+//! A copy that was cut short is no store; one that opens has everything that was acknowledged before it was begun, and is a
+//! store like any that was killed.
+
+use std::path::{Path, PathBuf};
+
+use percolite::engine::EngineError;
+use percolite::{Error, Store, Timestamp};
+
+use crate::examine::{MEMORY, engine};
+use crate::ledger::Ledger;
+use crate::violation::Broken;
+
+/// A copy that was begun.
+#[derive(Clone, Debug)]
+pub struct Copy {
+    /// Which.
+    pub number: u64,
+    /// What its clients were told until then, and all that they asked for.
+    pub ledger: Ledger,
+    /// Whether it was finished.
+    pub done: bool,
+}
+
+/// Where a copy of the store in `folder` is.
+pub fn copy_of(folder: &Path, number: u64) -> PathBuf {
+    folder.with_extension("copies").join(number.to_string())
+}
+
+/// Whether a copy that was cut short is refused; the answer is whether there is one that must be a store.
+pub fn is_store(folder: &Path, copy: &Copy) -> Result<bool, Broken> {
+    const PROMISE: &str = "a copy is whole or no store";
+    let number = copy.number;
+    if !folder.exists() {
+        return if copy.done { Err(Broken::new(PROMISE, format!("copy {number} is gone"))) } else { Ok(false) };
+    }
+    if copy.done || folder.join("PERCOLITE").exists() {
+        return Ok(true);
+    }
+    match engine(folder, MEMORY) {
+        Err(EngineError::NotAStore(_)) => Ok(false),
+        other => {
+            Err(Broken::new(PROMISE, format!("copy {number} was cut short and opens with {:?}", other.map(drop).err())))
+        }
+    }
+}
+
+/// Above this nothing was handed out in a store that nobody has open.
+///
+/// # Errors
+/// Those of opening it.
+pub fn last_timestamp(folder: &Path) -> Result<Timestamp, Error> {
+    Ok(Store::builder().read_only(true).open(folder)?.snapshot()?.read_ts())
+}
