@@ -75,6 +75,8 @@ pub fn keeping(builder: Builder, keep: KeepHistory) -> Builder {
     }
 }
 
+const WRITTEN_TO_GONE: &str = "a write to a dropped keyspace was acknowledged";
+
 /// See the [module](self).
 pub struct Client<'a> {
     store: &'a Store,
@@ -82,6 +84,8 @@ pub struct Client<'a> {
     engine: &'a dyn Engine,
     rows: Keyspace,
     beside: Option<Keyspace>,
+    /// One that was dropped.
+    gone: Option<Keyspace>,
     beside_every: usize,
     who: Who,
     dice: Dice,
@@ -130,6 +134,7 @@ impl<'a> Client<'a> {
             engine,
             rows,
             beside,
+            gone: None,
             beside_every: BESIDE_EVERY,
             who,
             dice,
@@ -167,8 +172,9 @@ impl<'a> Client<'a> {
             // With what is dropped, which is not to go before the past in which it was there.
             self.memorise(&self.store.snapshot()?)?;
         }
-        let writes = match self.beside.take() {
-            Some(beside) if self.dice.one_in(2) => Some(self.write_beside(&beside)),
+        let beside = self.beside.take();
+        let writes = match &beside {
+            Some(beside) if self.dice.one_in(2) => Some(self.write_beside(beside)),
             _ => None,
         };
         let dropped = if self.dice.one_in(3) {
@@ -181,9 +187,10 @@ impl<'a> Client<'a> {
             Err(why) if matches!(why.kind(), ErrorKind::NoSuchKeyspace(_)) || why.is_retryable() => return Ok(()),
             dropped => dropped?,
         }
+        self.gone = beside;
         match writes.transpose() {
             Ok(Some(txn)) => match txn.commit() {
-                Ok(_) => Err(ErrorKind::Corruption("a write to a dropped keyspace was acknowledged".into()).into()),
+                Ok(_) => Err(ErrorKind::Corruption(WRITTEN_TO_GONE.into()).into()),
                 Err(why) => may_happen(why).map(drop),
             },
             Ok(None) => Ok(()),
@@ -267,11 +274,16 @@ impl<'a> Client<'a> {
                 if self.dice.one_in(2) { txn.roll_back() } else { txn.confirm_reads() }
             })
         } else {
+            let gone = self.gone.clone().filter(|_| self.dice.one_in(2));
             let left = store.transact_with(options, |txn| {
                 number = self.read_all(txn, began)?;
-                Err::<(), _>(Left::Chosen)
+                gone.as_ref().map_or(Err(Left::Chosen), |gone| Ok(txn.put(gone, "gone", "gone")?))
             });
-            left.or_else(|why| if let Left::Failed(why) = why { Err(why) } else { Ok(()) })
+            match left {
+                Err(Left::Failed(why)) if !matches!(why.kind(), ErrorKind::NoSuchKeyspace(_)) => Err(why),
+                Ok(()) => Err(ErrorKind::Corruption(WRITTEN_TO_GONE.into()).into()),
+                Err(_) => Ok(()),
+            }
         };
         // Who does not ask for durability is promised nothing.
         let promised = left.is_ok() && self.is_durable();
