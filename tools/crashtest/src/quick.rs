@@ -13,6 +13,7 @@ use crate::interrupt;
 use crate::layers::Layer;
 use crate::mutants;
 use crate::order::{Order, duration};
+use crate::outcome::Outcome;
 use crate::points;
 
 /// Everything once, in a few minutes: every layer, every expected point, five mutants.
@@ -103,6 +104,13 @@ pub fn soak(args: &SoakArgs, kept: &dyn Fn(&Evidence) -> anyhow::Result<()>) -> 
         }
         kept(&evidence)?;
     }
+    for layer in Layer::ALL {
+        if !evidence.layers.iter().any(|known| known.layer == layer.name()) {
+            let why = Some("its turn did not come in this time".into());
+            evidence.add(Outcome { skipped: why, ..Outcome::of(layer.name()) });
+        }
+    }
+    kept(&evidence)?;
     Ok(evidence)
 }
 
