@@ -17,7 +17,7 @@ use std::time::Duration;
 use self::history::Kept;
 use crate::error::{Conflict, ConflictReason, Error, ErrorKind, Result};
 use crate::observe::Spent;
-use crate::pipeline::{Entrance, Held, Life};
+use crate::pipeline::{Conditions, Entrance, Held};
 use crate::protocol::{CommitPoint, Refusal, commit_point};
 use crate::row::{Lock, Mutation, RowKey, TxnId};
 use crate::timestamp::Timestamp;
@@ -55,8 +55,7 @@ pub struct CommitRequest<'a> {
     pub writes: &'a Writes,
     pub protocol: CommitProtocol,
     pub durable: bool,
-    /// Those of the keyspaces that the transaction writes.
-    pub lives: Vec<Arc<Life>>,
+    pub conditions: Conditions,
     pub held: Option<Held>,
     /// Where the time goes; the commit begins at its last lap.
     pub spent: &'a Spent,

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Pipeline;
-use super::decide::{Core, Decision, Life, Refused};
+use super::decide::{Conditions, Core, Decision, Refused};
 use super::entrance::Held;
 use super::reply::{News, Reply, Slot};
 use crate::engine::{Group, Outcome};
@@ -59,8 +59,7 @@ pub struct Submission {
     pub purpose: Purpose,
     /// Whether a commit is answered only when it is durable.
     pub durable: bool,
-    /// None must be over when the changes are made, or they are refused.
-    pub lives: Vec<Arc<Life>>,
+    pub conditions: Conditions,
     /// Dropped as soon as the changes are visible or refused, before any wait for durability.
     pub held: Option<Held>,
 }

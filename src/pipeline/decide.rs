@@ -12,6 +12,7 @@ use super::conflicts::{ConflictMemory, LastCommit};
 use super::filter::RowFilter;
 use crate::row::{Edit, Guard, LockStamp, Row, RowChange, RowKey};
 use crate::timestamp::Timestamp;
+use crate::view::PinnedView;
 
 /// The leader's memory.
 pub struct Core {
@@ -56,6 +57,15 @@ impl Life {
     }
 }
 
+/// What must hold when changes are made, or they are refused. The leader looks, so nothing comes in between.
+#[derive(Clone, Default)]
+pub struct Conditions {
+    /// Of the keyspaces that are written: none is over.
+    pub lives: Vec<Arc<Life>>,
+    /// What the transaction has read: it has not expired. What was collected since might be the delete that it never saw.
+    pub view: Option<Arc<PinnedView>>,
+}
+
 /// Why changes were not made.
 #[derive(Debug)]
 pub enum Refused {
@@ -67,6 +77,8 @@ pub enum Refused {
     Found(RowKey, Box<Row>),
     /// The keyspace of this name was dropped.
     Dropped(String),
+    /// What was read is older than the store allows.
+    Expired,
 }
 
 /// What the leader makes of one submission before anything is written.
@@ -79,8 +91,12 @@ pub enum Decision {
 impl Pipeline {
     /// Proves what memory can prove and removes those guards.
     pub(super) fn decide(&self, core: &Core, submission: &mut Submission) -> Decision {
-        if let Some(dropped) = submission.lives.iter().find(|life| life.is_over()) {
+        let Conditions { lives, view } = &submission.conditions;
+        if let Some(dropped) = lives.iter().find(|life| life.is_over()) {
             return Decision::Refuse(Refused::Dropped(dropped.name().to_string()));
+        }
+        if view.as_ref().is_some_and(|view| view.expired.load(Ordering::Acquire)) {
+            return Decision::Refuse(Refused::Expired);
         }
         let orphans = self.orphans.load(Ordering::Acquire);
         let mut ask_engine = false;

@@ -28,7 +28,7 @@ mod turns;
 mod waiter;
 
 pub use combiner::{Purpose, Settled, Submission};
-pub use decide::{Life, Refused};
+pub use decide::{Conditions, Life, Refused};
 #[cfg(feature = "tokio")]
 pub use entrance::Step;
 pub use entrance::{Entrance, Held, Waited};
@@ -257,7 +257,7 @@ impl Pipeline {
     /// Notes that no lock of the transaction is left; the writes that removed them have returned.
     pub fn stream_ended(&self, start_ts: Timestamp) -> Result<()> {
         let (changes, purpose) = (Vec::new(), Purpose::StreamEnds { start_ts });
-        let submission = Submission { changes, purpose, durable: false, lives: Vec::new(), held: None };
+        let submission = Submission { changes, purpose, durable: false, conditions: Conditions::default(), held: None };
         self.submit(submission, &Spent::default())?;
         self.abandoned.lock().remove(&start_ts);
         Ok(())
@@ -293,7 +293,7 @@ impl Pipeline {
     /// Goes through the queue with nothing to do: what was before it is published then.
     pub fn pass(&self) -> Result<()> {
         let (changes, purpose) = (Vec::new(), Purpose::Other);
-        let submission = Submission { changes, purpose, durable: false, lives: Vec::new(), held: None };
+        let submission = Submission { changes, purpose, durable: false, conditions: Conditions::default(), held: None };
         self.submit(submission, &Spent::default()).map(drop)
     }
 

@@ -9,9 +9,10 @@ use crate::coordinator::embedded::{Embedded, Stream, mutation_of, streamed_write
 use crate::engine::{Page, RowRange, View};
 use crate::error::{Conflict, Error, ErrorKind, Result};
 use crate::observe::Spent;
-use crate::pipeline::{Held, Life};
+use crate::pipeline::{Conditions, Held, Life};
 use crate::row::{KeyspaceId, Mutation, RowKey, TxnId};
 use crate::timestamp::Timestamp;
+use crate::view::PinnedView;
 
 /// What every row counts besides its key and value, in bytes, towards a transaction's size.
 const ROW_OVERHEAD_BYTES: usize = 64;
@@ -127,7 +128,8 @@ impl OwnWrites {
 
     /// Locks everything that is in memory, and forgets it.
     pub(super) fn stream_out(&mut self, store: &Store, embedded: &Embedded, spent: &Spent) -> Result<()> {
-        let lives = self.lives_written();
+        // Whether the view has expired is asked when all rows are locked.
+        let conditions = Conditions { lives: self.lives_written(), view: None };
         let stream = match &mut self.stream {
             Some(stream) => stream,
             none => match Stream::new(self.id, self.read_ts, &self.buffer) {
@@ -135,7 +137,7 @@ impl OwnWrites {
                 None => return Ok(()),
             },
         };
-        if let Err(why) = embedded.stream(stream, &self.buffer, &lives, spent) {
+        if let Err(why) = embedded.stream(stream, &self.buffer, &conditions, spent) {
             // Every later call repeats it to the letter.
             let why = store.with_names(why);
             self.give_up(embedded, &why);
@@ -151,18 +153,15 @@ impl OwnWrites {
         &mut self,
         store: &Store,
         embedded: &Embedded,
-        check_view: impl FnOnce() -> Result<()>,
+        view: &Arc<PinnedView>,
         durable: bool,
         held: Option<Held>,
         spent: &Spent,
     ) -> Result<Timestamp> {
         self.stream_out(store, embedded, spent)?;
-        // That may take long, and what is older than an expired view is collected: later deletions, that is, of the
-        // rows that were locked last. From here on all rows are locked, and nothing of them is collected.
-        check_view()?;
-        let lives = self.lives_written();
+        let conditions = self.conditions(view);
         let Some(stream) = &self.stream else { return Err(Error::invalid("nothing was streamed")) };
-        match embedded.commit_stream(stream, &lives, durable, held, spent) {
+        match embedded.commit_stream(stream, &conditions, durable, held, spent) {
             Ok(commit_ts) => {
                 self.stream = None;
                 Ok(commit_ts)
@@ -234,8 +233,13 @@ impl OwnWrites {
         Ok(())
     }
 
+    /// What must hold at the commit.
+    pub(super) fn conditions(&self, view: &Arc<PinnedView>) -> Conditions {
+        Conditions { lives: self.lives_written(), view: Some(Arc::clone(view)) }
+    }
+
     /// Those of the keyspaces in which there is anything to commit.
-    pub(super) fn lives_written(&self) -> Vec<Arc<Life>> {
+    fn lives_written(&self) -> Vec<Arc<Life>> {
         let is_written = |id: KeyspaceId| {
             let next = self.buffer.range(RowKey::new(id, b"")..).next();
             self.stream.is_some() || next.is_some_and(|(row, _)| row.keyspace() == id)

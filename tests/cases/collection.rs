@@ -7,7 +7,7 @@ use std::time::Duration;
 use percolite::engine::{Page, RowRange};
 use percolite::protocol::{CommitPoint, Prewrite, Refusal, forget};
 use percolite::row::{Edit, Guard, Mutation, Status};
-use percolite::{Durability, ErrorKind, RowKey};
+use percolite::{CommitProtocol, Durability, ErrorKind, RowKey, Store, TxnOptions};
 
 use crate::hand::{put, row, ts, txn, write};
 use crate::report::{Case, EMBEDDED, EMBEDDED_TWO, NO_COLLECTION, NO_LOCKS, ONE, SHARED, STEPS, TWO, WHOLE_STORE};
@@ -19,6 +19,7 @@ pub fn cases() -> Vec<Case> {
         Case::new(44, "an older snapshot holds collection back, or hears 'too old'")
             .on(EMBEDDED, an_older_transaction_holds_collection_back)
             .on(EMBEDDED, a_snapshot_beyond_its_age_is_told_so)
+            .on(EMBEDDED, a_view_that_expires_during_a_commit_commits_nothing)
             .not_on(STEPS, WHOLE_STORE)
             .not_on(SHARED, NO_COLLECTION),
         Case::new(45, "a transaction that began at the safe point survives")
@@ -150,6 +151,35 @@ fn a_collected_row_stays_absent(world: &World) {
         assert_eq!(store.begin().unwrap().prefix(&store.rows, "k").count(), 0);
         assert_eq!(store.begin().unwrap().prefix(&store.rows, "bulk").count(), 180);
     }
+}
+
+fn a_view_that_expires_during_a_commit_commits_nothing(world: &World) {
+    let store = world.open_with(world.builder().conflict_slots(1).age_max(Duration::from_millis(300)));
+    // Once a long value was locked, every commit looks at its rows before it is queued.
+    let two_phases = TxnOptions { protocol: Some(CommitProtocol::TwoPhase), ..TxnOptions::default() };
+    let put = |key: &str| store.transact_with(two_phases, |txn| txn.put(&store.rows, key, long("v")));
+    ["k", "other"].into_iter().try_for_each(put).unwrap();
+    let mut late = store.begin().unwrap();
+    assert!(late.get(&store.rows, "k").unwrap().is_some());
+    late.put(&store.rows, "k", "over a deletion that it never saw").unwrap();
+    let (others, rows) = (Store::clone(&store), store.rows.clone());
+    store.tap.on_next_look_at(store.rows.row_of("k"), move || {
+        let mut deletion = others.begin().unwrap();
+        deletion.delete(&rows, "k").unwrap();
+        // In two phases the row is locked by now, and stays what it is.
+        let deleted = deletion.commit().is_ok();
+        let before = others.stats();
+        others.transact(|txn| txn.put(&rows, "other", "v")).unwrap();
+        eventually("expiry", || others.stats().expired > 0);
+        if deleted {
+            eventually("collection", || others.stats().collected > before.collected);
+        }
+    });
+    let refused = late.commit().unwrap_err();
+    assert!(matches!(refused.kind(), ErrorKind::SnapshotTooOld(_)), "{refused}");
+    assert_eq!(store.locks_left(), 0);
+    let value = store.begin().unwrap().get(&store.rows, "k").unwrap();
+    assert!(value.is_none_or(|value| value == long("v").as_bytes()));
 }
 
 fn secondaries_are_resolved_before_statuses_go(world: &World) {

@@ -5,7 +5,6 @@
 //! same changes are handed in again, or a conflict.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use super::super::{CommitRequest, refused};
 use super::Embedded;
@@ -13,7 +12,7 @@ use super::resolve::Resolved;
 use super::stream::own_lock;
 use crate::error::{Conflict, ConflictReason, Error, ErrorKind, Result};
 use crate::observe::{Part, Spent};
-use crate::pipeline::{Held, Life, Purpose, Refused, Settled, Submission};
+use crate::pipeline::{Conditions, Held, Purpose, Refused, Settled, Submission};
 use crate::protocol::{Commit, CommitPoint, OnePhase, Prewrite, Refusal, Step, commit, one_phase, prewrite};
 use crate::row::{Edit, Lock, Mutation, Row, RowChange, RowKey, SHORT_VALUE_MAX_BYTES, TxnId};
 use crate::timestamp::Timestamp;
@@ -26,13 +25,13 @@ pub(super) struct TwoPhase<'a> {
     pub txn: TxnId,
     pub read_ts: Timestamp,
     pub primary: &'a RowKey,
-    pub lives: &'a [Arc<Life>],
+    pub conditions: &'a Conditions,
     pub spent: &'a Spent,
 }
 
 impl Embedded {
     pub(super) fn commit_one_phase(&self, request: CommitRequest<'_>) -> Result<Timestamp> {
-        let CommitRequest { txn, read_ts, writes, durable, lives, mut held, spent, .. } = request;
+        let CommitRequest { txn, read_ts, writes, durable, conditions, mut held, spent, .. } = request;
         loop {
             let mut changes = Vec::with_capacity(writes.len());
             for (row, mutation) in writes {
@@ -48,8 +47,8 @@ impl Embedded {
                 changes.push(self.change(row, txn, read_ts, |as_read| one_phase(as_read, &request))?);
             }
             crash_point!(OnePhaseBefore);
-            let submission =
-                Submission { changes, purpose: Purpose::Commit, durable, lives: lives.clone(), held: held.take() };
+            let (purpose, conditions) = (Purpose::Commit, conditions.clone());
+            let submission = Submission { changes, purpose, durable, conditions, held: held.take() };
             match self.pipeline.submit(submission, spent)? {
                 Settled::Applied(Some(commit_ts)) => {
                     self.counters.commits_one_phase.add(1);
@@ -62,13 +61,13 @@ impl Embedded {
     }
 
     pub(super) fn commit_two_phase(&self, request: CommitRequest<'_>) -> Result<Timestamp> {
-        let CommitRequest { txn, read_ts, writes, durable, lives, held, spent, .. } = request;
+        let CommitRequest { txn, read_ts, writes, durable, conditions, held, spent, .. } = request;
         let Some(primary) = primary_of(writes) else { return Err(unstamped()) };
         let long = |mutation: &Mutation| mutation.value_bytes() > SHORT_VALUE_MAX_BYTES;
         if writes.values().any(long) {
             self.note_long_values()?;
         }
-        let this = TwoPhase { txn, read_ts, primary, lives: &lives, spent };
+        let this = TwoPhase { txn, read_ts, primary, conditions: &conditions, spent };
 
         let secondaries = writes.iter().filter(|(row, _)| *row != primary);
         let rows: Vec<(&RowKey, &Mutation)> = writes.get_key_value(primary).into_iter().chain(secondaries).collect();
@@ -152,8 +151,8 @@ impl Embedded {
             }
             let remembers = purpose != Purpose::Stream;
             let locked = if remembers { changes.iter().filter_map(lock_put).collect() } else { Vec::new() };
-            let lives = this.lives.to_vec();
-            let submission = Submission { changes, purpose, durable: false, lives, held: None };
+            let conditions = this.conditions.clone();
+            let submission = Submission { changes, purpose, durable: false, conditions, held: None };
             match self.pipeline.submit(submission, this.spent)? {
                 Settled::Applied(_) => return Ok(locked),
                 Settled::Refused(Refused::Found(_, found))
@@ -181,8 +180,8 @@ impl Embedded {
         // The pipeline stamps the change; what it stamps lies above every timestamp handed out before.
         let change = self.commit_change(this.txn, row, lock, lock.min_commit_ts, has_secondaries)?;
         let purpose = if has_secondaries { Purpose::CommitPoint } else { Purpose::Commit };
-        let lives = this.lives.to_vec();
-        let submission = Submission { changes: vec![change], purpose, durable: false, lives, held };
+        let conditions = this.conditions.clone();
+        let submission = Submission { changes: vec![change], purpose, durable: false, conditions, held };
         match self.pipeline.submit(submission, this.spent)? {
             Settled::Applied(Some(commit_ts)) => Ok(commit_ts),
             Settled::Applied(None) => Err(unstamped()),
@@ -309,6 +308,10 @@ impl Embedded {
     pub(super) fn explain(&self, obstacle: Refused, txn: TxnId, read_ts: Timestamp) -> Error {
         let (row, reason) = match obstacle {
             Refused::Dropped(keyspace) => return ErrorKind::NoSuchKeyspace(keyspace).into(),
+            Refused::Expired => {
+                let what = "what it has read was replaced longer ago than the store's age limit";
+                return ErrorKind::SnapshotTooOld(what.into()).into();
+            }
             Refused::CommittedAt(row, ts) => (row, ConflictReason::CommittedAt(ts)),
             Refused::Lock(row, _) => (row, ConflictReason::Locked),
             Refused::Found(row, found) => match (&found.lock, &found.write) {

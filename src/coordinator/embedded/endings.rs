@@ -10,7 +10,7 @@ use super::Embedded;
 use crate::engine::{Page, RowRange};
 use crate::error::Result;
 use crate::observe::Spent;
-use crate::pipeline::{Purpose, Refused, Settled, Submission};
+use crate::pipeline::{Conditions, Purpose, Refused, Settled, Submission};
 use crate::protocol::{CommitPoint, RollBack, forget, let_go};
 use crate::row::{Lock, Row, RowChange, RowKey, TxnId};
 use crate::timestamp::Timestamp;
@@ -157,7 +157,7 @@ impl Embedded {
     }
 
     fn end_together(&self, txn: TxnId, changes: Vec<RowChange>, purpose: Purpose) -> Result<Option<RowKey>> {
-        let submission = Submission { changes, purpose, durable: false, lives: Vec::new(), held: None };
+        let submission = Submission { changes, purpose, durable: false, conditions: Conditions::default(), held: None };
         match self.pipeline.submit(submission, &Spent::default())? {
             Settled::Applied(_) => Ok(None),
             Settled::Refused(Refused::Lock(row, _) | Refused::Found(row, _)) => Ok(Some(row)),

@@ -8,7 +8,7 @@ use super::super::refused;
 use super::Embedded;
 use crate::error::{ErrorKind, Result};
 use crate::observe::Spent;
-use crate::pipeline::{Purpose, Settled, Submission};
+use crate::pipeline::{Conditions, Purpose, Settled, Submission};
 use crate::protocol::{Asker, CheckStatus, CommitPoint, Refusal, Resolve, Step, check_status, forget, resolve};
 use crate::row::{Lock, Row, RowKey, TxnId};
 use crate::timestamp::Timestamp;
@@ -107,8 +107,13 @@ impl Embedded {
                 Ok(Step::Done(answer)) => return Ok(Ok(answer)),
                 Err(why) => return Ok(Err(why)),
             };
-            let submission =
-                Submission { changes: vec![*change], purpose, durable: false, lives: Vec::new(), held: None };
+            let submission = Submission {
+                changes: vec![*change],
+                purpose,
+                durable: false,
+                conditions: Conditions::default(),
+                held: None,
+            };
             if let Settled::Applied(_) = self.pipeline.submit(submission, &Spent::default())? {
                 return Ok(Ok(answer));
             }

@@ -9,8 +9,6 @@
 //! Nobody keeps a list of the locks. Their transaction is known by the lowest and highest row, and the pipeline by a filter
 //! that says which rows need a look at the lock column.
 
-use std::sync::Arc;
-
 use super::super::Writes;
 use super::Embedded;
 use super::commit::{TwoPhase, primary_of, unstamped};
@@ -18,7 +16,7 @@ use super::endings::Ending;
 use crate::engine::View;
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::Spent;
-use crate::pipeline::{Held, Life, Purpose, Settled, Submission};
+use crate::pipeline::{Conditions, Held, Purpose, Settled, Submission};
 use crate::row::{Intent, Lock, Mutation, RowKey, SHORT_VALUE_MAX_BYTES, TxnId, Value};
 use crate::timestamp::Timestamp;
 
@@ -41,8 +39,8 @@ impl Stream {
         Some(Self { txn, read_ts, lowest: primary.clone(), highest: primary.clone(), primary })
     }
 
-    fn two_phase<'a>(&'a self, lives: &'a [Arc<Life>], spent: &'a Spent) -> TwoPhase<'a> {
-        TwoPhase { txn: self.txn, read_ts: self.read_ts, primary: &self.primary, lives, spent }
+    fn two_phase<'a>(&'a self, conditions: &'a Conditions, spent: &'a Spent) -> TwoPhase<'a> {
+        TwoPhase { txn: self.txn, read_ts: self.read_ts, primary: &self.primary, conditions, spent }
     }
 
     fn ending(&self, verdict: Option<Timestamp>) -> Ending {
@@ -52,7 +50,7 @@ impl Stream {
 
 impl Embedded {
     /// Locks rows for a transaction that goes on being written. After an error it must be [abandoned](Self::abandon).
-    pub fn stream(&self, stream: &mut Stream, writes: &Writes, lives: &[Arc<Life>], spent: &Spent) -> Result<()> {
+    pub fn stream(&self, stream: &mut Stream, writes: &Writes, conditions: &Conditions, spent: &Spent) -> Result<()> {
         spent.start(self.pipeline.runtime().elapsed());
         let (Some((lowest, _)), Some((highest, _))) = (writes.first_key_value(), writes.last_key_value()) else {
             return Ok(());
@@ -62,7 +60,7 @@ impl Embedded {
         if writes.values().any(|mutation| mutation.value_bytes() > SHORT_VALUE_MAX_BYTES) {
             self.note_long_values()?;
         }
-        let this = stream.two_phase(lives, spent);
+        let this = stream.two_phase(conditions, spent);
         // The primary first: no lock is ever without one.
         let others = writes.iter().filter(|(row, _)| *row != this.primary);
         let rows = writes.get_key_value(this.primary).into_iter().chain(others);
@@ -90,18 +88,18 @@ impl Embedded {
     pub fn commit_stream(
         &self,
         stream: &Stream,
-        lives: &[Arc<Life>],
+        conditions: &Conditions,
         durable: bool,
         held: Option<Held>,
         spent: &Spent,
     ) -> Result<Timestamp> {
-        let this = stream.two_phase(lives, spent);
+        let this = stream.two_phase(conditions, spent);
         let primary = self.pipeline.engine().row(this.primary, this.txn.start_ts)?;
         let Some(lock) = primary.lock.filter(|lock| lock.txn == this.txn) else { return Err(unstamped()) };
         crash_point!(StreamAll);
         let change = self.commit_change(this.txn, this.primary, &lock, lock.min_commit_ts, true)?;
-        let (purpose, lives) = (Purpose::CommitPoint, lives.to_vec());
-        let submission = Submission { changes: vec![change], purpose, durable: false, lives, held };
+        let (purpose, conditions) = (Purpose::CommitPoint, conditions.clone());
+        let submission = Submission { changes: vec![change], purpose, durable: false, conditions, held };
         let commit_ts = match self.pipeline.submit(submission, spent)? {
             Settled::Applied(Some(commit_ts)) => commit_ts,
             Settled::Applied(None) => return Err(unstamped()),

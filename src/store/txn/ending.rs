@@ -98,8 +98,7 @@ impl Txn {
         }
         match &inner.embedded {
             Some(embedded) if self.own.stream.is_some() => {
-                let check_view = || self.store.check_view(&self.reader.view);
-                self.own.commit_streamed(&self.store, embedded, check_view, durable, held, spent)
+                self.own.commit_streamed(&self.store, embedded, &self.reader.view, durable, held, spent)
             }
             _ => inner.coordinator.commit(CommitRequest {
                 txn: self.id,
@@ -107,7 +106,7 @@ impl Txn {
                 writes: &self.own.buffer,
                 protocol: self.options.protocol.unwrap_or(inner.options.protocol),
                 durable,
-                lives: self.own.lives_written(),
+                conditions: self.own.conditions(&self.reader.view),
                 held,
                 spent,
             }),
