@@ -77,15 +77,47 @@ impl<'a> Recorded<'a> {
         let read = |row: Result<(Vec<u8>, Vec<u8>), Error>| {
             row.map(|(key, value)| (String::from_utf8_lossy(&key).into_owned(), unseal(&value)))
         };
-        let rows = if self.dice.one_in(2) {
-            scan.map(read).collect::<Result<Vec<_>, _>>()?
-        } else {
-            let mut rows = scan.rev().map(read).collect::<Result<Vec<_>, _>>()?;
-            rows.reverse();
-            rows
+        let rows = match self.dice.below(3) {
+            0 => scan.map(read).collect::<Result<Vec<_>, _>>()?,
+            1 => {
+                let mut rows = scan.rev().map(read).collect::<Result<Vec<_>, _>>()?;
+                rows.reverse();
+                rows
+            }
+            _ => self.meet_in_the_middle(scan.map(read))?,
         };
         self.ops.push(Op::Scan { from: prefix.into(), to: after(prefix), rows: rows.clone() });
         Ok(rows)
+    }
+
+    fn meet_in_the_middle<R>(
+        &mut self,
+        mut scan: impl DoubleEndedIterator<Item = Result<R, Error>>,
+    ) -> Result<Vec<R>, Error> {
+        let (mut front, mut back) = (Vec::new(), Vec::new());
+        loop {
+            let (row, end) =
+                if self.dice.one_in(2) { (scan.next(), &mut front) } else { (scan.next_back(), &mut back) };
+            match row {
+                Some(row) => end.push(row?),
+                None => break,
+            }
+        }
+        front.extend(back.into_iter().rev());
+        Ok(front)
+    }
+
+    /// Removes all rows whose keys begin with `prefix`.
+    pub fn delete_prefix(&mut self, prefix: &str) -> Result<(), Error> {
+        let there = self.scan(prefix)?;
+        self.txn.delete_prefix(self.rows, prefix)?;
+        self.ops.extend(there.into_iter().map(|(key, _)| Op::Write(key, None)));
+        Ok(())
+    }
+
+    /// Whether anything was written.
+    pub fn has_written(&self) -> bool {
+        self.ops.iter().any(|op| matches!(op, Op::Write(..)))
     }
 
     /// Does something and takes it back.

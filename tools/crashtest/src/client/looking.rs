@@ -1,10 +1,11 @@
 //! How a client looks at everything at one moment, now or in the past.
 
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use percolite::{Error, ErrorKind, Snapshot, Timestamp};
+use percolite::{Error, ErrorKind, KeyspaceId, Snapshot, Timestamp};
 
 use super::{Client, may_happen};
 use crate::history::{Op, Outcome};
@@ -14,8 +15,17 @@ use crate::workload::{Workload, skewed};
 /// Each look at the past is a session of its own, numbered from here on.
 const PAST_SESSIONS: u64 = 1 << 40;
 
-/// What everything in a store was at some moments: a digest of each.
-pub type Past = Arc<Mutex<Vec<(Timestamp, u64)>>>;
+/// What clients of a store tell each other.
+#[derive(Default)]
+pub struct Memory {
+    /// What everything in the store was at some moments: a digest of each.
+    pub moments: Mutex<Vec<(Timestamp, u64)>>,
+    /// Keyspaces that were dropped in this life of the store, with a moment when they were gone.
+    pub dropped: Mutex<BTreeMap<KeyspaceId, Timestamp>>,
+}
+
+/// See [`Memory`].
+pub type Past = Arc<Memory>;
 
 /// What a look at everything has found.
 struct Looked {
@@ -44,9 +54,13 @@ impl Client<'_> {
     }
 
     /// Remembers what is there at a moment.
-    pub(super) fn memorise(&self, snapshot: &Snapshot) -> Result<(), Error> {
+    pub(super) fn memorise(&mut self, snapshot: &Snapshot) -> Result<(), Error> {
         match digest_of(snapshot) {
-            Ok(digest) => self.past.lock().push((snapshot.read_ts(), digest)),
+            Ok(digest) => {
+                let moment = (snapshot.read_ts(), digest);
+                self.past.moments.lock().push(moment);
+                self.firm.iter_mut().for_each(|firm| firm.push(moment));
+            }
             Err(why) => drop(may_happen(why)?),
         }
         Ok(())
@@ -84,18 +98,49 @@ impl Client<'_> {
                 Timestamp::from_u64(from.to_u64() + if span == 0 { 0 } else { self.dice.bits() % span })
             }
         };
+        let visible_ts = self.store.stats().visible_ts;
         let snapshot = match self.store.snapshot_at(at) {
             // It may have been collected since.
             Err(why) if matches!(why.kind(), ErrorKind::SnapshotTooOld(_)) => return Ok(()),
             snapshot => snapshot?,
         };
-        let Looked { number, judged, .. } = self.look(&snapshot, None, workload)?;
-        judged.map_err(|what| self.judged(number, at, &what))
+        let durable_ts = self.store.stats().durable_ts;
+        let Looked { number, judged, keys } = self.look(&snapshot, None, workload)?;
+        let judged = judged.and_then(|()| {
+            let may_be_lost = self.shows_durable && durable_ts < at.min(visible_ts);
+            if may_be_lost { Err(format!("only what is at or below {durable_ts} is durable")) } else { Ok(()) }
+        });
+        let key = keys.get(self.dice.below(keys.len().max(1)));
+        let listed = key.map_or(Ok(Ok(())), |key| self.is_listed(&snapshot, key))?;
+        judged.and(listed).map_err(|what| self.judged(number, at, &what))
+    }
+
+    /// Among the versions of a row, as they are listed now, is the one that a snapshot of the past shows.
+    fn is_listed(&self, past: &Snapshot, key: &[u8]) -> Result<Result<(), String>, Error> {
+        let versions = self.store.snapshot()?.versions(&self.rows, key);
+        let listed: Result<Vec<_>, _> = versions.and_then(Iterator::collect);
+        let at = past.read_ts();
+        let (listed, shown) = match (listed, past.get(&self.rows, key)) {
+            (Ok(listed), Ok(shown)) => (listed, shown),
+            (Err(why), _) | (_, Err(why)) => return may_happen(why).map(|_| Ok(())),
+        };
+        let then = listed.iter().find(|version| version.commit_ts <= at).and_then(|version| version.value.clone());
+        // Or it has gone since.
+        let is_kept = self.store.stats().history_from.is_some_and(|from| from <= at);
+        if then == shown || !is_kept {
+            return Ok(Ok(()));
+        }
+        let times: Vec<_> = listed.iter().map(|version| version.commit_ts).collect();
+        Ok(Err(format!("the versions of {} are of {times:?}, and at {at} it was another", key.escape_ascii())))
     }
 
     /// Looks at a moment that was looked at before: the past does not change.
     fn remember(&mut self) -> Result<(), Error> {
-        let known = self.past.lock().clone();
+        let firm = self.firm.clone().unwrap_or_default();
+        if let Some(moment) = firm.get(self.dice.below(firm.len().max(1))) {
+            self.store.snapshot_at(moment.0)?;
+        }
+        let known = self.past.moments.lock().clone();
         known.get(self.dice.below(known.len().max(1))).map_or(Ok(()), |moment| self.is_as_it_was(moment))
     }
 
@@ -104,7 +149,7 @@ impl Client<'_> {
     /// # Errors
     /// Those of [`Client::observe`].
     pub fn remember_all(&self) -> Result<(), Error> {
-        self.past.lock().clone().iter().try_for_each(|moment| self.is_as_it_was(moment))
+        self.past.moments.lock().clone().iter().try_for_each(|moment| self.is_as_it_was(moment))
     }
 
     fn is_as_it_was(&self, (at, digest): &(Timestamp, u64)) -> Result<(), Error> {
@@ -144,7 +189,10 @@ impl Client<'_> {
 }
 
 /// Of all keyspaces and rows.
-fn digest_of(snapshot: &Snapshot) -> Result<u64, Error> {
+///
+/// # Errors
+/// Those of reading.
+pub fn digest_of(snapshot: &Snapshot) -> Result<u64, Error> {
     let mut digest = DefaultHasher::new();
     for keyspace in snapshot.keyspaces()? {
         keyspace.name().hash(&mut digest);

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use percolite::engine::Engine;
 use percolite::row::{RowKey, Status};
 use percolite::{
-    Builder, CommitProtocol, Durability, Error, ErrorKind, KeepHistory, Keyspace, RetryLimits, Store, Timestamp, Txn,
-    TxnOptions,
+    Builder, CommitProtocol, Durability, Error, ErrorKind, KeepHistory, Keyspace, KeyspaceId, RetryLimits, Store,
+    Timestamp, Txn, TxnOptions,
 };
 
 use crate::dice::Dice;
@@ -19,7 +19,7 @@ use crate::recorder::Recorded;
 use crate::value::{Stamp, seal};
 use crate::workload::Workload;
 
-pub use looking::Past;
+pub use looking::{Past, digest_of};
 
 /// How often a transaction on every row may meet a lock that has to be resolved first.
 const TOUCHES_MAX: usize = 3;
@@ -29,6 +29,8 @@ pub const ROWS: &str = "rows";
 /// The one beside it, which comes and goes, so that transactions span two. It is created first and thus holds the primary
 /// of those that do.
 pub const BESIDE: &str = "beside";
+/// One writing transaction in so many looks at everything once more.
+const AFTERTHOUGHT: usize = 12;
 /// One transaction in so many writes there, unless a client is told otherwise.
 pub const BESIDE_EVERY: usize = 6;
 
@@ -95,6 +97,12 @@ pub struct Client<'a> {
     /// When it has committed something.
     committed: Vec<Timestamp>,
     past: Past,
+    /// In which keyspace beside the last transaction has written, if in any.
+    wrote_beside: Option<KeyspaceId>,
+    /// Whether the store shows no snapshot of what might be lost.
+    shows_durable: bool,
+    /// Moments that the store must still know, where it must.
+    firm: Option<Vec<(Timestamp, u64)>>,
 }
 
 /// Why a closure that commits nothing has returned.
@@ -143,6 +151,9 @@ impl<'a> Client<'a> {
             skewed: 0,
             committed: Vec::new(),
             past: Past::default(),
+            wrote_beside: None,
+            shows_durable: false,
+            firm: None,
         }
     }
 
@@ -150,6 +161,18 @@ impl<'a> Client<'a> {
     #[must_use]
     pub fn with_past(self, past: &Past) -> Self {
         Self { past: Arc::clone(past), ..self }
+    }
+
+    /// The same client, of a store that shows no snapshot of what might be lost.
+    #[must_use]
+    pub fn of_durable(self, shows_durable: bool) -> Self {
+        Self { shows_durable, ..self }
+    }
+
+    /// The same client, of a store that keeps all of the past of this life.
+    #[must_use]
+    pub fn of_keeping(self, keeps: bool) -> Self {
+        Self { firm: keeps.then(Vec::new), ..self }
     }
 
     /// The same client, who writes to the keyspace beside once in so many transactions.
@@ -186,6 +209,10 @@ impl<'a> Client<'a> {
             // Another client is about to drop it, or gives that up.
             Err(why) if matches!(why.kind(), ErrorKind::NoSuchKeyspace(_)) || why.is_retryable() => return Ok(()),
             dropped => dropped?,
+        }
+        if let Some(beside) = &beside {
+            let now = self.store.begin()?.start_ts();
+            self.past.dropped.lock().insert(beside.id(), now);
         }
         self.gone = beside;
         match writes.transpose() {
@@ -246,7 +273,11 @@ impl<'a> Client<'a> {
             Ok(commit) => {
                 self.answer(number, Outcome::Committed, Some(commit.ts));
                 self.committed.push(commit.ts);
-                Ok(Ended::Committed)
+                let dropped = self.wrote_beside.and_then(|id| self.past.dropped.lock().get(&id).copied());
+                match dropped.filter(|dropped| *dropped < commit.ts) {
+                    Some(_) => Err(ErrorKind::Corruption(WRITTEN_TO_GONE.into()).into()),
+                    None => Ok(Ended::Committed),
+                }
             }
             Err(why) => self.refused(number, why),
         }
@@ -384,11 +415,15 @@ impl<'a> Client<'a> {
         work: impl FnOnce(&mut Recorded<'_>) -> Result<(), Error>,
     ) -> (u64, Result<(), Error>) {
         self.begun += 1;
+        self.wrote_beside = None;
         let stamp = Stamp { session: self.who.session, number: self.begun, write: 0 };
         let mut dice = self.dice.split();
         let rows = self.rows.clone();
         let mut recorded = Recorded::new(txn, &rows, stamp, &mut dice, self.who.habits.long_values);
         let mut worked = work(&mut recorded);
+        if worked.is_ok() && recorded.has_written() && recorded.dice().one_in(AFTERTHOUGHT) {
+            worked = afterthought(&mut recorded);
+        }
         let mut ops = recorded.into_ops();
         let writes = ops.iter().any(|op| !matches!(op, Op::Read(..) | Op::Scan { .. }));
         let marker = (marked && writes && worked.is_ok()).then(|| self.marker());
@@ -401,6 +436,7 @@ impl<'a> Client<'a> {
             self.beside.as_ref().filter(|_| writes && worked.is_ok() && dice.one_in(self.beside_every))
         {
             worked = txn.put(beside, dice.below(3).to_string(), "beside");
+            self.wrote_beside = Some(beside.id());
         }
         let entry = self.entry(Some(txn.start_ts()), txn.read_ts().to_u64(), Some(began), ops);
         let number = self.sink.number();
@@ -448,6 +484,17 @@ impl<'a> Client<'a> {
         let Habits { protocol, durability, .. } = self.who.habits;
         TxnOptions { protocol: Some(protocol), durability: Some(durability), ..TxnOptions::default() }
     }
+}
+
+/// Nothing of it stays: it meets what the transaction itself has written.
+fn afterthought(txn: &mut Recorded<'_>) -> Result<(), Error> {
+    if txn.dice().one_in(2) {
+        for key in ["gone/a", "gone/b", "gone/c"] {
+            txn.put(key, "")?;
+        }
+        txn.delete_prefix("gone/")?;
+    }
+    txn.scan("").map(drop)
 }
 
 /// What a client puts up with.

@@ -8,7 +8,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use percolite::engine::Engine;
 use percolite::engine::sim::{SimEngine, SimStorage};
-use percolite::{Builder, CommitProtocol, Durability, Keyspace, KeyspaceId, Store, Timestamp};
+use percolite::{
+    Builder, CommitProtocol, Durability, ErrorKind, Existing, KeepHistory, Keyspace, KeyspaceId, Store, Timestamp,
+};
 
 use super::engine::{Dead, HIGH_WATER, Scheduled, is_dead};
 use super::plan::{Crash, LIVES_MAX, Plan};
@@ -17,13 +19,17 @@ use super::scheduler::Scheduler;
 use super::sink::Book;
 use super::thinking::Thinking;
 use super::{Seen, hours, other};
-use crate::client::{BESIDE, Client, Ended, Habits, Past, ROWS, Sink as _, Who, keeping};
+use crate::client::{BESIDE, Client, Ended, Habits, Past, ROWS, Sink as _, Who, digest_of, keeping};
 use crate::dice::Dice;
 use crate::invariants::{digest, keyspaces, structure};
-use crate::restores::{FEW, Restores, restore};
+use crate::restores::{FEW, Restores, nameless, restore};
 use crate::violation::Broken;
 
 const CATALOG: KeyspaceId = KeyspaceId(0);
+/// No life takes longer.
+const LIFE_MAX: Duration = Duration::from_secs(3600);
+/// What is committed is durable within this time, whether anybody waits for it or not.
+const DURABLE_WITHIN: Duration = Duration::from_secs(2);
 /// Large transactions are over after so many tenths of a second.
 const ENDS_WITHIN: usize = 600;
 
@@ -37,10 +43,24 @@ struct Keeper {
 }
 
 impl Keeper {
+    /// A dump is of one moment, whatever is written meanwhile.
+    fn dump(&self, builder: Builder) -> Result<(), percolite::Error> {
+        let (snapshot, mut dump) = (self.store.snapshot()?, Vec::new());
+        let shown = digest_of(&snapshot)?;
+        snapshot.dump(&mut dump, |_| ())?;
+        let copy = builder.in_memory()?;
+        copy.restore(dump.as_slice(), Existing::Refuse, |_| ())?;
+        let found = digest_of(&copy.snapshot()?)?;
+        copy.close()?;
+        let what = "a dump has something else than the snapshot that it is of";
+        if found == shown { Ok(()) } else { Err(ErrorKind::Corruption(what.into()).into()) }
+    }
+
     fn restore(&self, number: u64) -> Result<(), percolite::Error> {
         let builder = Store::builder().protocol(self.protocol).runtime(SimRuntime::new(&self.scheduler, 0));
         self.restores.lock().begins(number);
-        restore(&self.store, builder, number, FEW)?;
+        restore(&self.store, builder.clone(), number, FEW)?;
+        self.dump(builder)?;
         if !is_dead(&self.dead) {
             self.restores.lock().is_done(number);
         }
@@ -60,6 +80,8 @@ pub struct Embedded<'a> {
     sessions: u64,
     past: Past,
     restores: Arc<Mutex<Restores>>,
+    /// Whether this life keeps all of its own past.
+    keeps: bool,
 }
 
 type Process = Arc<Scheduled<SimEngine>>;
@@ -78,6 +100,7 @@ impl<'a> Embedded<'a> {
             sessions: 0,
             past: Past::default(),
             restores: Arc::default(),
+            keeps: false,
         }
     }
 
@@ -104,10 +127,12 @@ impl<'a> Embedded<'a> {
 
     fn live(&mut self, life: u32) {
         let dead = Dead::default();
+        let shown = if life > 0 && self.dice.one_in(3) { self.look_only() } else { None };
         let engine: Process = self.process(&dead);
         let patience = if Plan::may_crash(life) { self.plan_crash(&dead, life) } else { None };
         let disk_fails = self.plan.failing_disk && Plan::may_crash(life) && self.dice.one_in(2);
         if let Some(store) = self.open(&engine, &dead) {
+            self.check_shown(shown, &store, &dead);
             if disk_fails && !is_dead(&dead) {
                 let nth = 1 + self.dice.below(30) as u64;
                 match self.dice.below(4) {
@@ -138,7 +163,7 @@ impl<'a> Embedded<'a> {
                 self.check_timestamps();
                 if self.plan.durability == Durability::Buffered {
                     // What is seen there need not be durable.
-                    self.past.lock().clear();
+                    self.past.moments.lock().clear();
                 }
                 let mut ledger = self.book.ledger();
                 self.seen.told.extend(ledger.told());
@@ -158,6 +183,53 @@ impl<'a> Embedded<'a> {
             if store.sync().is_ok() && !is_dead(dead) {
                 self.breaks("fails stop", "a write or sync has failed, and the store goes on");
             }
+        }
+    }
+
+    /// What somebody sees who opens the store and changes nothing.
+    fn look_only(&mut self) -> Option<u64> {
+        let store = Store::builder()
+            .read_only(true)
+            .runtime(SimRuntime::new(self.scheduler, 0))
+            .open_engine(Arc::new(self.memory.embedded()));
+        let looked = store.and_then(|store| {
+            let digest = digest_of(&store.snapshot()?);
+            store.close()?;
+            digest
+        });
+        looked.inspect_err(|why| self.breaks("opens to be looked at", why.to_string())).ok()
+    }
+
+    /// That is what is there.
+    fn check_shown(&self, shown: Option<u64>, store: &Store, dead: &Dead) {
+        let Some(shown) = shown else { return };
+        if let Ok(found) = store.snapshot().and_then(|snapshot| digest_of(&snapshot))
+            && found != shown
+            && !is_dead(dead)
+        {
+            self.breaks(
+                "opens to be looked at",
+                "read-only it shows something else than when it is opened to be written to",
+            );
+        }
+    }
+
+    /// A life that has lost nothing can be written to, and makes everything durable in time.
+    fn check_goes_on(&self, store: &Store, dead: &Dead) {
+        let put = store.keyspace(BESIDE).and_then(|beside| store.transact(|txn| txn.put(&beside, "last", "")));
+        let visible_ts = store.stats().visible_ts;
+        self.scheduler.sleep(DURABLE_WITHIN);
+        let durable_ts = store.stats().durable_ts;
+        if is_dead(dead) {
+            return;
+        }
+        if let Err(why) = put {
+            self.breaks("I12 progress", format!("nobody is left, and a keyspace cannot be written to: {why}"));
+        }
+        if durable_ts < visible_ts {
+            let what =
+                format!("{visible_ts} has been visible for {DURABLE_WITHIN:?}, and only {durable_ts} is durable");
+            self.breaks("buffered commits are durable soon", what);
         }
     }
 
@@ -236,7 +308,10 @@ impl<'a> Embedded<'a> {
         if self.dice.one_in(3) {
             self.step_clock();
         }
+        // A crash may have taken the drop back.
+        self.past.dropped.lock().clear();
         let keep = self.dice.pick(&self.plan.history).copied().unwrap_or_default();
+        self.keeps = matches!(keep, KeepHistory::For(time) if time >= LIFE_MAX);
         let builder = self.plan.age_max.into_iter().fold(Store::builder(), Builder::age_max);
         let store = keeping(builder, keep)
             .runtime(SimRuntime::new(self.scheduler, 0))
@@ -303,6 +378,7 @@ impl<'a> Embedded<'a> {
             let (drops, beside_every, book) = (self.plan.drops, self.plan.beside_every(), book.clone());
             let restores = self.plan.restores && first;
             let past = Arc::clone(&self.past);
+            let (shows_durable, keeps) = (self.plan.durability == Durability::Sync, self.keeps);
             let keeper = Keeper {
                 store: store.clone(),
                 scheduler: Arc::clone(&scheduler),
@@ -316,7 +392,9 @@ impl<'a> Embedded<'a> {
                 let keyspaces = (rows, Some(beside));
                 let mut client = Client::new((&store, &*engine), keyspaces, &sink, who, dice.split())
                     .with_beside_every(beside_every)
-                    .with_past(&past);
+                    .with_past(&past)
+                    .of_durable(shows_durable)
+                    .of_keeping(keeps);
                 let thinking = Thinking { workload, scheduler: Arc::clone(&scheduler), every };
                 let outcome = (|| {
                     if first && drops && dice.one_in(2) {
@@ -369,6 +447,7 @@ impl<'a> Embedded<'a> {
         }
         if let Some(begun) = begun.ok().filter(|_| !is_dead(dead) && !may_fail) {
             self.check_nothing_left(store, begun, dead);
+            self.check_goes_on(store, dead);
         }
     }
 
@@ -415,6 +494,9 @@ impl<'a> Embedded<'a> {
             judged = client.remember_all();
         }
         let judged = judged.and_then(|()| client.observe(self.plan.workload));
+        if store.stats().history_from.is_none() {
+            self.check_erased(&store, &engine);
+        }
         let progress = client.touch_every_row();
         drop(client);
         if let Err(why) = judged {
@@ -430,6 +512,18 @@ impl<'a> Embedded<'a> {
         let broken = structure(engine.engine().storage()).map_err(|why| why.to_string())?;
         self.broken.lock().extend(broken);
         digest(engine.engine().storage(), &there).map_err(|why| why.to_string())
+    }
+
+    /// Of keyspaces that are gone nothing stays.
+    fn check_erased(&self, store: &Store, engine: &Process) {
+        for _ in 0..ENDS_WITHIN {
+            match nameless(store, engine.engine().storage()) {
+                Ok(left) if !left.is_empty() => self.scheduler.sleep(Duration::from_millis(100)),
+                _ => return,
+            }
+        }
+        let left = nameless(store, engine.engine().storage()).unwrap_or_default();
+        self.breaks("what was dropped is erased", format!("rows are left in keyspaces without a name: {left:?}"));
     }
 
     fn open_and_digest(&mut self) -> Result<u64, String> {

@@ -218,7 +218,7 @@ pub fn history(dice: &mut Dice) -> [KeepHistory; 3] {
     std::array::from_fn(|_| match dice.below(6) {
         0 => KeepHistory::AsBefore,
         1 => KeepHistory::Never,
-        _ => KeepHistory::For(Duration::from_millis([0, 1, 20, 1 << 30][dice.below(4)])),
+        _ => KeepHistory::For(Duration::from_millis([0, 1, 20, 3_600_000, 1 << 30][dice.below(5)])),
     })
 }
 
