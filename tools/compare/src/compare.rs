@@ -186,7 +186,7 @@ pub fn run(choice: &Choice, arguments: &Arguments, journal: &mut Journal) -> Res
     let contestants = choice.contestants()?;
     let plan = Plan { contestants, conditions: arguments.conditions(), rounds: arguments.rounds() };
     let scratch = arguments.scratch()?;
-    if !rounds::run(&plan, &scratch, journal, |place, all, line| arguments.tell(place, all, line))? {
+    if !rounds::run(&plan, &scratch, journal)? {
         return Ok(None);
     }
     let summaries = summarize(&plan.contestants, &journal.outcomes, &plan.conditions, plan.rounds);

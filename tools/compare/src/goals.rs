@@ -162,7 +162,7 @@ pub fn run(arguments: &Arguments, journal: &mut Journal) -> Result<Option<(Plan,
     let plan =
         Plan { contestants: contestants(&goals), conditions: arguments.conditions(), rounds: arguments.rounds() };
     let scratch = arguments.scratch()?;
-    if !rounds::run(&plan, &scratch, journal, |place, all, line| arguments.tell(place, all, line))? {
+    if !rounds::run(&plan, &scratch, journal)? {
         return Ok(None);
     }
     let judged = judge(&goals, &journal.outcomes, &plan.conditions, plan.rounds);

@@ -8,7 +8,7 @@ use clap::Args;
 
 use crate::child::Scratch;
 use crate::rounds::Journal;
-use crate::spec::{Conditions, Line, Outcome};
+use crate::spec::Conditions;
 
 /// What every run has.
 #[derive(Args)]
@@ -86,16 +86,6 @@ impl Arguments {
 
     pub fn journal(&self) -> Result<Journal> {
         Journal::open(self.results.as_deref(), self.resume)
-    }
-
-    /// How far a run is, on standard error.
-    pub fn tell(&self, place: usize, all: usize, line: &Line) {
-        let Line { spec, outcome } = line;
-        let what = match outcome {
-            Outcome::Measured(measured) => format!("{:.0} {} a second", measured.rate, spec.setting.work.unit()),
-            Outcome::Failed(why) => format!("FAILED: {why}"),
-        };
-        eprintln!("[{place}/{all}] round {}, {}: {}: {what}", spec.round + 1, spec.setting, spec.store.name());
     }
 }
 

@@ -10,7 +10,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, ensure};
 
 use crate::child::Scratch;
-use crate::spec::{Conditions, Line, Spec};
+use crate::spec::{Conditions, Line, Outcome, Spec};
 use crate::statistics::{Contestant, Outcomes};
 
 /// What is to be measured.
@@ -83,22 +83,21 @@ impl Journal {
     }
 }
 
-/// Measures what is not there yet. Whether everything is there then, and not the run interrupted.
-pub fn run(
-    plan: &Plan,
-    scratch: &Scratch,
-    journal: &mut Journal,
-    mut tell: impl FnMut(usize, usize, &Line),
-) -> Result<bool> {
+/// Measures what is not there yet, and tells how far it is on standard error. Whether everything is there then, and not the run interrupted.
+pub fn run(plan: &Plan, scratch: &Scratch, journal: &mut Journal) -> Result<bool> {
     let cells = plan.cells();
     for (place, spec) in cells.iter().enumerate() {
         if journal.outcomes.has(spec) {
             continue;
         }
         let Some(outcome) = scratch.run(spec)? else { return Ok(false) };
-        let line = Line { spec: spec.clone(), outcome };
-        tell(place + 1, cells.len(), &line);
-        journal.keep(line)?;
+        let what = match &outcome {
+            Outcome::Measured(measured) => format!("{:.0} {} a second", measured.rate, spec.setting.work.unit()),
+            Outcome::Failed(why) => format!("FAILED: {why}"),
+        };
+        let Spec { setting, store, round, .. } = spec;
+        eprintln!("[{}/{}] round {}, {setting}: {}: {what}", place + 1, cells.len(), round + 1, store.name());
+        journal.keep(Line { spec: spec.clone(), outcome })?;
     }
     Ok(true)
 }

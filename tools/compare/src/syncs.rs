@@ -119,7 +119,8 @@ pub fn show(all: &[Syncs]) -> Table {
     table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
     table.set_header(["commits", "store", "syncs a commit", "by"]);
     for Syncs { store, durable, per_commit, failed } in all {
-        let sum: f64 = per_commit.values().sum();
+        // A sum of nothing is -0.
+        let sum = per_commit.values().sum::<f64>().max(0.0);
         let by: Vec<String> = per_commit.iter().map(|(name, calls)| format!("{calls:.3} {name}")).collect();
         let sum = failed.as_ref().map_or_else(|| format!("{sum:.3}"), |why| format!("failed: {why}"));
         table.add_row([if *durable { "durable" } else { "buffered" }, store.name(), &sum, &by.join(", ")]);

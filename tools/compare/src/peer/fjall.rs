@@ -1,12 +1,12 @@
 //! fjall's `OptimisticTxDatabase`.
 //!
-//! After its README and the documentation of `OptimisticTxDatabase`, `WriteTransaction::durability` and `Keyspace::start_ingestion`: a conflict begins again at
-//! once; `SyncData` is the same `fdatasync` that RocksDB and percolite make, `Buffer` hands a commit to the operating system; sorted rows are
+//! After its README and the documentation of `OptimisticTxDatabase`, `WriteTransaction::durability` and `Keyspace::start_ingestion`: a conflict begins again; `SyncData` is the same `fdatasync` that RocksDB and percolite make, `Buffer` hands a commit to the operating system; sorted rows are
 //! ingested, which writes tables straight away. The memtable has its default of 64 MiB, or half of the memory for writes if that is less.
 
 use anyhow::Result;
 use fjall::{KeyspaceCreateOptions, OptimisticTxDatabase, OptimisticTxKeyspace, PersistMode, Readable, Snapshot};
 
+use super::backoff::Backoff;
 use super::{Moment, Peer, Read, Row, Session, Setup, Write};
 
 const MEMTABLE_MAX: usize = 64 << 20;
@@ -40,12 +40,14 @@ impl Session for &Fjall {
     }
 
     fn transact(&mut self, work: &mut dyn FnMut(&mut dyn Write) -> Result<()>) -> Result<()> {
+        let mut backoff = Backoff::default();
         loop {
             let mut txn = (self.db.write_tx()?.durability(Some(self.mode)), &self.rows);
             work(&mut txn)?;
             if txn.0.commit()?.is_ok() {
                 return Ok(());
             }
+            backoff.wait();
         }
     }
 

@@ -4,6 +4,7 @@
 //! sorted load. It hands out bytes through callbacks, so a store that lends its pages need not copy, and one whose interface
 //! answers owned values pays for them as its users do. Each file says where the store's own advice was taken from.
 
+mod backoff;
 mod fjall;
 mod lmdb;
 mod percolite;

@@ -123,7 +123,10 @@ impl Read for View<'_> {
 
 impl Write for (CachedStatement<'_>, CachedStatement<'_>) {
     fn get_to_write(&mut self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool> {
-        let show = |row: &rusqlite::Row| Ok(see(row.get_ref(0)?.as_blob()?));
+        let show = |row: &rusqlite::Row| {
+            see(row.get_ref(0)?.as_blob()?);
+            Ok(())
+        };
         Ok(self.0.query_row([key], show).optional()?.is_some())
     }
 

@@ -10,6 +10,7 @@ use anyhow::Result;
 use surrealkv::{Durability, Error, LSMIterator, Mode, Transaction, Tree, TreeBuilder};
 use tokio::runtime::Runtime;
 
+use super::backoff::Backoff;
 use super::{LOAD_ROWS, Moment, Peer, Read, Row, Session, Setup, Write};
 
 const MEMTABLES: usize = 2;
@@ -57,12 +58,13 @@ impl Session for &SurrealKv {
     }
 
     fn transact(&mut self, work: &mut dyn FnMut(&mut dyn Write) -> Result<()>) -> Result<()> {
+        let mut backoff = Backoff::default();
         loop {
             let mut txn = self.tree.begin()?;
             txn.set_durability(self.durability);
             work(&mut txn)?;
             match self.commit(&mut txn) {
-                Err(Error::TransactionWriteConflict | Error::TransactionRetry) => {}
+                Err(Error::TransactionWriteConflict | Error::TransactionRetry) => backoff.wait(),
                 done => return Ok(done?),
             }
         }

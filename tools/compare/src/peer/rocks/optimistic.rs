@@ -4,6 +4,7 @@ use anyhow::Result;
 use rocksdb::{OptimisticTransactionDB, OptimisticTransactionOptions, WriteOptions};
 
 use super::{is_conflict, reads, writes};
+use crate::peer::backoff::Backoff;
 use crate::peer::{Moment, Peer, Read, Row, Session, Setup, Write};
 
 pub struct Optimistic {
@@ -35,10 +36,11 @@ impl Session for &Optimistic {
     }
 
     fn transact(&mut self, work: &mut dyn FnMut(&mut dyn Write) -> Result<()>) -> Result<()> {
+        let mut backoff = Backoff::default();
         loop {
             let mut txn = self.db.transaction_opt(&self.write_options, &OptimisticTransactionOptions::default());
             match work(&mut txn).and_then(|()| Ok(txn.commit()?)) {
-                Err(why) if is_conflict(&why) => {}
+                Err(why) if is_conflict(&why) => backoff.wait(),
                 done => return done,
             }
         }
