@@ -1,8 +1,8 @@
 //! One client: repeats its work, counts, and takes times.
 //!
-//! All clients begin together. What happens while the store warms up is not counted among the operations, but its commits and bytes are known,
-//! since the sums at the end include them. Writes are timed one by one; of reads, which take less than looking at the clock
-//! twice in some stores, every 32nd.
+//! All clients begin together. What happens while the store warms up is not counted among the operations, but its commits
+//! and bytes are known, since the sums at the end include them. Writes are timed one by one; of reads, which take less than
+//! looking at the clock twice in some stores, every 32nd.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -36,7 +36,8 @@ impl Course {
         Self { phase: AtomicU8::new(phase), start: Barrier::new(clients + 1), operations }
     }
 
-    /// Waits for all clients and lets them run. The answer is when they began, and if they run for a time, for how long they were measured.
+    /// Waits for all clients and lets them run. The answer is when they began, and if they run for a time, for how long they
+    /// were measured.
     pub fn direct(&self, warm: Duration, measured: Duration) -> (Instant, Option<Duration>) {
         self.start.wait();
         let began = Instant::now();

@@ -1,7 +1,7 @@
 //! Which rows are touched: by seed, uniform or skewed.
 //!
-//! The skewed ones are drawn by rank and then scattered over all rows, so that the favourites are not neighbours: that would favour stores whose
-//! pages hold neighbours.
+//! The skewed ones are drawn by rank and then scattered over all rows, so that the favourites are not neighbours: that would
+//! favour stores whose pages hold neighbours.
 
 use anyhow::Result;
 use rand::rngs::SmallRng;

@@ -1,7 +1,7 @@
 //! The goals that percolite has set itself, measured line by line.
 //!
-//! This table is the whole definition: which work, against whom, and by how much. A line that names several stores is against each round's best of
-//! them; one that says "each" is as many lines.
+//! This table is the whole definition: which work, against whom, and by how much. A line that names several stores is
+//! against each round's best of them; one that says "each" is as many lines.
 
 use anyhow::Result;
 use comfy_table::{Cell, Color, Table};
@@ -131,7 +131,8 @@ pub struct Judged {
     pub failures: Vec<String>,
 }
 
-/// Holds outcomes against the goals. A store of ours that failed in any round has missed its goal; a peer that did counts where it did not.
+/// Holds outcomes against the goals. A store of ours that failed in any round has missed its goal; a peer that did counts
+/// where it did not.
 pub fn judge(goals: &[Goal], outcomes: &Outcomes, conditions: &Conditions, rounds: u64) -> Vec<Judged> {
     let judge_one = |goal: &Goal| {
         let ratio = Spread::of(outcomes.ratios(&goal.ours, &goal.theirs, conditions, rounds));

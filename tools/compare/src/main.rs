@@ -1,8 +1,8 @@
 //! `percolite-compare`: the same work on percolite and on others, side by side.
 //!
-//! This file knows the commands and nothing else. [`peer`] has the stores and [`workload`] the work; [`cell`] measures one on the other in a process of its
-//! own, which [`child`] starts; [`rounds`] puts cells in their order and keeps what came out; [`statistics`] makes ratios of it, and [`compare`],
-//! [`goals`], [`syncs`] and [`report`] show them.
+//! This file knows the commands and nothing else. [`peer`] has the stores and [`workload`] the work; [`cell`] measures one
+//! on the other in a process of its own, which [`child`] starts; [`rounds`] puts cells in their order and keeps what came
+//! out; [`statistics`] makes ratios of it, and [`compare`], [`goals`], [`syncs`] and [`report`] show them.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_precision_loss))]
 
@@ -163,7 +163,7 @@ fn run_syncs(stores: &[Kind], arguments: &Arguments) -> Result<Option<u8>> {
     } else {
         println!("{}", syncs::show(&all));
     }
-    Ok(Some(u8::from(all.iter().any(|one| one.failed.is_some()))))
+    Ok(Some(u8::from(!all.iter().all(syncs::Syncs::is_right))))
 }
 
 fn publish(evidence: &Evidence, arguments: &Arguments) -> Result<()> {

@@ -1,7 +1,8 @@
 //! Rounds that interleave the stores, and the file that a long run goes on from.
 //!
-//! Every round has every cell once, and stores that are held against each other stand next to each other in it, so that what the machine does in
-//! between meets all alike. Who is first in a setting changes from round to round. An outcome is a line of JSON that is written as soon as it is there.
+//! Every round has every cell once, and stores that are held against each other stand next to each other in it, so that what
+//! the machine does in between meets all alike. Who is first in a setting changes from round to round. An outcome is a line
+//! of JSON that is written as soon as it is there.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -83,7 +84,8 @@ impl Journal {
     }
 }
 
-/// Measures what is not there yet, and tells how far it is on standard error. Whether everything is there then, and not the run interrupted.
+/// Measures what is not there yet, and tells how far it is on standard error. Whether everything is there then, and not the
+/// run interrupted.
 pub fn run(plan: &Plan, scratch: &Scratch, journal: &mut Journal) -> Result<bool> {
     let cells = plan.cells();
     for (place, spec) in cells.iter().enumerate() {

@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 use crate::peer::Kind;
 use crate::workload::Workload;
 
-/// A cell. It is handed to the process that measures it and kept beside its outcome, which is how a run that goes on knows what it has.
+/// A cell. It is handed to the process that measures it and kept beside its outcome, which is how a run that goes on knows
+/// what it has.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Spec {
     pub setting: Setting,

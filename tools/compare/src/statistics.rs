@@ -1,7 +1,8 @@
 //! Medians, and ratios taken within a round.
 //!
-//! A machine's speed drifts, so a figure by itself says little. What is quoted is the median of the rounds' ratios, with the least and
-//! the greatest. Where there is more than one to be better than, each round has its own best: that can only be to percolite's disadvantage.
+//! A machine's speed drifts, so a figure by itself says little. What is quoted is the median of the rounds' ratios, with the
+//! least and the greatest. Where there is more than one to be better than, each round has its own best: that can only be to
+//! percolite's disadvantage.
 
 use std::collections::HashMap;
 

@@ -1,7 +1,9 @@
 //! fjall's `OptimisticTxDatabase`.
 //!
-//! After its README and the documentation of `OptimisticTxDatabase`, `WriteTransaction::durability` and `Keyspace::start_ingestion`: a conflict begins again; `SyncData` is the same `fdatasync` that RocksDB and percolite make, `Buffer` hands a commit to the operating system; sorted rows are
-//! ingested, which writes tables straight away. The memtable has its default of 64 MiB, or half of the memory for writes if that is less.
+//! After its README and the documentation of `OptimisticTxDatabase`, `WriteTransaction::durability` and
+//! `Keyspace::start_ingestion`: a conflict begins again; `SyncData` is the same `fdatasync` that RocksDB and percolite make,
+//! `Buffer` hands a commit to the operating system; sorted rows are ingested, which writes tables straight away. The
+//! memtable has its default of 64 MiB, or half of the memory for writes if that is less.
 
 use anyhow::Result;
 use fjall::{KeyspaceCreateOptions, OptimisticTxDatabase, OptimisticTxKeyspace, PersistMode, Readable, Snapshot};

@@ -1,9 +1,9 @@
 //! LMDB, through heed.
 //!
-//! After `lmdb.h` and heed's documentation of `EnvOpenOptions`: one writer at a time, nobody begins again; a commit syncs unless the environment was
-//! opened with `MDB_NOSYNC`. That is the buffered form here. It keeps less than the others': after a power cut the file may be damaged, where the
-//! file system does not keep the order of writes. LMDB has no cache of its own, so the memory for it is not given; it reads the page cache. A load is
-//! one transaction that appends.
+//! After `lmdb.h` and heed's documentation of `EnvOpenOptions`: one writer at a time, nobody begins again; a commit syncs
+//! unless the environment was opened with `MDB_NOSYNC`. That is the buffered form here. It keeps less than the others':
+//! after a power cut the file may be damaged, where the file system does not keep the order of writes. LMDB has no cache of
+//! its own, so the memory for it is not given; it reads the page cache. A load is one transaction that appends.
 
 use std::convert::Infallible;
 use std::ops::Bound;

@@ -1,8 +1,8 @@
 //! The stores that are compared, behind one small trait.
 //!
-//! The trait asks for what all of them can do: a transaction that is repeated until it commits, a consistent view to read from, a
-//! sorted load. It hands out bytes through callbacks, so a store that lends its pages need not copy, and one whose interface
-//! answers owned values pays for them as its users do. Each file says where the store's own advice was taken from.
+//! The trait asks for what all of them can do: a transaction that is repeated until it commits, a consistent view to read
+//! from, a sorted load. It hands out bytes through callbacks, so a store that lends its pages need not copy, and one whose
+//! interface answers owned values pays for them as its users do. Each file says where the store's own advice was taken from.
 
 mod backoff;
 mod fjall;

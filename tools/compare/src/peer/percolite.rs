@@ -1,7 +1,8 @@
 //! percolite, with its defaults.
 //!
-//! Rows that are read and then written need no `get_for_update`: two transactions that write one row conflict anyway (`Txn::get`).
-//! Loads are transactions of some thousand rows, buffered, and one sync at the end, as `percolite load` does it.
+//! Rows that are read and then written need no `get_for_update`: two transactions that write one row conflict anyway
+//! (`Txn::get`). Loads are transactions of some thousand rows, buffered, and one sync at the end, as `percolite load` does
+//! it.
 
 use std::time::Duration;
 

@@ -1,9 +1,10 @@
 //! redb.
 //!
-//! After its README and the documentation of `Durability`, `WriteTransaction` and `Builder::set_cache_size`: one writer at a time, nobody begins again;
-//! a commit is `Immediate` (the default) or `None`. `None` keeps a commit in memory until the next `Immediate` one, so a buffered commit survives less than those
-//! of the others, not even the end of the process; one commit in half a second is `Immediate`, which the documentation asks for, since no
-//! space is used again in between. A load is one transaction.
+//! After its README and the documentation of `Durability`, `WriteTransaction` and `Builder::set_cache_size`: one writer at a
+//! time, nobody begins again; a commit is `Immediate` (the default) or `None`. `None` keeps a commit in memory until the
+//! next `Immediate` one, so a buffered commit survives less than those of the others, not even the end of the process; one
+//! commit in half a second is `Immediate`, which the documentation asks for, since no space is used again in between. A load
+//! is one transaction.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,10 +1,11 @@
 //! SQLite in WAL mode, through rusqlite.
 //!
-//! After sqlite.org, "Write-Ahead Logging" and the pages of the pragmas: `synchronous=FULL` syncs the log at each commit, `NORMAL` only before a
-//! checkpoint, and then a power cut costs the end of the log and nothing else. There is one writer at a time, so all clients share one connection for
-//! writing, behind a mutex: with one each they would wait by sleeping (`busy_timeout`), and each would read its cache anew after every commit of
-//! another. Reading, each client has a connection and a share of the cache; pages are mapped up to the same size ("Memory-Mapped I/O").
-//! Statements are prepared once. A load is one transaction.
+//! After sqlite.org, "Write-Ahead Logging" and the pages of the pragmas: `synchronous=FULL` syncs the log at each commit,
+//! `NORMAL` only before a checkpoint, and then a power cut costs the end of the log and nothing else. There is one writer at
+//! a time, so all clients share one connection for writing, behind a mutex: with one each they would wait by sleeping
+//! (`busy_timeout`), and each would read its cache anew after every commit of another. Reading, each client has a connection
+//! and a share of the cache; pages are mapped up to the same size ("Memory-Mapped I/O"). Statements are prepared once. A
+//! load is one transaction.
 
 use anyhow::Result;
 use parking_lot::Mutex;

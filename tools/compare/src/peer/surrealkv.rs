@@ -1,8 +1,9 @@
 //! surrealkv.
 //!
-//! After its README: a commit is a future, driven here by the client's own thread beside a tokio runtime for the store's background work; `Durability::Immediate` waits
-//! for a sync of the log, `Eventual`, the default, for none; `TransactionWriteConflict` and `TransactionRetry` begin again. Rows that are read to be
-//! written are in the write set and so checked at the commit. Versions are kept with `with_versioning`.
+//! After its README: a commit is a future, driven here by the client's own thread beside a tokio runtime for the store's
+//! background work; `Durability::Immediate` waits for a sync of the log, `Eventual`, the default, for none;
+//! `TransactionWriteConflict` and `TransactionRetry` begin again. Rows that are read to be written are in the write set and
+//! so checked at the commit. Versions are kept with `with_versioning`.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

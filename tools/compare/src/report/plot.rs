@@ -85,7 +85,12 @@ pub fn rates(summaries: &[Summary]) -> Result<Option<String>> {
             .label_style(FONT.into_font().color(&INK))
             .x_labels(9)
             .y_labels(6)
-            .x_label_formatter(&|exponent| format!("{:.0}", exponent.exp2()))
+            .disable_x_mesh()
+            .x_label_formatter(&|exponent| {
+                // The axis has marks in between as well.
+                let is_whole = (exponent - exponent.round()).abs() < 1e-6;
+                if is_whole { format!("{:.0}", exponent.exp2()) } else { String::new() }
+            })
             .y_label_formatter(&|rate| if *rate > 0.0 { count(*rate) } else { "0".to_owned() })
             .x_desc("clients")
             .draw()?;

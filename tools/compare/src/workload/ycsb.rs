@@ -1,7 +1,7 @@
 //! The core workloads of YCSB (Cooper et al., "Benchmarking Cloud Serving Systems with YCSB", and its wiki, "Core Workloads").
 //!
-//! As there: rows are drawn by zipf, scattered, in D among the newest; a scan in E has 1 to 100 rows. Unlike there a row has one field,
-//! of the size that all workloads use. Each operation is a transaction, or a view, of its own.
+//! As there: rows are drawn by zipf, scattered, in D among the newest; a scan in E has 1 to 100 rows. Unlike there a row has
+//! one field, of the size that all workloads use. Each operation is a transaction, or a view, of its own.
 
 use std::fmt;
 

@@ -1,4 +1,5 @@
-//! RocksDB's `TransactionDB`: rows are locked when they are read for writing. In the order of their keys, so that nobody waits in a circle.
+//! RocksDB's `TransactionDB`: rows are locked when they are read for writing. In the order of their keys, so that nobody
+//! waits in a circle.
 
 use anyhow::Result;
 use rocksdb::{TransactionDB, TransactionDBOptions, TransactionOptions, WriteOptions};
