@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, ensure};
 
 use crate::client::{Client, Course, Total};
 use crate::dice::Dice;
@@ -54,6 +54,7 @@ fn measure_on<P: Peer>(spec: &Spec, setup: &Setup, work: &impl Work) -> Result<M
     let written = usage::written_bytes()?;
     let peer = P::open(setup).context("opening")?;
     let (total, took) = drive(spec, &peer, work)?;
+    ensure!(total.operations > 0, "no operation began and ended within the time");
     let peak_bytes = usage::peak_bytes()?;
     peer.close().context("closing")?;
     let written = usage::written_bytes()? - written;

@@ -180,13 +180,13 @@ impl<'a> Client<'a> {
         load()?;
         self.time(began)?;
         self.total.operations += rows;
-        self.done += 1;
         self.loaded(rows, bytes);
         Ok(())
     }
 
     /// Notes a load that is not what is measured.
     pub fn loaded(&mut self, rows: u64, bytes: u64) {
+        self.done += 1;
         self.total.loaded += rows;
         self.total.bytes += bytes;
     }
