@@ -1,0 +1,178 @@
+//! `percolite-compare`: the same work on percolite and on others, side by side.
+//!
+//! This file knows the commands and nothing else. [`peer`] has the stores and [`workload`] the work; [`cell`] measures one
+//! on the other in a process of its own, which [`child`] starts; [`rounds`] puts cells in their order and keeps what came
+//! out; [`statistics`] makes ratios of it, and [`compare`], [`goals`], [`syncs`] and [`report`] show them.
+
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::cast_precision_loss))]
+
+mod cell;
+mod child;
+mod client;
+mod compare;
+#[cfg(test)]
+mod conformance;
+mod dice;
+mod goals;
+mod interrupt;
+mod options;
+mod peer;
+mod report;
+mod rounds;
+mod spec;
+mod statistics;
+mod syncs;
+#[cfg(test)]
+mod testing;
+mod usage;
+mod workload;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use clap::{Parser, Subcommand};
+
+use self::child::Scratch;
+use self::options::Arguments;
+use self::peer::Kind;
+use self::report::Evidence;
+use self::spec::Spec;
+
+const EXAMPLES: &str = "\
+Examples:
+  percolite-compare goals --quick                      the goals, in about ten minutes
+  percolite-compare goals --results goals.jsonl        in about an hour; with --resume it goes on where it was stopped
+  percolite-compare run transfers --clients 1,16,64,256 --rows 10 --html hot.html
+  percolite-compare run ycsb-a ycsb-b --stores percolite,rocks-transaction,lmdb --buffered --rows 1000000
+  percolite-compare run get scan --rows 10000,1000000,10000000 --clients 1,2 --json > reads.json
+  percolite-compare syncs                              whether everybody syncs as often as they say
+
+Each measurement is made in a process of its own, in a folder that is removed. Ratios are medians of those within each round.
+
+Exit codes:
+  0    done; of goals, all required ones are met
+  1    failed, or a store has
+  2    a command line that makes no sense
+  3    a required goal is missed
+  130  interrupted";
+
+const MISSED: u8 = 3;
+
+#[derive(Parser)]
+#[command(name = "percolite-compare", version, about = "The same work on percolite and on others, side by side", after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Measure what percolite has set itself, and say what is met
+    Goals(Arguments),
+    /// Measure any workloads on any stores
+    Run {
+        #[command(flatten)]
+        choice: compare::Choice,
+        #[command(flatten)]
+        arguments: Arguments,
+    },
+    /// Count the syncs of each store, by strace
+    Syncs {
+        /// Only these stores
+        #[arg(long, value_delimiter = ',', default_values_t = Kind::TRANSACTIONAL.to_vec(), value_enum)]
+        stores: Vec<Kind>,
+        #[command(flatten)]
+        arguments: Arguments,
+    },
+    /// Measure one thing; this is how the others do it
+    #[command(hide = true)]
+    Cell {
+        /// What, as JSON
+        spec: String,
+        folder: PathBuf,
+    },
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(code) => ExitCode::from(code),
+        Err(why) => {
+            eprintln!("error: {why:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<u8> {
+    if let Command::Cell { spec, folder } = command {
+        let spec: Spec = serde_json::from_str(&spec).context("this is no cell")?;
+        usage::end_with_parent()?;
+        usage::limit_memory(spec.conditions.memory_bytes)?;
+        println!("{}", serde_json::to_string(&cell::run(&spec, &folder))?);
+        return Ok(0);
+    }
+    interrupt::watch().context("cannot watch for signals")?;
+    let code = match command {
+        Command::Cell { .. } => Some(0),
+        Command::Goals(arguments) => run_goals(&arguments)?,
+        Command::Run { choice, arguments } => run_choice(&choice, &arguments)?,
+        Command::Syncs { stores, arguments } => run_syncs(&stores, &arguments)?,
+    };
+    Ok(code.unwrap_or_else(|| {
+        eprintln!("error: interrupted");
+        interrupt::CODE
+    }))
+}
+
+fn run_goals(arguments: &Arguments) -> Result<Option<u8>> {
+    let mut journal = arguments.journal()?;
+    let Some((plan, judged)) = goals::run(arguments, &mut journal)? else { return Ok(None) };
+    let summaries = compare::summarize(&plan.contestants, &journal.outcomes, &plan.conditions, plan.rounds);
+    let evidence = Evidence::new(plan.conditions, plan.rounds, judged, summaries)?;
+    let missed = evidence.goals.iter().filter(|goal| !goal.required_met).count();
+    publish(&evidence, arguments)?;
+    if !arguments.json {
+        println!("{}\n{missed} of {} required goals missed", goals::show(&evidence.goals), evidence.goals.len());
+    }
+    Ok(Some(if missed > 0 { MISSED } else { 0 }))
+}
+
+fn run_choice(choice: &compare::Choice, arguments: &Arguments) -> Result<Option<u8>> {
+    let mut journal = arguments.journal()?;
+    let Some((plan, summaries)) = compare::run(choice, arguments, &mut journal)? else { return Ok(None) };
+    let evidence = Evidence::new(plan.conditions, plan.rounds, Vec::new(), summaries)?;
+    publish(&evidence, arguments)?;
+    if !arguments.json {
+        for (title, table) in compare::show(&evidence.summaries) {
+            println!("\n{title}\n{table}");
+        }
+    }
+    Ok(Some(u8::from(evidence.summaries.iter().any(|one| one.failed.is_some()))))
+}
+
+fn run_syncs(stores: &[Kind], arguments: &Arguments) -> Result<Option<u8>> {
+    if let Some(why) = syncs::skipped() {
+        println!("SKIPPED ({why})");
+        return Ok(Some(0));
+    }
+    let scratch: Scratch = arguments.scratch()?;
+    let Some(all) = syncs::run(stores, &arguments.conditions(), &scratch)? else { return Ok(None) };
+    if arguments.json {
+        println!("{}", serde_json::to_string_pretty(&all)?);
+    } else {
+        println!("{}", syncs::show(&all));
+    }
+    Ok(Some(u8::from(!all.iter().all(syncs::Syncs::is_right))))
+}
+
+fn publish(evidence: &Evidence, arguments: &Arguments) -> Result<()> {
+    if let Some(path) = &arguments.html {
+        let page = report::page(evidence)?;
+        std::fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if arguments.json {
+        println!("{}", serde_json::to_string_pretty(evidence)?);
+    }
+    Ok(())
+}

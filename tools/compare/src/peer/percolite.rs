@@ -1,0 +1,107 @@
+//! percolite, with its defaults.
+//!
+//! Rows that are read and then written need no `get_for_update`: two transactions that write one row conflict anyway
+//! (`Txn::get`). Loads are transactions of some thousand rows, buffered, and one sync at the end, as `percolite load` does
+//! it.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use percolite::{CommitProtocol, Durability, Keyspace, Snapshot, Store, Timestamp, Txn, TxnOptions};
+
+use super::{LOAD_ROWS, Moment, Peer, Read, Row, Session, Setup, Write};
+
+const HISTORY: Duration = Duration::from_secs(24 * 3600);
+
+/// In one phase where that is possible, which is the default, or always in two.
+pub struct Percolite<const TWO_PHASE: bool> {
+    store: Store,
+    rows: Keyspace,
+}
+
+impl<const TWO_PHASE: bool> Peer for Percolite<TWO_PHASE> {
+    fn open(setup: &Setup) -> Result<Self> {
+        let mut builder = Store::builder()
+            .durability(if setup.durable { Durability::Sync } else { Durability::Buffered })
+            .protocol(if TWO_PHASE { CommitProtocol::TwoPhase } else { CommitProtocol::Auto })
+            .cache_bytes(setup.cache_bytes)
+            .write_buffer_bytes(setup.write_buffer_bytes);
+        if setup.history {
+            builder = builder.history(HISTORY);
+        }
+        let store = builder.open(&setup.folder)?;
+        let rows = store.keyspace("rows")?;
+        Ok(Self { store, rows })
+    }
+
+    fn session(&self) -> Result<impl Session> {
+        Ok(self)
+    }
+
+    fn close(self) -> Result<()> {
+        Ok(self.store.close()?)
+    }
+}
+
+impl<const TWO_PHASE: bool> Session for &Percolite<TWO_PHASE> {
+    fn reader(&mut self, at: Option<Moment>) -> Result<impl Read> {
+        let snapshot = match at {
+            Some(moment) => self.store.snapshot_at(Timestamp::from_u64(moment))?,
+            None => self.store.snapshot()?,
+        };
+        Ok((snapshot, &self.rows))
+    }
+
+    fn transact(&mut self, work: &mut dyn FnMut(&mut dyn Write) -> Result<()>) -> Result<()> {
+        self.store.transact(|txn| work(&mut (txn, &self.rows)))
+    }
+
+    fn load(&mut self, mut rows: impl Iterator<Item = Row>) -> Result<()> {
+        let options = TxnOptions { durability: Some(Durability::Buffered), ..TxnOptions::default() };
+        loop {
+            let some: Vec<Row> = rows.by_ref().take(LOAD_ROWS).collect();
+            if some.is_empty() {
+                return Ok(self.store.sync()?);
+            }
+            let put = |txn: &mut Txn| some.iter().try_for_each(|(key, value)| txn.put(&self.rows, key, value));
+            self.store.transact_with(options, put)?;
+        }
+    }
+
+    fn moment(&mut self) -> Result<Moment> {
+        Ok(self.store.snapshot()?.read_ts().to_u64())
+    }
+}
+
+impl Read for (Snapshot, &Keyspace) {
+    fn get(&self, key: &[u8], see: impl FnOnce(&[u8])) -> Result<bool> {
+        let found = self.0.get(self.1, key)?;
+        Ok(found.map(|value| see(&value)).is_some())
+    }
+
+    fn multi_get(&self, keys: &[Vec<u8>], mut see: impl FnMut(&[u8])) -> Result<usize> {
+        let found = self.0.multi_get(self.1, keys)?;
+        Ok(found.iter().flatten().map(|value| see(value)).count())
+    }
+
+    fn scan(&self, from: &[u8], rows: usize, mut see: impl FnMut(&[u8], &[u8])) -> Result<usize> {
+        let mut seen = 0;
+        for row in self.0.range(self.1, from..).take(rows) {
+            let (key, value) = row?;
+            see(&key, &value);
+            seen += 1;
+        }
+        Ok(seen)
+    }
+}
+
+impl Write for (&mut Txn, &Keyspace) {
+    fn get_to_write(&mut self, key: &[u8], see: &mut dyn FnMut(&[u8])) -> Result<bool> {
+        let found = self.0.get(self.1, key)?;
+        Ok(found.map(|value| see(&value)).is_some())
+    }
+
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        Ok(self.0.put(self.1, key, value)?)
+    }
+}

@@ -1,0 +1,52 @@
+//! RocksDB's `TransactionDB`: rows are locked when they are read for writing. In the order of their keys, so that nobody
+//! waits in a circle.
+
+use anyhow::Result;
+use rocksdb::{TransactionDB, TransactionDBOptions, TransactionOptions, WriteOptions};
+
+use super::{is_conflict, reads, writes};
+use crate::peer::{Moment, Peer, Read, Row, Session, Setup, Write};
+
+pub struct Pessimistic {
+    db: TransactionDB,
+    write_options: WriteOptions,
+}
+
+reads!(TransactionDB);
+writes!(TransactionDB);
+
+impl Peer for Pessimistic {
+    fn open(setup: &Setup) -> Result<Self> {
+        let db = TransactionDB::open(&super::options(setup), &TransactionDBOptions::default(), &setup.folder)?;
+        Ok(Self { db, write_options: super::write_options(setup) })
+    }
+
+    fn session(&self) -> Result<impl Session> {
+        Ok(self)
+    }
+
+    fn close(self) -> Result<()> {
+        Ok(self.db.flush_wal(true)?)
+    }
+}
+
+impl Session for &Pessimistic {
+    fn reader(&mut self, _: Option<Moment>) -> Result<impl Read> {
+        Ok(&self.db)
+    }
+
+    fn transact(&mut self, work: &mut dyn FnMut(&mut dyn Write) -> Result<()>) -> Result<()> {
+        loop {
+            let mut txn = self.db.transaction_opt(&self.write_options, &TransactionOptions::default());
+            match work(&mut txn).and_then(|()| Ok(txn.commit()?)) {
+                Err(why) if is_conflict(&why) => {}
+                done => return done,
+            }
+        }
+    }
+
+    fn load(&mut self, rows: impl Iterator<Item = Row>) -> Result<()> {
+        super::load(rows, |batch| self.db.write(batch))?;
+        Ok(self.db.flush_wal(true)?)
+    }
+}

@@ -1,0 +1,123 @@
+//! The core workloads of YCSB (Cooper et al., "Benchmarking Cloud Serving Systems with YCSB", and its wiki, "Core Workloads").
+//!
+//! As there: rows are drawn by zipf, scattered, in D among the newest; a scan in E has 1 to 100 rows. Unlike there a row has
+//! one field, of the size that all workloads use. Each operation is a transaction, or a view, of its own.
+
+use std::fmt;
+
+use anyhow::{Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::{Values, Work, grouped};
+use crate::client::{Client, Total};
+use crate::dice::{Rows, Skew, key, number};
+use crate::peer::{Read as _, Session};
+
+const SCAN_MAX: u64 = 100;
+/// A client's own insertions begin at its number times this.
+const CLIENT_ROWS: u64 = 1 << 40;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Mix {
+    /// Half reads, half updates.
+    A,
+    /// 95 % reads, 5 % updates.
+    B,
+    /// Reads.
+    C,
+    /// 95 % reads of the newest, 5 % insertions.
+    D,
+    /// 95 % scans, 5 % insertions.
+    E,
+    /// Half reads, half read, changed and written.
+    F,
+}
+
+impl Mix {
+    /// In how many of a hundred operations something is written.
+    fn writes(self) -> u64 {
+        match self {
+            Self::A | Self::F => 50,
+            Self::B | Self::D | Self::E => 5,
+            Self::C => 0,
+        }
+    }
+
+    fn inserts(self) -> bool {
+        matches!(self, Self::D | Self::E)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Ycsb {
+    pub mix: Mix,
+    pub rows: u64,
+}
+
+impl fmt::Display for Ycsb {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "YCSB {:?}, {} rows", self.mix, grouped(self.rows))
+    }
+}
+
+impl Work for Ycsb {
+    fn prepare(&self, session: &mut impl Session, values: &mut Values) -> Result<()> {
+        session.load(values.rows(0..self.rows))
+    }
+
+    fn client(&self, session: &mut impl Session, client: &mut Client) -> Result<()> {
+        let rows = Rows::new(self.rows, Skew::Zipf)?;
+        let first_own = (client.number + 1) * CLIENT_ROWS;
+        let mut own = 0;
+        while client.goes_on() {
+            let drawn = rows.draw(&mut client.dice);
+            if client.dice.below(100) < self.mix.writes() {
+                let row = if self.mix.inserts() { first_own + own } else { drawn };
+                let value = client.dice.value(row, client.value_bytes);
+                let must_read = self.mix == Mix::F;
+                client.commits(session, value.len() + size_of_val(&key(row)), 1, |txn| {
+                    if must_read {
+                        ensure!(txn.get_to_write(&key(row), &mut |_| ())?, "row {row} is missing");
+                    }
+                    txn.put(&key(row), &value)
+                })?;
+                own += u64::from(self.mix.inserts());
+                continue;
+            }
+            // The newest are the client's own; in their place, what was loaded last.
+            let row = match self.mix {
+                Mix::D if drawn < own => first_own + own - 1 - drawn,
+                Mix::D => self.rows - 1 - drawn,
+                _ => drawn,
+            };
+            let scanned = if self.mix == Mix::E { Some(1 + client.dice.below(SCAN_MAX)) } else { None };
+            client.reads(|| {
+                let reader = session.reader(None)?;
+                let mut first = None;
+                match scanned {
+                    None => _ = reader.get(&key(row), |value| first = Some(number(value)))?,
+                    Some(length) => {
+                        reader.scan(&key(row), usize::try_from(length)?, |_, value| {
+                            first.get_or_insert(number(value));
+                        })?;
+                    }
+                }
+                ensure!(first == Some(row), "row {row} is wrong");
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    fn verify(&self, session: &mut impl Session, total: &Total) -> Result<()> {
+        let (mut rows, mut wrong) = (0, 0_u64);
+        session.reader(None)?.scan(&[0], usize::MAX >> 1, |found, value| {
+            rows += 1;
+            wrong += u64::from(number(found) != number(value));
+        })?;
+        let right = self.rows + if self.mix.inserts() { total.commits } else { 0 };
+        ensure!(rows == right, "{rows} rows are there instead of {right}");
+        ensure!(wrong == 0, "{wrong} of {rows} rows are wrong");
+        Ok(())
+    }
+}
