@@ -3,8 +3,10 @@
 //! Each column is a column family; `meta` is the default one. All of them share one write-ahead log, which is what makes a
 //! batch atomic over columns and a crash leave a prefix of batches. That second property has to be asked for: see
 //! `options`. Whether a folder is a store is told by its marker, see `folder`; what RocksDB itself would not survive is looked
-//! for first, in `logs`; what it would drop without a word is kept and told, see `lost`; what can be read of a folder that it does not open, in `salvage`.
+//! for first, in `logs`; what it would drop without a word is kept and told, see `lost`; what can be read of a folder that it does not open, in
+//! `salvage`, and `around` how bad blocks are passed by.
 
+pub(crate) mod around;
 mod figures;
 mod folder;
 mod logs;
@@ -21,7 +23,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::{Mutex, RwLock};
 use rocksdb::checkpoint::Checkpoint;
 use rocksdb::properties::{BACKGROUND_ERRORS, CURRENT_SUPER_VERSION_NUMBER, MIN_LOG_NUMBER_TO_KEEP};
-use rocksdb::{ColumnFamily, DB, DBRawIterator, ReadOptions, Snapshot, WriteBatch, WriteOptions};
+use rocksdb::{ColumnFamily, DB, DBRawIterator, Range, ReadOptions, Snapshot, WriteBatch, WriteOptions};
 use self_cell::self_cell;
 
 use self::folder::{Claim, Marker, claim, examine, finish, mark_copy};
@@ -187,6 +189,15 @@ impl RocksStorage {
         borders.sort();
         borders.dedup();
         borders
+    }
+
+    /// About how many bytes of a column's tables lie between two keys: in steps of whole blocks, and 0 within one.
+    fn stored_between(&self, column: Column, start: &[u8], end: &[u8]) -> u64 {
+        let range = Range::new(start, end);
+        let sizes = self
+            .database
+            .with_dependent(|Opened { db, .. }, columns| db.get_approximate_sizes_cf(columns.get(column), &[range]));
+        sizes.into_iter().sum()
     }
 
     /// Does something to the log. When the log fails, RocksDB tells one caller why, and others only that there was an error
