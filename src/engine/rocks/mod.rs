@@ -12,6 +12,7 @@ mod folder;
 mod logs;
 mod lost;
 mod options;
+mod published;
 mod records;
 pub(crate) mod salvage;
 mod stall;
@@ -29,6 +30,7 @@ use self_cell::self_cell;
 use self::folder::{Claim, Marker, claim, examine, finish, mark_copy};
 pub use self::options::RocksSetup;
 use self::options::{descriptors, name, options};
+pub(crate) use self::published::published;
 use self::stall::{Background, Stall};
 use super::local::LocalEngine;
 use super::storage::{Batch, Column, Reader, Storage};
@@ -109,6 +111,8 @@ impl RocksStorage {
     /// Opens the store in `path`, which is created if it is missing or empty.
     pub fn open(path: &Path, setup: RocksSetup) -> Result<Self, EngineError> {
         let Claim { marker, is_new } = claim(path)?;
+        // Of a life that was killed. On what cannot be written to there are greater troubles.
+        let _ = published::publish(path, None);
         let logs = logs::check(path)?;
         if lost::judge(&logs, 0).is_some()
             && let Some(lost) = lost::judge(&logs, oldest_log(path, setup)?)
@@ -447,6 +451,12 @@ impl Storage for RocksStorage {
 
     fn lost_logs(&self) -> Vec<LostLog> {
         self.lost.clone()
+    }
+
+    fn publish(&self, document: Option<&[u8]>) -> Result<(), EngineError> {
+        let folder = self.database.borrow_owner().db.path();
+        published::publish(folder, document)
+            .map_err(|why| EngineError::Open(format!("cannot publish the status in {}: {why}", folder.display())))
     }
 }
 
