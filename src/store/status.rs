@@ -155,7 +155,7 @@ impl Store {
         let newest = self.slow_transactions();
         let failed = self.inner.embedded.as_ref().and_then(|embedded| embedded.pipeline().failure());
         // Of a store that has failed or is closed there is nothing to be read.
-        let locks = self.locks().into_iter().flatten().map_while(|lock| lock.ok());
+        let locks = self.locks().into_iter().flatten().map_while(Result::ok);
         Status {
             percolite_status: FORMAT,
             pid: std::process::id(),
