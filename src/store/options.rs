@@ -298,7 +298,7 @@ impl Builder {
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument). Default: no.
     ///
     /// Any number of readers may have a folder open, but not beside a writer: whoever comes second is told
-    /// [`ErrorKind::Busy`](crate::ErrorKind::Busy). To look at a store that is in use, ask the process that uses it, or look at
+    /// [`ErrorKind::Busy`](crate::ErrorKind::Busy). What a store does that is in use, its process tells by [`Builder::publish_status`]; to look at its rows, look at
     /// a [`Store::checkpoint`].
     ///
     /// ```
