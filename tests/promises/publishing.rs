@@ -31,7 +31,9 @@ fn a_status_is_in_the_folder_as_long_as_the_store_is_open() {
     let before = store.stats().commits();
     let mut txn = store.begin_with(TxnOptions::labelled("open")).unwrap();
     txn.put(&rows, "k", "v").unwrap();
-    let seen = read_when(&path, |status| status.live_total == 1);
+    let seen = read_when(&path, |status| {
+        status.live.first().is_some_and(|live| live.rows == 1 && live.label == Some("open".into()))
+    });
     assert_eq!((seen.pid, seen.live[0].label.as_deref(), seen.live[0].rows), (std::process::id(), Some("open"), 1));
     assert_eq!((seen.every, &seen.failed, seen.stats.commits()), (Some(Duration::from_millis(1)), &None, before));
     txn.commit().unwrap();

@@ -32,7 +32,10 @@ fn the_commands_that_look_show_what_the_process_tells_that_has_the_store_open() 
     store.transact_with(TxnOptions::labelled("quick"), |txn| txn.put(&rows, "k", "v")).unwrap();
     let txn = store.begin_with(TxnOptions::labelled("payroll")).unwrap();
     wait_for("nothing was told", || {
-        Status::read(&path).unwrap().is_some_and(|told| told.live_total == 1 && !told.slow.is_empty())
+        Status::read(&path).unwrap().is_some_and(|told| {
+            let quick = told.slow.iter().any(|slow| slow.label.as_deref() == Some("quick"));
+            quick && told.live.iter().any(|live| live.label.as_deref() == Some("payroll"))
+        })
     });
     let pid = std::process::id();
     let whose = format!("process {pid} has had it open for");
