@@ -289,7 +289,8 @@ fn columns(
             return Ok(());
         }
         // All that is behind the quote is in the last column.
-        let lines = record.iter().last().unwrap_or_default().iter().filter(|byte| **byte == b'\n').count() as u64;
+        let column = record.iter().next_back().unwrap_or_default();
+        let lines = column.split(|byte| *byte == b'\n').skip(1).count() as u64;
         Err(anyhow::anyhow!("the quote that opens in line {} is never closed", position.line().saturating_sub(lines)))
     };
     if wish.header {

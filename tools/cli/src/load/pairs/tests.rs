@@ -1,6 +1,7 @@
 //! What comes out of inputs that were written well, cut off, or never meant to be read.
 
 #![allow(clippy::unwrap_used)]
+#![allow(clippy::naive_bytecount, reason = "inputs of a few bytes")]
 
 use std::io::Cursor;
 use std::sync::mpsc::sync_channel;
