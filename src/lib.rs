@@ -112,9 +112,10 @@ pub use row::{KeyspaceId, RowKey};
 #[cfg(feature = "rocks")]
 pub use store::Repaired;
 pub use store::{
-    Builder, Commit, Dumped, Durability, Existing, KEY_MAX_BYTES, KEYSPACE_NAME_MAX_BYTES, KeyRange, Keyspace, Live,
-    LiveKind, LockInfo, Locks, Options, Outcome, Problem, RetryLimits, Savepoint, Scan, SlowTransaction, Snapshot,
-    Stats, Store, TimeSpent, Txn, TxnOptions, TxnStatus, VALUE_MAX_BYTES, Verified, Version, Versions,
+    Builder, Commit, ConflictStatus, Dumped, Durability, Existing, KEY_MAX_BYTES, KEYSPACE_NAME_MAX_BYTES, KeyRange,
+    Keyspace, Live, LiveKind, LiveStatus, LockInfo, LockStatus, Locks, Options, Outcome, Problem, RetryLimits,
+    Savepoint, Scan, SlowStatus, SlowTransaction, Snapshot, Stats, Status, Store, TimeSpent, Txn, TxnOptions,
+    TxnStatus, VALUE_MAX_BYTES, Verified, Version, Versions,
 };
 pub use timestamp::{NoTimestamp, Timestamp};
 pub use typed::{KeyPrefix, Reader, TypedKeyspace, TypedScan};

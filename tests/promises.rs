@@ -21,6 +21,9 @@ mod operations;
 #[path = "support/orphans.rs"]
 #[cfg(feature = "rocks")]
 mod orphans;
+#[path = "promises/publishing.rs"]
+#[cfg(feature = "rocks")]
+mod publishing;
 #[path = "promises/read_only.rs"]
 #[cfg(feature = "rocks")]
 mod read_only;

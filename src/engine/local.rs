@@ -211,6 +211,10 @@ impl<S: Storage> Engine for LocalEngine<S> {
     fn lost_logs(&self) -> Vec<LostLog> {
         self.storage.lost_logs()
     }
+
+    fn publish(&self, document: Option<&[u8]>) -> Result<(), EngineError> {
+        self.storage.publish(document)
+    }
 }
 
 struct Cells<B> {

@@ -90,6 +90,12 @@ pub trait Engine: Send + Sync {
     fn lost_logs(&self) -> Vec<LostLog> {
         Vec::new()
     }
+
+    /// Puts a document beside the rows, in the place of the last one, for whoever looks at them from outside; `None` takes it away. No
+    /// crash has to leave it. Does nothing where nobody can look.
+    fn publish(&self, _document: Option<&[u8]>) -> Result<(), EngineError> {
+        Ok(())
+    }
 }
 
 /// How tables are compressed on the disk.

@@ -82,4 +82,8 @@ pub trait Storage: Reader + 'static {
     fn lost_logs(&self) -> Vec<LostLog> {
         Vec::new()
     }
+    /// See [`Engine::publish`](super::Engine::publish).
+    fn publish(&self, _document: Option<&[u8]>) -> Result<(), EngineError> {
+        Ok(())
+    }
 }

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use histogram::{AtomicHistogram, Config, Histogram};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Up to 2^44 ns, nearly five hours, in buckets of 2^-5 of their value.
 #[allow(clippy::panic, reason = "evaluated by the compiler")]
@@ -90,6 +91,31 @@ impl Latency {
     }
 }
 
+impl Default for Latency {
+    fn default() -> Self {
+        Self(Histogram::with_config(&CONFIG))
+    }
+}
+
+/// As pairs of a duration in nanoseconds, the longest of its bucket, and how often it was measured; shortest first.
+impl Serialize for Latency {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let measured = self.0.iter().filter(|bucket| bucket.count() > 0);
+        serializer.collect_seq(measured.map(|bucket| (bucket.end(), bucket.count())))
+    }
+}
+
+impl<'de> Deserialize<'de> for Latency {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut latency = Self::default();
+        for (nanos, times) in Vec::<(u64, u64)>::deserialize(deserializer)? {
+            // In range by now.
+            let _ = latency.0.add(nanos.min(LONGEST_NANOS), times);
+        }
+        Ok(latency)
+    }
+}
+
 impl std::fmt::Debug for Latency {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Latency")
@@ -102,8 +128,9 @@ impl std::fmt::Debug for Latency {
 }
 
 /// How long the parts of transactions took since the store was opened: see [`Store::latencies`](crate::Store::latencies).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
+#[serde(default)]
 pub struct Latencies {
     /// Commits that wrote something and were acknowledged as durable, from the call to the answer.
     pub commit_durable: Latency,

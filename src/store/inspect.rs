@@ -5,6 +5,9 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
+use super::shown::{seconds_or_none, text, text_or_none};
 use super::{Keyspace, Store};
 use crate::engine::{EngineFigures, LostLog, Page, RowRange, View};
 use crate::error::Result;
@@ -64,8 +67,9 @@ impl From<Option<CommitPoint>> for TxnStatus {
 }
 
 /// What a store has done since it was opened, and how it stands.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
+#[serde(default)]
 pub struct Stats {
     /// Transactions begun.
     pub begun: u64,
@@ -112,16 +116,20 @@ pub struct Stats {
     /// Replaced versions that have outlived the history and were collected.
     pub versions_collected: u64,
     /// The oldest moment that [`Store::snapshot_at`] can show; `None` when no history is kept.
+    #[serde(with = "text_or_none")]
     pub history_from: Option<Timestamp>,
     /// How long replaced versions are kept, as [`Builder::history`](super::Builder::history) said; `None` when they are not.
+    #[serde(rename = "history_for_s", with = "seconds_or_none")]
     pub history_for: Option<Duration>,
     /// Syncs of the log.
     pub syncs: u64,
     /// Different states of the store that transactions and snapshots read.
     pub live_views: u64,
     /// Everything at or below is visible; zero where others share the engine.
+    #[serde(with = "text")]
     pub visible_ts: Timestamp,
     /// Everything at or below survives a power cut; zero where others share the engine.
+    #[serde(with = "text")]
     pub durable_ts: Timestamp,
     /// Whether locks of an earlier life may be left.
     pub may_have_orphans: bool,

@@ -12,8 +12,10 @@ mod read;
 #[cfg(feature = "rocks")]
 mod repair;
 mod scan;
+mod shown;
 mod slow;
 mod snapshot;
+mod status;
 mod transact;
 mod txn;
 mod verify;
@@ -32,6 +34,7 @@ pub use repair::Repaired;
 pub use scan::Scan;
 pub use slow::{Outcome, SlowTransaction, TimeSpent};
 pub use snapshot::Snapshot;
+pub use status::{ConflictStatus, LiveStatus, LockStatus, SlowStatus, Status};
 #[cfg(feature = "tokio")]
 pub(crate) use transact::Attempts;
 pub use txn::{Commit, Savepoint, Txn};
@@ -40,6 +43,7 @@ pub use versions::{Version, Versions};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use self::catalog::Catalog;
 use self::live::Readers;
@@ -114,6 +118,11 @@ pub(crate) struct Inner {
     housekeeper: parking_lot::Mutex<Option<Housekeeper>>,
     identity: u64,
     closed: AtomicBool,
+    /// By the runtime's clock.
+    opened: Duration,
+    /// When the status was last published, by the same clock.
+    #[cfg(feature = "rocks")]
+    published: parking_lot::Mutex<Duration>,
 }
 
 impl Store {
@@ -156,7 +165,11 @@ impl Store {
             options.durability == Durability::Sync,
             options.history,
         )?;
+        let opened = runtime.elapsed();
         let store = Self::own(Inner {
+            opened,
+            #[cfg(feature = "rocks")]
+            published: parking_lot::Mutex::new(opened),
             coordinator: Arc::<Embedded>::clone(&embedded),
             embedded: Some(Arc::clone(&embedded)),
             engine,
@@ -174,6 +187,8 @@ impl Store {
         let background = Self { inner: Arc::clone(&store.inner), _open: None };
         let chore = move || {
             background.inner.tidy();
+            #[cfg(feature = "rocks")]
+            background.publish_status()?;
             background.erase_dropped()
         };
         let housekeeper = Housekeeper::start(embedded, store.inner.options.sweep, Box::new(chore))?;
@@ -203,7 +218,11 @@ impl Store {
         options: Options,
         runtime: Arc<dyn Runtime>,
     ) -> Self {
+        let opened = runtime.elapsed();
         Self::own(Inner {
+            opened,
+            #[cfg(feature = "rocks")]
+            published: parking_lot::Mutex::new(opened),
             coordinator,
             embedded: None,
             engine,
@@ -351,6 +370,10 @@ impl Inner {
         let housekeeper = self.housekeeper.lock().take();
         if let Some(housekeeper) = housekeeper {
             housekeeper.stop();
+        }
+        if self.options.publish_status.is_some() {
+            // What is left of it does no harm, and nobody is told that it is.
+            let _ = self.engine.publish(None);
         }
         let Some(embedded) = &self.embedded else { return Ok(()) };
         let pipeline = embedded.pipeline();

@@ -105,6 +105,8 @@ pub struct Options {
     pub slow_transaction: Duration,
     /// See [`Builder::time_reads`].
     pub time_reads: bool,
+    /// See [`Builder::publish_status`].
+    pub publish_status: Option<Duration>,
 }
 
 impl Default for Options {
@@ -127,6 +129,7 @@ impl Default for Options {
             read_only: false,
             slow_transaction: Duration::from_secs(1),
             time_reads: false,
+            publish_status: None,
         }
     }
 }
@@ -295,7 +298,7 @@ impl Builder {
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument). Default: no.
     ///
     /// Any number of readers may have a folder open, but not beside a writer: whoever comes second is told
-    /// [`ErrorKind::Busy`](crate::ErrorKind::Busy). To look at a store that is in use, ask the process that uses it, or look at
+    /// [`ErrorKind::Busy`](crate::ErrorKind::Busy). What a store does that is in use, its process tells by [`Builder::publish_status`]; to look at its rows, look at
     /// a [`Store::checkpoint`].
     ///
     /// ```
@@ -328,6 +331,36 @@ impl Builder {
     /// not measured. Default: no.
     pub fn time_reads(mut self, time: bool) -> Self {
         self.options.time_reads = time;
+        self
+    }
+
+    /// Writes what the store does ([`Store::status`]) into its folder, about as often as this but not oftener than twice a second, for
+    /// whoever looks at it from another process: `percolite top`, `stats`, `locks` and `txn`, or
+    /// [`Status::read`](super::Status::read). Default: not at all.
+    ///
+    /// The file is called `STATUS` and is JSON. A background thread writes it, some KiB, at most 200 and mostly without a disk taking
+    /// note, as nothing is synced; transactions are not held up. It tells labels, names of keyspaces and the keys of rows that were
+    /// locked or in conflict, to everybody who may read the folder. It goes when the store is closed. A process that was killed leaves it, and
+    /// the next writer takes it away. It is no part of a checkpoint. Has no effect [read-only](Builder::read_only) or in memory.
+    ///
+    /// ```
+    /// # #[cfg(feature = "rocks")]
+    /// # fn main() -> percolite::Result<()> {
+    /// use percolite::{Status, Store};
+    /// use std::time::Duration;
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let path = folder.path().join("bank");
+    /// let store = Store::builder().publish_status(Duration::from_secs(1)).open(&path)?;
+    /// // In another process, some time later:
+    /// if let Some(status) = Status::read(&path)? {
+    ///     println!("process {} has committed {} times", status.pid, status.stats.commits());
+    /// }
+    /// # Ok(()) }
+    /// # #[cfg(not(feature = "rocks"))]
+    /// # fn main() {}
+    /// ```
+    pub fn publish_status(mut self, every: Duration) -> Self {
+        self.options.publish_status = Some(every);
         self
     }
 

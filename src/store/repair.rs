@@ -15,7 +15,8 @@ use super::verify::PROBLEMS_MAX;
 use super::{Builder, Durability, Existing, Keyspace, Problem, Store, TxnOptions};
 use crate::coordinator::committed_by_primary;
 use crate::engine::local::LocalEngine;
-use crate::engine::rocks::salvage::{self, read_all};
+use crate::engine::rocks::around::read_all;
+use crate::engine::rocks::salvage;
 use crate::engine::storage::Column;
 use crate::engine::{Engine as _, EngineError};
 use crate::error::{Error, ErrorKind, Result};
@@ -37,7 +38,7 @@ pub struct Repaired {
     pub rows: u64,
     /// Bytes of their keys and values.
     pub bytes: u64,
-    /// How many losses there are. One may be of many rows.
+    /// How many losses there are. One may be of a whole stretch: how many rows were in it, nobody can know.
     pub losses_found: u64,
     /// The first thousand of them.
     pub losses: Vec<Problem>,

@@ -18,7 +18,7 @@ use crate::pipeline::Waited;
 use crate::row::TxnId;
 use crate::timestamp::Timestamp;
 
-/// So many slow transactions are kept.
+/// So many slow transactions are kept, the newest and the slowest.
 const KEPT: usize = 100;
 /// So many conflicts are kept of each, the last ones.
 pub(super) const CONFLICTS_KEPT: usize = 8;
@@ -126,9 +126,32 @@ impl Before {
     }
 }
 
-/// The last slow transactions.
+/// Slow transactions: those that are news, and those that someone looks for.
 #[derive(Default)]
-pub(super) struct SlowLog(Mutex<VecDeque<SlowTransaction>>);
+pub(super) struct SlowLog(Mutex<Logged>);
+
+#[derive(Default)]
+struct Logged {
+    /// Oldest first.
+    newest: VecDeque<SlowTransaction>,
+    /// Slowest first; of equals the older one.
+    slowest: Vec<SlowTransaction>,
+}
+
+impl SlowLog {
+    fn add(&self, slow: SlowTransaction) {
+        let Logged { newest, slowest } = &mut *self.0.lock();
+        let place = slowest.partition_point(|kept| kept.total >= slow.total);
+        if place < KEPT {
+            slowest.truncate(KEPT - 1);
+            slowest.insert(place, slow.clone());
+        }
+        if newest.len() == KEPT {
+            newest.pop_front();
+        }
+        newest.push_back(slow);
+    }
+}
 
 impl Store {
     /// The last hundred transactions that took longer than [`Builder::slow_transaction`](super::Builder::slow_transaction) says,
@@ -151,7 +174,13 @@ impl Store {
     /// # Ok(()) }
     /// ```
     pub fn slow_transactions(&self) -> Vec<SlowTransaction> {
-        self.inner.slow.0.lock().iter().cloned().collect()
+        self.inner.slow.0.lock().newest.iter().cloned().collect()
+    }
+
+    /// The hundred transactions that took longest since the store was opened, the slowest first. They stay in it however many that were
+    /// less slow came behind them.
+    pub fn slowest_transactions(&self) -> Vec<SlowTransaction> {
+        self.inner.slow.0.lock().slowest.clone()
     }
 
     /// Whether a transaction that has taken so long is to be logged.
@@ -194,11 +223,7 @@ impl Store {
         };
         self.inner.counters.slow.add(1);
         event!(WARN, what = %slow, label = slow.label, "slow transaction");
-        let mut log = self.inner.slow.0.lock();
-        if log.len() == KEPT {
-            log.pop_front();
-        }
-        log.push_back(slow);
+        self.inner.slow.add(slow);
     }
 }
 
@@ -254,5 +279,40 @@ impl fmt::Display for SlowTransaction {
             write!(f, "; conflict: {conflict}")?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_and_the_slowest_are_kept_and_no_more() {
+        let log = SlowLog::default();
+        let began = UNIX_EPOCH;
+        // 0, 7, 14, … modulo 1000: each number of milliseconds once, in no order; and the slowest once more at the end.
+        let totals: Vec<u64> = (0..1000).map(|n| n * 7 % 1000).chain([999]).collect();
+        for (n, total) in totals.iter().enumerate() {
+            let total = Duration::from_millis(*total);
+            let (owner, start_ts) = (OwnerId::from_u64(n as u64), Timestamp::ZERO);
+            let (label, spent, outcome) = (None, TimeSpent::default(), Outcome::RolledBack);
+            log.add(SlowTransaction {
+                label,
+                owner,
+                start_ts,
+                began,
+                total,
+                spent,
+                attempts: 1,
+                conflicts: vec![],
+                outcome,
+            });
+        }
+        let log = log.0.lock();
+        let taken = |slow: &SlowTransaction| u64::try_from(slow.total.as_millis()).unwrap();
+        assert_eq!(log.newest.iter().map(taken).collect::<Vec<_>>(), totals[totals.len() - KEPT..]);
+        let slowest: Vec<u64> = [999].into_iter().chain((901..1000).rev()).collect();
+        assert_eq!(log.slowest.iter().map(taken).collect::<Vec<_>>(), slowest);
+        assert!(log.slowest[0].owner < log.slowest[1].owner);
     }
 }

@@ -3,13 +3,16 @@
 //! Each column is a column family; `meta` is the default one. All of them share one write-ahead log, which is what makes a
 //! batch atomic over columns and a crash leave a prefix of batches. That second property has to be asked for: see
 //! `options`. Whether a folder is a store is told by its marker, see `folder`; what RocksDB itself would not survive is looked
-//! for first, in `logs`; what it would drop without a word is kept and told, see `lost`; what can be read of a folder that it does not open, in `salvage`.
+//! for first, in `logs`; what it would drop without a word is kept and told, see `lost`; what can be read of a folder that it does not open, in
+//! `salvage`, and `around` how bad blocks are passed by.
 
+pub(crate) mod around;
 mod figures;
 mod folder;
 mod logs;
 mod lost;
 mod options;
+mod published;
 mod records;
 pub(crate) mod salvage;
 mod stall;
@@ -21,12 +24,13 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::{Mutex, RwLock};
 use rocksdb::checkpoint::Checkpoint;
 use rocksdb::properties::{BACKGROUND_ERRORS, CURRENT_SUPER_VERSION_NUMBER, MIN_LOG_NUMBER_TO_KEEP};
-use rocksdb::{ColumnFamily, DB, DBRawIterator, ReadOptions, Snapshot, WriteBatch, WriteOptions};
+use rocksdb::{ColumnFamily, DB, DBRawIterator, Range, ReadOptions, Snapshot, WriteBatch, WriteOptions};
 use self_cell::self_cell;
 
 use self::folder::{Claim, Marker, claim, examine, finish, mark_copy};
 pub use self::options::RocksSetup;
 use self::options::{descriptors, name, options};
+pub(crate) use self::published::published;
 use self::stall::{Background, Stall};
 use super::local::LocalEngine;
 use super::storage::{Batch, Column, Reader, Storage};
@@ -107,6 +111,8 @@ impl RocksStorage {
     /// Opens the store in `path`, which is created if it is missing or empty.
     pub fn open(path: &Path, setup: RocksSetup) -> Result<Self, EngineError> {
         let Claim { marker, is_new } = claim(path)?;
+        // Of a life that was killed. On what cannot be written to there are greater troubles.
+        let _ = published::publish(path, None);
         let logs = logs::check(path)?;
         if lost::judge(&logs, 0).is_some()
             && let Some(lost) = lost::judge(&logs, oldest_log(path, setup)?)
@@ -187,6 +193,15 @@ impl RocksStorage {
         borders.sort();
         borders.dedup();
         borders
+    }
+
+    /// About how many bytes of a column's tables lie between two keys: in steps of whole blocks, and 0 within one.
+    fn stored_between(&self, column: Column, start: &[u8], end: &[u8]) -> u64 {
+        let range = Range::new(start, end);
+        let sizes = self
+            .database
+            .with_dependent(|Opened { db, .. }, columns| db.get_approximate_sizes_cf(columns.get(column), &[range]));
+        sizes.into_iter().sum()
     }
 
     /// Does something to the log. When the log fails, RocksDB tells one caller why, and others only that there was an error
@@ -436,6 +451,12 @@ impl Storage for RocksStorage {
 
     fn lost_logs(&self) -> Vec<LostLog> {
         self.lost.clone()
+    }
+
+    fn publish(&self, document: Option<&[u8]>) -> Result<(), EngineError> {
+        let folder = self.database.borrow_owner().db.path();
+        published::publish(folder, document)
+            .map_err(|why| EngineError::Open(format!("cannot publish the status in {}: {why}", folder.display())))
     }
 }
 

@@ -6,12 +6,10 @@
 //!    of every table and log that it can read there. It goes by the files alone: rows of a lost table are as they were before, or
 //!    missing, and of a transaction a part may be there.
 //!
-//! Then each column is read from both ends of every stretch between the borders of its tables: a block that cannot be read hides
-//! its own rows and those between it and the next damage, and no others.
+//! Then each column is read, block by block where it has to be: see [`around`](super::around).
 
 use std::fs::{self, File};
 use std::io;
-use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
 use rocksdb::{DB, DBRecoveryMode, Options};
@@ -19,8 +17,8 @@ use rocksdb::{DB, DBRecoveryMode, Options};
 use super::folder::{Marker, examine_damaged};
 use super::options::{self, RocksSetup};
 use super::{Opened, RocksStorage, kept, logs, lost};
-use crate::engine::storage::{Column, Reader as _};
-use crate::engine::{EngineError, RowRange};
+use crate::engine::EngineError;
+use crate::engine::storage::Column;
 
 /// Tables that only say which columns there are get numbers from here on.
 const DONOR_TABLES: u64 = 900_000_000;
@@ -109,7 +107,10 @@ fn rebuild(
     options = options.get_options_from_string("track_and_verify_wals=false").map_err(failed)?;
     for entry in fs::read_dir(whole.join("lost")).into_iter().flatten().flatten() {
         if entry.path().extension().is_some_and(|end| end == "sst") {
-            notes.push(format!("the table {} cannot be read at all", entry.file_name().to_string_lossy()));
+            notes.push(format!(
+                "the table {} is damaged, and RocksDB leaves all of it out",
+                entry.file_name().to_string_lossy()
+            ));
         }
     }
     options.create_missing_column_families(true);
@@ -152,56 +153,4 @@ fn lend_columns(donor: &Path, to: &Path, setup: RocksSetup) -> Result<(), Engine
             .map_err(|why| EngineError::Open(format!("cannot prepare a repair in {}: {why}", to.display())))?;
     }
     Ok(())
-}
-
-/// Hands every cell of a column that can be read to `visit`, in no order where something cannot. The answer is what that was.
-pub fn read_all<E>(
-    storage: &RocksStorage,
-    column: Column,
-    mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), E>,
-) -> Result<Vec<String>, E> {
-    let borders = storage.table_borders(column);
-    let (mut lost, mut from) = (Vec::new(), Bound::Unbounded);
-    loop {
-        let mut last: Option<Vec<u8>> = None;
-        let mut stopped = Ok(());
-        let range = RowRange { start: from.clone(), end: Bound::Unbounded };
-        let read = storage.scan(column, &range, false, |key, value| {
-            last = Some(key.to_vec());
-            stopped = visit(key, value);
-            stopped.is_ok()
-        });
-        stopped?;
-        let Err(why) = read else { return Ok(lost) };
-        // Nothing at or below this is to be read again.
-        let reached = match (last, from) {
-            (Some(last), _) => Bound::Excluded(last),
-            (None, from) => from,
-        };
-        let next = borders.iter().find(|border| match &reached {
-            Bound::Excluded(reached) | Bound::Included(reached) => *border > reached,
-            Bound::Unbounded => true,
-        });
-        let end = next.map_or(Bound::Unbounded, |next| Bound::Excluded(next.clone()));
-        let (mut first, mut stopped) = (None, Ok(()));
-        // Its own error is the same damage, met from behind.
-        let _ = storage.scan(column, &RowRange { start: reached.clone(), end }, true, |key, value| {
-            first = Some(key.to_vec());
-            stopped = visit(key, value);
-            stopped.is_ok()
-        });
-        stopped?;
-        let shown = |key: &[u8]| key.escape_ascii().to_string();
-        let behind = match &reached {
-            Bound::Excluded(key) | Bound::Included(key) => format!("behind {:?}", shown(key)),
-            Bound::Unbounded => "from its beginning".into(),
-        };
-        let before =
-            first.as_ref().or(next).map_or_else(|| "to its end".into(), |key| format!("before {:?}", shown(key)));
-        lost.push(format!("cells {behind} and {before} cannot be read: {why}"));
-        match next {
-            Some(next) => from = Bound::Included(next.clone()),
-            None => return Ok(lost),
-        }
-    }
 }

@@ -4,16 +4,17 @@ use std::panic::resume_unwind;
 use std::time::Duration;
 
 use anyhow::Result;
-use percolite::{CommitPoint, LockInfo, OwnerId, Store, Timestamp, TxnStatus};
+use percolite::{CommitPoint, LockInfo, OwnerId, Status, Store, Timestamp, TxnStatus};
 use serde_json::{Value, json};
 
 use crate::bytes::Forms;
 use crate::exit::Code;
 use crate::interrupt::Interrupt;
-use crate::open::{self, Folder};
+use crate::open::{self, Folder, Seen};
 use crate::output::{Lines, count, say};
 use crate::progress::Progress;
 use crate::table::{self, LockTable, Names};
+use crate::told;
 
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -28,7 +29,8 @@ Examples:
 
 A lock that is left in a closed store is an orphan: its process died in the middle of a commit. Whoever reads the row rolls
 it forward or back, and so does opening the store for writing, in the background. Looking changes nothing.
-The table shows the first rows of the first transactions; --json shows everything.")]
+The table shows the first rows of the first transactions; --json shows everything.
+Of a store that a process has open it shows the first hundred that this process met when it last said what it does; --keys does not apply.")]
 pub struct Args {
     #[command(flatten)]
     store: Folder,
@@ -46,7 +48,10 @@ pub fn run(args: &Args) -> Result<()> {
     if args.resolve {
         return resolve(args);
     }
-    let store = args.store.look()?;
+    let store = match args.store.look_in()? {
+        Seen::Closed(store) => store,
+        Seen::Open(status) => return of_open(args, &status),
+    };
     if args.json {
         let mut out = Lines::new();
         for lock in store.locks()? {
@@ -55,6 +60,17 @@ pub fn run(args: &Args) -> Result<()> {
         return out.finish();
     }
     say(table_of(&store, args.forms, |_| true)?.unwrap_or_else(|| "there are no locks".into()))
+}
+
+/// What the process tells that has the store open.
+fn of_open(args: &Args, status: &Status) -> Result<()> {
+    if args.json {
+        let mut out = Lines::new();
+        status.locks.iter().try_for_each(|lock| out.say(serde_json::to_value(lock)?))?;
+        return out.finish();
+    }
+    say(told::heading(status))?;
+    say(told::locks(&status.locks).unwrap_or_else(|| "no locks were met".into()))
 }
 
 /// The table of those locks that are wanted, if there are any.
@@ -127,6 +143,7 @@ Examples:
   percolite txn shop 1763726400123.7 --owner 0b0d4f421fc00007 --keyspace fruit --key apple
                                                       asks a row that it wrote, when it holds none any more
 
+Of a store that a process has open it shows what that process says of it, if it does: see `percolite top --help`.
 The answer to the last is: pending, committed, rolled back, or that the row knows nothing of it (exit code 3).")]
 pub struct TxnArgs {
     #[command(flatten)]
@@ -163,8 +180,45 @@ fn owner(text: &str) -> Result<OwnerId, String> {
     u64::from_str_radix(text, 16).map(OwnerId::from_u64).map_err(|_| "not an owner: 16 hexadecimal digits".to_owned())
 }
 
+/// What the process that has the store open tells of a transaction: whether it goes on, was slow, or holds locks.
+fn txn_of_open(args: &TxnArgs, status: &Status) -> Result<()> {
+    if args.key.is_some() {
+        return Err(Code::Busy.error(
+            "a row can be asked by the process that has the store open (Store::txn_status), or when that has closed it",
+        ));
+    }
+    let live: Vec<_> = status.live.iter().filter(|live| live.start_ts == Some(args.start_ts)).collect();
+    let slow: Vec<_> =
+        status.slow.iter().chain(&status.slowest).filter(|slow| slow.start_ts == args.start_ts).take(1).collect();
+    let locks: Vec<_> = status.locks.iter().filter(|lock| lock.start_ts == args.start_ts).cloned().collect();
+    if live.is_empty() && slow.is_empty() && locks.is_empty() {
+        return Err(Code::Missing.error(format!(
+            "process {}, which has the store open, said nothing of a transaction {} when it last spoke, {:.1?} ago: it was not live, held no lock and was not slow",
+            status.pid,
+            args.start_ts,
+            told::age(status)
+        )));
+    }
+    if args.json {
+        return say(
+            json!({ "pid": status.pid, "age_s": told::age(status).as_secs_f64(), "live": live, "slow": slow, "locks": locks }),
+        );
+    }
+    say(told::heading(status))?;
+    if !live.is_empty() {
+        say(told::live(live.iter().copied(), live.len() as u64))?;
+    }
+    if !slow.is_empty() {
+        say(told::slow("slow", slow))?;
+    }
+    told::locks(&locks).map_or(Ok(()), say)
+}
+
 pub fn run_txn(args: &TxnArgs) -> Result<()> {
-    let store = args.store.look()?;
+    let store = match args.store.look_in()? {
+        Seen::Closed(store) => store,
+        Seen::Open(status) => return txn_of_open(args, &status),
+    };
     if let (Some(owner), Some(name), Some(key)) = (args.owner, &args.keyspace, &args.key) {
         let key = args.forms.keys.read(key)?;
         let row = open::keyspace(&store, name, false)?.row_of(&key);

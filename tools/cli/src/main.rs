@@ -30,6 +30,7 @@ mod scan;
 mod shell;
 mod stats;
 mod table;
+mod told;
 mod top;
 mod tuning;
 mod verify;
@@ -102,7 +103,7 @@ enum Command {
     Locks(locks::Args),
     /// Show what became of a transaction
     Txn(locks::TxnArgs),
-    /// Watch transfers, conflicts and locks
+    /// Watch transactions, conflicts and locks
     Top(top::Args),
     /// Show the store at work: real data, contended transfers, a writer killed in mid-commit, and its recovery
     Demo(demo::Args),

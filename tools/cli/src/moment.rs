@@ -59,7 +59,34 @@ fn read(text: &str) -> Result<Timestamp, String> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn no_text_makes_it_panic(text: String, like in "[-+0-9PTYMDHSZzyodhms.: ]{0,24}") {
+            let _ = (read(&text), read(&like));
+        }
+
+        #[test]
+        fn timestamps_and_moments_are_read_as_they_are_shown(number: u64, millis in 0_i64..4_000_000_000_000) {
+            let ts = Timestamp::from_u64(number);
+            prop_assert_eq!(read(&ts.to_string()), Ok(ts));
+            let moment = jiff::Timestamp::from_millisecond(millis).unwrap();
+            prop_assert_eq!(read(&moment.to_string()), Ok(Timestamp::from_millis(millis.unsigned_abs())));
+        }
+
+        #[test]
+        fn a_span_is_so_long_ago(seconds in 0_u64..1_000_000_000) {
+            let now = || Timestamp::from(SystemTime::now()).millis();
+            let before = now();
+            for text in [format!("{seconds}s"), format!("PT{seconds}S"), format!("-{seconds}s")] {
+                let then = read(&text).unwrap().millis();
+                prop_assert!((before..=now()).contains(&(then + seconds * 1000)), "{}", text);
+            }
+        }
+    }
 
     #[test]
     fn times_spans_and_timestamps_are_read_and_nothing_else() {

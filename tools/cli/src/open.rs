@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use percolite::{Builder, Error, ErrorKind, Keyspace, Store};
+use percolite::{Builder, Error, ErrorKind, Keyspace, Status, Store};
 
 use crate::exit::Code;
 use crate::interrupt::Interrupt;
@@ -25,10 +25,33 @@ pub struct Folder {
     pub folder: PathBuf,
 }
 
+/// What can be seen of a store from outside.
+pub enum Seen {
+    /// Nobody has it open for writing.
+    Closed(Store),
+    /// Somebody has, and says what it does.
+    Open(Box<Status>),
+}
+
 impl Folder {
     /// To look: nothing in the folder is changed.
     pub fn look(&self) -> Result<Store> {
         Ok(Store::builder().read_only(true).open(&self.folder)?)
+    }
+
+    /// To look, if need be with the eyes of the process that has it open.
+    pub fn look_in(&self) -> Result<Seen> {
+        let why = match Store::builder().read_only(true).open(&self.folder) {
+            Ok(store) => return Ok(Seen::Closed(store)),
+            Err(why) if matches!(why.kind(), ErrorKind::Busy(_)) => why,
+            Err(why) => return Err(why.into()),
+        };
+        match Status::read(&self.folder)? {
+            Some(status) => Ok(Seen::Open(Box::new(status))),
+            None => Err(Code::Busy.error(format!(
+                "{why}; what that process does it does not say (yet): a program does so, a second after it has opened the store, with Builder::publish_status(Duration::from_secs(1))"
+            ))),
+        }
     }
 
     /// To write to a store that is there, with options of its own.

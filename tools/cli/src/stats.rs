@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use percolite::Timestamp;
+use percolite::{Status, Store, Timestamp};
 use serde_json::json;
 
-use crate::open::Folder;
+use crate::open::{Folder, Seen};
 use crate::output::say;
-use crate::table;
+use crate::{table, told};
 
 /// The command's options.
 #[derive(clap::Args)]
@@ -19,7 +19,9 @@ Examples:
 
 A log that was damaged in the middle, and what of it is not read, stands below the table (--json: lost_log_bytes).
 
-What a running store counts (commits, conflicts, syncs) only its own process can tell: Store::stats(), or `percolite top`.")]
+Of a store that a process has open it shows what that process says of it (commits, conflicts, syncs, who is live, who was slow), if it
+does: see `percolite top --help`. --json is then that document, with its age_s.
+Anything else only that process can tell.")]
 pub struct Args {
     #[command(flatten)]
     store: Folder,
@@ -29,7 +31,21 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    let store = args.store.look()?;
+    match args.store.look_in()? {
+        Seen::Closed(store) => closed(args, &store),
+        Seen::Open(status) => open(args, &status),
+    }
+}
+
+fn open(args: &Args, status: &Status) -> Result<()> {
+    if args.json {
+        return say(told::document(status)?);
+    }
+    say(told::heading(status))?;
+    told::tables(status).into_iter().try_for_each(say)
+}
+
+fn closed(args: &Args, store: &Store) -> Result<()> {
     let snapshot = store.snapshot()?;
     let keyspaces = snapshot.keyspaces()?.len();
     let mut locks = 0_u64;

@@ -1,9 +1,13 @@
 //! `--memory` and `--compression`: options of the commands that write.
 
+use std::time::Duration;
+
 use percolite::{Builder, Store};
 
 /// Below this the store does not keep to it.
 const MEMORY_MIN_BYTES: usize = 8 << 20;
+/// How often a command that writes for longer says what it does, for `top` to be shown.
+const STATUS_EVERY: Duration = Duration::from_secs(1);
 
 /// How the store is to be run.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
@@ -30,6 +34,7 @@ impl Tuning {
             Some(bytes) => Store::builder().memory_limit(bytes),
             None => Store::builder(),
         };
+        let builder = builder.publish_status(STATUS_EVERY);
         match self.compression {
             Some(Compression::None) => builder.compression(percolite::Compression::None),
             Some(Compression::Lz4) => builder.compression(percolite::Compression::Lz4),

@@ -48,6 +48,20 @@ pub struct Args {
     json: bool,
 }
 
+/// Of a table of versions.
+pub const HEADER: [&str; 4] = ["committed", "timestamp", "owner", "value"];
+
+/// A version's row in such a table.
+pub fn cells(version: &Version, forms: Forms) -> [String; 4] {
+    let value = version.value.as_ref().map_or_else(|| "(deleted)".into(), |value| forms.values.show(value));
+    [
+        table::time(version.commit_ts.millis(), "%Y-%m-%d %H:%M:%S%.3f UTC"),
+        version.commit_ts.to_string(),
+        version.owner.to_string(),
+        table::shorten(&value, SHOWN_CHARS),
+    ]
+}
+
 pub fn run(args: &Args) -> Result<()> {
     let key = args.forms.keys.read(&args.key)?;
     let store = args.store.look()?;
@@ -59,8 +73,9 @@ pub fn run(args: &Args) -> Result<()> {
     let mut versions = versions.peekable();
     let found = versions.peek().is_some();
     for version in versions.take(args.limit.unwrap_or(usize::MAX)) {
-        let Version { commit_ts, owner, value, .. } = version?;
+        let version = version?;
         if args.json {
+            let Version { commit_ts, owner, value, .. } = version;
             out.say(json!({
                 "timestamp": commit_ts.to_string(),
                 "ms": commit_ts.millis(),
@@ -69,13 +84,7 @@ pub fn run(args: &Args) -> Result<()> {
             }))?;
             continue;
         }
-        let value = value.map_or_else(|| "(deleted)".into(), |value| args.forms.values.show(&value));
-        rows.push([
-            table::time(commit_ts.millis(), "%Y-%m-%d %H:%M:%S%.3f UTC"),
-            commit_ts.to_string(),
-            owner.to_string(),
-            table::shorten(&value, SHOWN_CHARS),
-        ]);
+        rows.push(cells(&version, args.forms));
     }
     if !found {
         return Err(Code::Missing.error(format!(
@@ -85,7 +94,7 @@ pub fn run(args: &Args) -> Result<()> {
         )));
     }
     if !args.json {
-        out.say(table::texts(["committed", "timestamp", "owner", "value"], rows))?;
+        out.say(table::texts(HEADER, rows))?;
     }
     out.finish()
 }

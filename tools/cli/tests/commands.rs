@@ -20,5 +20,7 @@ mod past;
 mod rows;
 #[path = "commands/shell.rs"]
 mod shell;
+#[path = "commands/watching.rs"]
+mod watching;
 #[path = "commands/wrong.rs"]
 mod wrong;

@@ -77,11 +77,19 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
+/// Behind the end of the input. The first ends the last record, if nothing else does, and the second is no part of any: a record that
+/// reaches behind both has a quote that was never closed.
+const BEHIND: &[u8] = b"\n\n";
+
 /// Reads up to a place that moves on with the records, so that none of them takes more memory than it may.
 struct Bounded<R> {
     stream: R,
     given: u64,
     end: Rc<Cell<u64>>,
+    /// What of [`BEHIND`] is not given yet.
+    behind: &'static [u8],
+    /// How many bytes there were, with those behind; known when all are given.
+    all: Rc<Cell<Option<u64>>>,
 }
 
 impl<R: Read> Read for Bounded<R> {
@@ -89,8 +97,14 @@ impl<R: Read> Read for Bounded<R> {
         if self.given >= self.end.get() {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
-        let read = self.stream.read(buffer)?;
+        let read = match self.stream.read(buffer)? {
+            0 => self.behind.read(buffer)?,
+            read => read,
+        };
         self.given += read as u64;
+        if self.behind.is_empty() {
+            self.all.set(Some(self.given));
+        }
         Ok(read)
     }
 }
@@ -252,28 +266,45 @@ fn columns(
     wish: &Wish,
     sending: &mut Sending<'_>,
 ) -> Result<bool> {
-    let end = Rc::new(Cell::new(0));
+    let (all, end) = (Rc::default(), Rc::new(Cell::new(RECORD_MAX_BYTES + AHEAD_BYTES as u64)));
+    let stream = Bounded { stream, given: 0, end: Rc::clone(&end), behind: BEHIND, all: Rc::clone(&all) };
     let mut reader = csv::ReaderBuilder::new()
         .has_headers(wish.header)
         .delimiter(comma)
         .quoting(quoted)
         .flexible(true)
         .buffer_capacity(AHEAD_BYTES)
-        .from_reader(Bounded { stream, given: 0, end: Rc::clone(&end) });
+        .from_reader(stream);
+    let cannot = |line: u64, why: csv::Error| {
+        if !is_too_long(&why) {
+            return anyhow::Error::new(why).context("cannot read on");
+        }
+        let quote = if quoted { "; is a quote not closed?" } else { "" };
+        let most = indicatif::HumanBytes(RECORD_MAX_BYTES);
+        anyhow::anyhow!("the record that begins in line {line} has more than {most}{quote}")
+    };
+    let closed = |record: &csv::ByteRecord, position: &csv::Position| {
+        // An input of nothing has a header of nothing, and that ends with it.
+        if record.is_empty() || all.get() != Some(position.byte()) {
+            return Ok(());
+        }
+        // All that is behind the quote is in the last column.
+        let column = record.iter().next_back().unwrap_or_default();
+        let lines = column.split(|byte| *byte == b'\n').skip(1).count() as u64;
+        Err(anyhow::anyhow!("the quote that opens in line {} is never closed", position.line().saturating_sub(lines)))
+    };
+    if wish.header {
+        let names = reader.byte_headers().map_err(|why| cannot(1, why))?.clone();
+        closed(&names, reader.position())?;
+    }
     let mut record = csv::ByteRecord::new();
     loop {
         let (line, began) = (reader.position().line(), reader.position().byte());
         end.set(began.saturating_add(RECORD_MAX_BYTES + AHEAD_BYTES as u64));
-        match reader.read_byte_record(&mut record) {
-            Ok(true) => {}
-            Ok(false) => return Ok(true),
-            Err(why) if is_too_long(&why) => {
-                let quote = if quoted { "; is a quote not closed?" } else { "" };
-                let most = indicatif::HumanBytes(RECORD_MAX_BYTES);
-                anyhow::bail!("the record that begins in line {line} has more than {most}{quote}");
-            }
-            Err(why) => return Err(why).context("cannot read on"),
+        if !reader.read_byte_record(&mut record).map_err(|why| cannot(line, why))? {
+            return Ok(true);
         }
+        closed(&record, reader.position())?;
         let pair = match (record.get(0), record.get(1), record.len()) {
             (Some(key), Some(value), 2) => from_columns(key, value, wish.forms),
             (_, _, columns) => Err(format!("has {columns} columns, not a key and a value")),
@@ -295,3 +326,6 @@ fn from_columns(key: &[u8], value: &[u8], forms: Forms) -> Result<Pair, String> 
     };
     Ok((read(forms.keys, key)?, read(forms.values, value)?))
 }
+
+#[cfg(test)]
+mod tests;

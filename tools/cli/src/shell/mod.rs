@@ -6,27 +6,30 @@ mod complete;
 mod statement;
 
 use std::io::{BufRead as _, IsTerminal as _, Read as _};
+use std::ops::Bound;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
-use percolite::{Keyspace, Store, Txn};
+use percolite::{Keyspace, Savepoint, Store, Txn};
 use reedline::{
     ColumnarMenu, DefaultPrompt, DefaultPromptSegment, Emacs, FileBackedHistory, KeyCode, KeyModifiers,
     MenuBuilder as _, Reedline, ReedlineEvent, ReedlineMenu, Signal, default_emacs_keybindings,
 };
 
 use self::complete::Words;
-use self::statement::{HELP, Statement};
+use self::statement::{HELP, Rows, Statement};
 use crate::bytes::{Forms, RECORD_MAX_BYTES};
 use crate::exit::Code;
 use crate::open::{self, Folder};
 use crate::output::{count, say};
 use crate::tuning::Tuning;
-use crate::{locks, one_line, table};
+use crate::{locks, one_line, table, versions};
 
 const HISTORY_LINES: usize = 1000;
-/// So many rows a scan shows unless it is told otherwise.
-const SCAN_ROWS: usize = 100;
+/// So many rows a scan shows, and so many versions, unless it is told otherwise.
+const SHOWN: usize = 100;
+
+const NO_TXN: &str = "no transaction is open: begin opens one";
 
 /// The command's options.
 #[derive(clap::Args)]
@@ -61,7 +64,7 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<()> {
     let store = if args.read_only { args.store.look()? } else { args.store.write_tuned(args.create, &args.tuning)? };
-    let mut session = Session { store: store.clone(), txn: None, forms: args.forms };
+    let mut session = Session { store: store.clone(), txn: None, savepoints: Vec::new(), forms: args.forms };
     let ran = if std::io::stdin().is_terminal() { session.typed(args) } else { session.piped() };
     let left_open = session.txn.take().is_some();
     drop(session);
@@ -74,6 +77,8 @@ pub fn run(args: &Args) -> Result<()> {
 struct Session {
     store: Store,
     txn: Option<Txn>,
+    /// Of the open transaction, oldest first. A name may be there twice; the later one counts.
+    savepoints: Vec<(String, Savepoint)>,
     forms: Forms,
 }
 
@@ -160,6 +165,24 @@ impl Session {
                 self.open_txn()?.roll_back()?;
                 say("rolled back")?;
             }
+            Statement::Savepoint(name) => {
+                let savepoint = self.txn.as_mut().context(NO_TXN)?.savepoint();
+                self.savepoints.push((name, savepoint));
+                say("marked")?;
+            }
+            Statement::RollbackTo(name) => {
+                let place = self.savepoint(&name)?;
+                if let (Some(txn), Some((_, savepoint))) = (&mut self.txn, self.savepoints.get(place)) {
+                    txn.rollback_to(*savepoint)?;
+                }
+                self.savepoints.truncate(place + 1);
+                say(format_args!("rolled back to {name:?}; the transaction goes on"))?;
+            }
+            Statement::Release(name) => {
+                let place = self.savepoint(&name)?;
+                self.savepoints.truncate(place);
+                say("forgotten; what was written stays")?;
+            }
             Statement::Create(name) => {
                 self.store.keyspace(&name)?;
                 say(format_args!("there is a keyspace {name:?}"))?;
@@ -180,7 +203,8 @@ impl Session {
                     None => say("not there")?,
                 }
             }
-            Statement::Scan { keyspace, prefix, limit } => self.scan(&keyspace, &prefix, limit.unwrap_or(SCAN_ROWS))?,
+            Statement::Scan { keyspace, rows, limit } => self.scan(&keyspace, &rows, limit.unwrap_or(SHOWN))?,
+            Statement::Versions { keyspace, key, limit } => self.versions(&keyspace, &key, limit.unwrap_or(SHOWN))?,
             Statement::Put { keyspace, key, value } => {
                 let keyspace = self.keyspace(&keyspace)?;
                 self.change(|txn| txn.put(&keyspace, &key, &value))?;
@@ -193,10 +217,17 @@ impl Session {
         Ok(Next::Statement)
     }
 
-    fn scan(&self, keyspace: &str, prefix: &[u8], limit: usize) -> Result<()> {
+    fn scan(&self, keyspace: &str, rows: &Rows, limit: usize) -> Result<()> {
         let keyspace = self.keyspace(keyspace)?;
         let rows = self.read(|txn| {
-            txn.prefix(&keyspace, prefix).take(limit.saturating_add(1)).collect::<percolite::Result<Vec<_>>>()
+            let scan = match rows {
+                Rows::Prefix(prefix) => txn.prefix(&keyspace, prefix),
+                Rows::Between(from, to) => {
+                    let from = from.as_deref().map_or(Bound::Unbounded, Bound::Included);
+                    txn.range(&keyspace, (from, to.as_deref().map_or(Bound::Unbounded, Bound::Excluded)))
+                }
+            };
+            scan.take(limit.saturating_add(1)).collect::<percolite::Result<Vec<_>>>()
         })?;
         let cells = |(key, value): &(Vec<u8>, Vec<u8>)| [self.forms.keys.show(key), self.forms.values.show(value)];
         say(table::texts(["key", "value"], rows.iter().take(limit).map(cells).collect()))?;
@@ -207,8 +238,35 @@ impl Session {
         }
     }
 
+    /// Without what the open transaction has written: that is no version yet.
+    fn versions(&self, keyspace: &str, key: &[u8], limit: usize) -> Result<()> {
+        let keyspace = self.keyspace(keyspace)?;
+        let found = self.read(|txn| {
+            txn.versions(&keyspace, key)?.take(limit.saturating_add(1)).collect::<percolite::Result<Vec<_>>>()
+        })?;
+        if found.is_empty() {
+            return say("never there");
+        }
+        let rows = found.iter().take(limit).map(|version| versions::cells(version, self.forms)).collect();
+        say(table::texts(versions::HEADER, rows))?;
+        if found.len() > limit {
+            return say(format_args!("… and more; `limit N` shows more than {}", count(limit as u64, "version")));
+        }
+        Ok(())
+    }
+
     fn open_txn(&mut self) -> Result<Txn> {
-        self.txn.take().context("no transaction is open: begin opens one")
+        self.savepoints.clear();
+        self.txn.take().context(NO_TXN)
+    }
+
+    /// The place of the last savepoint of that name.
+    fn savepoint(&self, name: &str) -> Result<usize> {
+        if self.txn.is_none() {
+            bail!(NO_TXN);
+        }
+        let place = self.savepoints.iter().rposition(|(known, _)| known == name);
+        place.ok_or_else(|| Code::Missing.error(format!("the transaction has no savepoint {name:?}")))
     }
 
     fn keyspace(&self, name: &str) -> Result<Keyspace> {

@@ -11,35 +11,65 @@ pub const HELP: &str = "\
 get KEYSPACE KEY                       a value
 put KEYSPACE KEY VALUE                 sets it
 delete KEYSPACE KEY                    removes the row
-scan KEYSPACE [PREFIX] [limit N]       rows in order
+scan KEYSPACE [PREFIX] [limit N]       rows in order; [from KEY] [to KEY] in the place of a prefix, without the last
+versions KEYSPACE KEY [limit N]        what commits have made of a row
 keyspaces                              their names
 create KEYSPACE                        makes one
 begin, commit, rollback                a transaction: what is between takes effect at once, or not at all
+savepoint NAME                         marks a point in the transaction; rollback to NAME takes back what came behind it,
+release NAME                           forgets the mark and those behind it, and takes back nothing
 locks                                  what dead processes have left locked
 help, quit
 
 Words with blanks go into quotes: put fruit 'red apple' \"it's sweet\"";
 
 /// Each begins a statement.
-pub const WORDS: [&str; 12] =
-    ["begin", "commit", "create", "delete", "get", "help", "keyspaces", "locks", "put", "quit", "rollback", "scan"];
+pub const WORDS: [&str; 15] = [
+    "begin",
+    "commit",
+    "create",
+    "delete",
+    "get",
+    "help",
+    "keyspaces",
+    "locks",
+    "put",
+    "quit",
+    "release",
+    "rollback",
+    "savepoint",
+    "scan",
+    "versions",
+];
 /// Those behind which a keyspace comes.
-pub const WITH_KEYSPACE: [&str; 4] = ["get", "put", "delete", "scan"];
+pub const WITH_KEYSPACE: [&str; 5] = ["get", "put", "delete", "scan", "versions"];
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Statement {
     Get { keyspace: String, key: Vec<u8> },
     Put { keyspace: String, key: Vec<u8>, value: Vec<u8> },
     Delete { keyspace: String, key: Vec<u8> },
-    Scan { keyspace: String, prefix: Vec<u8>, limit: Option<usize> },
+    Scan { keyspace: String, rows: Rows, limit: Option<usize> },
+    Versions { keyspace: String, key: Vec<u8>, limit: Option<usize> },
     Create(String),
     Keyspaces,
     Locks,
     Begin,
     Commit,
     Rollback,
+    Savepoint(String),
+    RollbackTo(String),
+    Release(String),
     Help,
     Quit,
+}
+
+/// Which rows of a keyspace.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Rows {
+    Prefix(Vec<u8>),
+    /// From the first up to, and without, the second.
+    Between(Option<Vec<u8>>, Option<Vec<u8>>),
 }
 
 impl Statement {
@@ -59,21 +89,38 @@ impl Statement {
             },
             ("delete", [keyspace, key]) => Self::Delete { keyspace: (*keyspace).into(), key: bytes(forms.keys, key)? },
             ("scan", [keyspace, rest @ ..]) => {
-                let (prefix, limit) = match rest {
-                    [] => ("", None),
-                    [prefix] => (*prefix, None),
-                    ["limit", limit] => ("", Some(number(limit)?)),
-                    [prefix, "limit", limit] => (*prefix, Some(number(limit)?)),
+                let (rest, limit) = match rest {
+                    [rest @ .., "limit", limit] => (rest, Some(number(limit)?)),
+                    rest => (rest, None),
+                };
+                let key = |text: &str| bytes(forms.keys, text);
+                let rows = match rest {
+                    [] => Rows::Prefix(Vec::new()),
+                    [prefix] => Rows::Prefix(key(prefix)?),
+                    ["from", from] => Rows::Between(Some(key(from)?), None),
+                    ["to", to] => Rows::Between(None, Some(key(to)?)),
+                    ["from", from, "to", to] => Rows::Between(Some(key(from)?), Some(key(to)?)),
                     _ => return Err(unknown(line)),
                 };
-                Self::Scan { keyspace: (*keyspace).into(), prefix: bytes(forms.keys, prefix)?, limit }
+                Self::Scan { keyspace: (*keyspace).into(), rows, limit }
             }
+            ("versions", [keyspace, key]) => {
+                Self::Versions { keyspace: (*keyspace).into(), key: bytes(forms.keys, key)?, limit: None }
+            }
+            ("versions", [keyspace, key, "limit", limit]) => Self::Versions {
+                keyspace: (*keyspace).into(),
+                key: bytes(forms.keys, key)?,
+                limit: Some(number(limit)?),
+            },
             ("create", [keyspace]) => Self::Create((*keyspace).into()),
             ("keyspaces", []) => Self::Keyspaces,
             ("locks", []) => Self::Locks,
             ("begin", []) => Self::Begin,
             ("commit", []) => Self::Commit,
             ("rollback", []) => Self::Rollback,
+            ("rollback", ["to", name]) => Self::RollbackTo((*name).into()),
+            ("savepoint", [name]) => Self::Savepoint((*name).into()),
+            ("release", [name]) => Self::Release((*name).into()),
             ("help", []) => Self::Help,
             ("quit" | "exit", []) => Self::Quit,
             _ => return Err(unknown(line)),
@@ -98,7 +145,7 @@ fn unknown(line: &str) -> anyhow::Error {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, clippy::panic)]
 
     use super::*;
 
@@ -139,6 +186,24 @@ mod tests {
     fn a_statement_of_the_wrong_shape_is_shown_its_shape() {
         assert_eq!(parse("put fruit").unwrap_err().to_string(), "it is: put KEYSPACE KEY VALUE");
         assert_eq!(parse("fetch it").unwrap_err().to_string(), "there is no statement \"fetch\"; `help` shows them");
+    }
+
+    #[test]
+    fn a_scan_is_of_a_prefix_or_between_two_keys() {
+        let rows = |line: &str| match parse(line).unwrap() {
+            Some(Statement::Scan { rows, limit, .. }) => (rows, limit),
+            other => panic!("{other:?}"),
+        };
+        let key = |text: &str| Some(text.as_bytes().to_vec());
+        assert_eq!(rows("scan fruit"), (Rows::Prefix(vec![]), None));
+        assert_eq!(rows("scan fruit limit 3"), (Rows::Prefix(vec![]), Some(3)));
+        assert_eq!(rows("scan fruit limit"), (Rows::Prefix(b"limit".into()), None));
+        assert_eq!(rows("scan fruit from b to d limit 3"), (Rows::Between(key("b"), key("d")), Some(3)));
+        assert_eq!(rows("scan fruit to d"), (Rows::Between(None, key("d")), None));
+        for wrong in ["scan fruit a b", "scan fruit from b limit x", "scan", "versions fruit", "rollback to", "release"]
+        {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -113,3 +113,12 @@ fn a_record_that_the_store_would_refuse_is_named_and_left_out() {
     let told: serde_json::Value = serde_json::from_str(&told).unwrap();
     assert_eq!((&told["rows"], &told["left_out"]), (&2.into(), &2.into()));
 }
+
+#[test]
+fn a_quote_that_is_never_closed_is_refused_and_what_was_before_it_is_in() {
+    let place = Place::with_shop();
+    let ran = place.fed("load shop fruit --layout csv", "a,1\nb,\"2\nc,3\nd,4\n");
+    let ran = ran.fails(1, "the quote that opens in line 2 is never closed");
+    assert!(ran.err.contains("1 row of the input, and nothing behind; to go on: --skip 1"), "{}", ran.err);
+    assert_eq!(place.ok("scan shop fruit --count"), "3\n");
+}

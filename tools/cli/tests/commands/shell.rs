@@ -45,3 +45,55 @@ fn the_first_error_in_a_pipe_ends_it_with_its_line() {
     place.fed("shell --create new", "create fruit\nput fruit apple red").succeeds();
     assert_eq!(place.ok("get new fruit apple"), "red\n");
 }
+
+#[test]
+fn savepoints_take_back_what_came_behind_them_and_no_more() {
+    let place = Place::with_shop();
+    let lines = [
+        "begin",
+        "put fruit fig 1",
+        "savepoint a",
+        "put fruit fig 2",
+        "savepoint b",
+        "put fruit fig 3",
+        "savepoint a",
+        "put fruit fig 4",
+        "rollback to a",
+        "get fruit fig",
+        "release a",
+        "rollback to a",
+        "get fruit fig",
+        "rollback to b",
+    ];
+    // What is open at the end is rolled back, which is told as well.
+    let ran = place.fed("shell shop", lines.join("\n"));
+    assert_eq!(ran.code, Some(3), "{}", ran.err);
+    assert!(ran.err.ends_with("line 14: the transaction has no savepoint \"b\"\n"), "{}", ran.err);
+    let got: Vec<&str> = ran.out.lines().filter(|line| line.len() == 1).collect();
+    assert_eq!(got, ["3", "1"], "{}", ran.out);
+    place.run("get shop fruit fig").fails(3, "fig");
+    for statement in ["savepoint a", "rollback to a", "release a"] {
+        place.fed("shell shop", statement).fails(1, "begin opens one");
+        // Those of the last transaction are no more.
+        let lines = format!(
+            "begin\nsavepoint a\nput fruit fig 5\ncommit\nbegin\n{}",
+            statement.replace("savepoint", "release")
+        );
+        let ran = place.fed("shell shop", lines);
+        assert!(ran.code == Some(3) && ran.err.contains("no savepoint \"a\""), "{}", ran.err);
+    }
+    assert_eq!(place.ok("get shop fruit fig"), "5\n");
+}
+
+#[test]
+fn ranges_and_versions_are_shown() {
+    let place = Place::with_shop();
+    let shown = place.fed("shell shop", "put fruit fig blue\nscan fruit from b to pear\nscan fruit to b").succeeds();
+    assert!(shown.contains("fig") && shown.contains("apple") && !shown.contains("pear"), "{shown}");
+    assert!(shown.find("fig") < shown.find("apple"), "{shown}");
+    place.ok("history shop --keep 1h");
+    let lines = "put fruit fig green\nversions fruit fig\nversions fruit fig limit 1\nversions fruit nothing";
+    let shown = place.fed("shell shop", lines).succeeds();
+    assert_eq!((shown.matches("green").count(), shown.matches("blue").count()), (2, 1), "{shown}");
+    assert!(shown.contains("more than 1 version") && shown.contains("never there"), "{shown}");
+}

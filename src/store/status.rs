@@ -1,0 +1,346 @@
+//! What a store tells of itself at one moment, as one document: for a program's own monitoring, and for whoever looks at the folder while the
+//! program has it open.
+//!
+//! Nobody else can open a folder that is in use ([`Builder::read_only`]), so a process that wants to be looked at from outside writes
+//! the document into a file there, now and then, in the background. It is put in its place whole, without a sync: it is of use only as long as
+//! its writer lives. A writer takes it away when it closes the store, and what a killed one has left when it opens it.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use super::shown::{millis, seconds, seconds_or_none, text, text_or_none};
+use super::{Live, LiveKind, LockInfo, Outcome, SlowTransaction, Stats, Store};
+use crate::error::Conflict;
+#[cfg(feature = "rocks")]
+use crate::error::{Error, ErrorKind, Result};
+use crate::observe::Latencies;
+use crate::protocol::CommitPoint;
+use crate::timestamp::Timestamp;
+
+/// Goes up when a reader of the last one would misunderstand; what is only added does not count.
+const FORMAT: u32 = 1;
+/// So many of the live and of the locks are in a status, and
+const LISTED: usize = 100;
+/// so many of the newest and of the slowest.
+const SLOW_LISTED: usize = 20;
+
+/// What a store does and has done: see [`Store::status`] and [`Builder::publish_status`](super::Builder::publish_status).
+///
+/// By serde it is a document that says by its names what is what: durations are seconds (`_s`), moments milliseconds since 1970 (`_ms`),
+/// timestamps and owners text.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Status {
+    /// The format of the document, 1.
+    pub percolite_status: u32,
+    /// The process that has the store open.
+    pub pid: u32,
+    /// When this was put together, by that process's clock.
+    #[serde(rename = "written_ms", with = "millis")]
+    pub written: SystemTime,
+    /// How long the store had been open.
+    #[serde(rename = "open_s", with = "seconds")]
+    pub open: Duration,
+    /// How often it is [published](super::Builder::publish_status); `None` when it is not.
+    #[serde(rename = "every_s", with = "seconds_or_none")]
+    pub every: Option<Duration>,
+    /// Why the store answers nothing any more, if it has failed.
+    pub failed: Option<String>,
+    /// Counters and watermarks.
+    pub stats: Stats,
+    /// How long things took since the store was opened.
+    pub latencies: Latencies,
+    /// How many transactions and snapshots were not over.
+    pub live_total: u64,
+    /// The first hundred of them, in the order of [`Store::live`].
+    pub live: Vec<LiveStatus>,
+    /// The last twenty of [`Store::slow_transactions`], oldest first.
+    pub slow: Vec<SlowStatus>,
+    /// The first twenty of [`Store::slowest_transactions`].
+    pub slowest: Vec<SlowStatus>,
+    /// The first hundred of [`Store::locks`]. Most locks live for less than a millisecond, so few are met.
+    pub locks: Vec<LockStatus>,
+}
+
+/// A transaction or snapshot that is not over: [`Live`] in a [`Status`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "named as those of `Live`")]
+pub struct LiveStatus {
+    /// `transaction` or `snapshot`.
+    pub kind: String,
+    pub label: Option<String>,
+    pub owner: Option<String>,
+    #[serde(with = "text_or_none")]
+    pub start_ts: Option<Timestamp>,
+    #[serde(with = "text")]
+    pub read_ts: Timestamp,
+    #[serde(rename = "age_s", with = "seconds")]
+    pub age: Duration,
+    pub rows: u64,
+    pub bytes: u64,
+    pub streaming: bool,
+    pub expired: bool,
+}
+
+/// A slow transaction: [`SlowTransaction`] in a [`Status`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "named as those of `SlowTransaction`")]
+pub struct SlowStatus {
+    pub label: Option<String>,
+    pub owner: String,
+    #[serde(with = "text")]
+    pub start_ts: Timestamp,
+    #[serde(rename = "began_ms", with = "millis")]
+    pub began: SystemTime,
+    #[serde(rename = "took_s", with = "seconds")]
+    pub took: Duration,
+    /// What it was spent on, in seconds.
+    pub seconds_on: BTreeMap<String, f64>,
+    pub attempts: u32,
+    /// `committed`, `rolled back`, `conflict` or `failed`.
+    pub outcome: String,
+    pub conflicts: Vec<ConflictStatus>,
+}
+
+/// Who was in the way, and where: [`Conflict`] in a [`Status`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "named as those of `Conflict`")]
+pub struct ConflictStatus {
+    pub keyspace: Option<String>,
+    /// As text; what is none is escaped.
+    pub key: String,
+    pub owner: Option<String>,
+    pub label: Option<String>,
+    /// All of it in words.
+    pub what: String,
+}
+
+/// A locked row: [`LockInfo`] in a [`Status`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "named as those of `LockInfo`")]
+pub struct LockStatus {
+    pub keyspace: Option<String>,
+    /// As text; what is none is escaped.
+    pub key: String,
+    pub owner: String,
+    #[serde(with = "text")]
+    pub start_ts: Timestamp,
+    pub primary_keyspace: Option<String>,
+    pub primary: String,
+    /// `pending`, `committed` or `rolled back`.
+    pub commit_point: String,
+    pub orphan: bool,
+}
+
+impl Store {
+    /// What the store does at this moment and has done since it was opened, in one document that serde can take elsewhere. What it says
+    /// in part, [`Store::stats`], [`Store::latencies`], [`Store::live`], [`Store::slow_transactions`],
+    /// [`Store::slowest_transactions`] and [`Store::locks`] say in full.
+    ///
+    /// ```
+    /// # fn main() -> percolite::Result<()> {
+    /// let store = percolite::Store::in_memory()?;
+    /// let status = store.status();
+    /// assert_eq!((status.pid, status.live_total), (std::process::id(), 0));
+    /// # Ok(()) }
+    /// ```
+    pub fn status(&self) -> Status {
+        let live = self.live();
+        let newest = self.slow_transactions();
+        let failed = self.inner.embedded.as_ref().and_then(|embedded| embedded.pipeline().failure());
+        // Of a store that has failed or is closed there is nothing to be read.
+        let locks = self.locks().into_iter().flatten().map_while(Result::ok);
+        Status {
+            percolite_status: FORMAT,
+            pid: std::process::id(),
+            written: UNIX_EPOCH + Duration::from_millis(self.inner.runtime.unix_millis()),
+            open: self.inner.runtime.elapsed().saturating_sub(self.inner.opened),
+            every: self.inner.options.publish_status,
+            failed: failed.map(Into::into),
+            stats: self.stats(),
+            latencies: self.latencies(),
+            live_total: live.len() as u64,
+            live: live.iter().take(LISTED).map(Into::into).collect(),
+            slow: newest.iter().skip(newest.len().saturating_sub(SLOW_LISTED)).map(Into::into).collect(),
+            slowest: self.slowest_transactions().iter().take(SLOW_LISTED).map(Into::into).collect(),
+            locks: locks.take(LISTED).map(|lock| (&lock).into()).collect(),
+        }
+    }
+
+    /// Publishes the status if it is time to.
+    #[cfg(feature = "rocks")]
+    pub(super) fn publish_status(&self) -> Result<()> {
+        let Some(every) = self.inner.options.publish_status else { return Ok(()) };
+        let now = self.inner.runtime.elapsed();
+        {
+            let mut published = self.inner.published.lock();
+            if now.saturating_sub(*published) < every {
+                return Ok(());
+            }
+            *published = now;
+        }
+        let document = serde_json::to_vec(&self.status())
+            .map_err(|why| Error::from(ErrorKind::Io(format!("the status cannot be written: {why}"))))?;
+        Ok(self.inner.engine.publish(Some(&document))?)
+    }
+}
+
+impl Status {
+    /// What the process that has a folder open has last [published](super::Builder::publish_status) there; `None` when there is no such
+    /// file. Who has not asked before whether the folder is open at all ([`ErrorKind::Busy`]) must look at [`Status::written`]: a
+    /// process that was killed has left its last one.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] when it cannot be read, is not whole, or is in the format of a newer program.
+    #[cfg(feature = "rocks")]
+    pub fn read(folder: impl AsRef<std::path::Path>) -> Result<Option<Self>> {
+        #[derive(Deserialize)]
+        struct Format {
+            percolite_status: u32,
+        }
+        let Some(document) = crate::engine::rocks::published(folder.as_ref())? else { return Ok(None) };
+        let cannot = |why: String| {
+            let what = format!("the status in {} cannot be read: {why}", folder.as_ref().display());
+            Error::from(ErrorKind::Io(what))
+        };
+        let format: Format = serde_json::from_slice(&document).map_err(|why| cannot(why.to_string()))?;
+        match format.percolite_status {
+            FORMAT => serde_json::from_slice(&document).map(Some).map_err(|why| cannot(why.to_string())),
+            other => Err(cannot(format!("it has format {other}, this program reads format {FORMAT}"))),
+        }
+    }
+}
+
+/// For people: text as it is, anything else escaped.
+fn key_text(key: &[u8]) -> String {
+    match str::from_utf8(key) {
+        Ok(text) if !text.chars().any(char::is_control) => text.to_owned(),
+        _ => key.escape_ascii().to_string(),
+    }
+}
+
+impl From<&Live> for LiveStatus {
+    fn from(live: &Live) -> Self {
+        Self {
+            kind: match live.kind {
+                LiveKind::Transaction => "transaction".into(),
+                LiveKind::Snapshot => "snapshot".into(),
+            },
+            label: live.label.map(Into::into),
+            owner: live.owner.map(|owner| owner.to_string()),
+            start_ts: live.start_ts,
+            read_ts: live.read_ts,
+            age: live.age,
+            rows: live.rows,
+            bytes: live.bytes,
+            streaming: live.streaming,
+            expired: live.expired,
+        }
+    }
+}
+
+impl From<&SlowTransaction> for SlowStatus {
+    fn from(slow: &SlowTransaction) -> Self {
+        let parts = slow.spent.parts().into_iter();
+        let outcome = match &slow.outcome {
+            Outcome::Committed(_) => "committed",
+            Outcome::RolledBack => "rolled back",
+            Outcome::Conflict => "conflict",
+            Outcome::Failed(_) => "failed",
+        };
+        Self {
+            label: slow.label.map(Into::into),
+            owner: slow.owner.to_string(),
+            start_ts: slow.start_ts,
+            began: slow.began,
+            took: slow.total,
+            seconds_on: parts.map(|(what, took)| (what.to_owned(), took.as_secs_f64())).collect(),
+            attempts: slow.attempts,
+            outcome: outcome.into(),
+            conflicts: slow.conflicts.iter().map(Into::into).collect(),
+        }
+    }
+}
+
+impl From<&Conflict> for ConflictStatus {
+    fn from(met: &Conflict) -> Self {
+        Self {
+            keyspace: met.keyspace.clone(),
+            key: key_text(met.row.key()),
+            owner: met.owner.map(|owner| owner.to_string()),
+            label: met.label.map(Into::into),
+            what: met.to_string(),
+        }
+    }
+}
+
+impl From<&LockInfo> for LockStatus {
+    fn from(lock: &LockInfo) -> Self {
+        let commit_point = match lock.commit_point {
+            CommitPoint::Pending => "pending",
+            CommitPoint::Committed(_) => "committed",
+            CommitPoint::RolledBack => "rolled back",
+        };
+        Self {
+            keyspace: lock.keyspace.clone(),
+            key: key_text(lock.row.key()),
+            owner: lock.owner.to_string(),
+            start_ts: lock.start_ts,
+            primary_keyspace: lock.primary_keyspace.clone(),
+            primary: key_text(lock.primary.key()),
+            commit_point: commit_point.into(),
+            orphan: lock.orphan,
+        }
+    }
+}
+
+#[cfg(all(test, feature = "rocks"))]
+mod tests {
+    use super::*;
+
+    /// Never to be changed but by additions: other programs read it.
+    const FROZEN: &str = include_str!("status_1.json");
+
+    #[test]
+    fn the_document_is_as_it_always_was() {
+        let status: Status = serde_json::from_str(FROZEN).unwrap();
+        assert_eq!(serde_json::to_string_pretty(&status).unwrap() + "\n", FROZEN);
+        assert_eq!((status.percolite_status, status.pid, status.stats.commits()), (FORMAT, 4242, 1234));
+        assert_eq!((status.every, status.open), (Some(Duration::from_secs(1)), Duration::from_millis(61_500)));
+        assert_eq!(status.written, UNIX_EPOCH + Duration::from_millis(1_763_726_400_123));
+        assert_eq!(status.latencies.commit_durable.count(), 7);
+        assert_eq!(status.slow[0].conflicts[0].label.as_deref(), Some("transfer"));
+        assert_eq!(status.live[0].start_ts, status.slow[0].start_ts.into());
+    }
+
+    #[test]
+    fn counters_that_a_program_does_not_know_or_does_not_find_are_no_reason_to_refuse() {
+        let changed = FROZEN.replace("\"begun\"", "\"begun_in_some_other_way\"");
+        let status: Status = serde_json::from_str(&changed).unwrap();
+        assert_eq!((status.stats.begun, status.stats.commits()), (0, 1234));
+    }
+
+    #[test]
+    fn what_a_store_tells_is_read_as_it_was_told() {
+        let store = Store::builder().slow_transaction(Duration::ZERO).in_memory().unwrap();
+        let rows = store.keyspace("rows").unwrap();
+        let mut txn = store.begin_with(crate::TxnOptions::labelled("loser")).unwrap();
+        store.transact_with(crate::TxnOptions::labelled("winner"), |txn| txn.put(&rows, "k\n", "v")).unwrap();
+        txn.put(&rows, "k\n", "v").unwrap();
+        txn.commit().unwrap_err();
+        let _live = store.snapshot().unwrap().labelled("report");
+        let status = store.status();
+        let document = serde_json::to_string(&status).unwrap();
+        assert_eq!(serde_json::from_str::<Status>(&document).unwrap().latencies, status.latencies);
+        assert_eq!((status.live_total, status.live[0].label.as_deref()), (1, Some("report")));
+        let lost = status.slow.last().unwrap();
+        assert_eq!((lost.label.as_deref(), lost.outcome.as_str()), (Some("loser"), "conflict"));
+        assert_eq!((lost.conflicts[0].key.as_str(), lost.conflicts[0].label.as_deref()), ("k\\n", Some("winner")));
+    }
+}

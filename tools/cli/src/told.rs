@@ -1,0 +1,309 @@
+//! What a running store tells of itself, as tables or as a JSON document: in all, or between two moments.
+
+use std::time::Duration;
+
+use indicatif::HumanCount;
+use percolite::{Latencies, Latency, LiveStatus, LockStatus, SlowStatus, Stats, Status};
+use serde_json::{Value, json};
+
+use crate::table;
+
+/// So many of the live, of the slow and of the locks are shown.
+const SHOWN: usize = 5;
+const LOCKS_SHOWN: usize = 12;
+const ROW_WIDTH: usize = 40;
+
+/// Whose status it is, and how old.
+pub fn heading(status: &Status) -> String {
+    let said = format!(
+        "process {} has had it open for {}; this is what it said {} ago",
+        status.pid,
+        indicatif::HumanDuration(status.open),
+        duration(age(status))
+    );
+    let every = status.every.map(|every| format!(", and it does so every {}", duration(every))).unwrap_or_default();
+    let failed = status.failed.as_ref().map(|why| format!("\nthe store has failed: {why}")).unwrap_or_default();
+    format!("{said}{every}{failed}")
+}
+
+/// How old it is, by this machine's clock.
+pub fn age(status: &Status) -> Duration {
+    status.written.elapsed().unwrap_or_default()
+}
+
+/// Everything since the store was opened.
+pub fn tables(status: &Status) -> Vec<String> {
+    let mut tables = vec![counters(&status.stats), latencies("since it was opened", &status.latencies)];
+    tables.extend(lists(status));
+    tables
+}
+
+/// The document as it was published, and its age.
+pub fn document(status: &Status) -> serde_json::Result<Value> {
+    let mut document = serde_json::to_value(status)?;
+    if let Some(fields) = document.as_object_mut() {
+        fields.insert("age_s".into(), json!(age(status).as_secs_f64()));
+    }
+    Ok(document)
+}
+
+fn counters(stats: &Stats) -> String {
+    let count = |count: u64| HumanCount(count).to_string();
+    let behind = stats.visible_ts.millis().saturating_sub(stats.durable_ts.millis());
+    let rows = [
+        ("transactions begun", count(stats.begun)),
+        (
+            "commits",
+            format!(
+                "{}: {} in one phase, {} in two, {} large",
+                count(stats.commits()),
+                count(stats.commits_one_phase),
+                count(stats.commits_two_phase),
+                count(stats.commits_streamed)
+            ),
+        ),
+        ("syncs", format!("{}, {:.1} commits each", count(stats.syncs), stats.commits_per_sync())),
+        (
+            "conflicts",
+            format!(
+                "{}: {} with commits, {} with locks, {} taken for dead",
+                count(stats.conflicts),
+                count(stats.conflicts_committed),
+                count(stats.conflicts_locked),
+                count(stats.conflicts_rolled_back)
+            ),
+        ),
+        ("retries", format!("{}; {} given up", count(stats.retries), count(stats.exhausted))),
+        (
+            "locks of others",
+            format!("{} rolled forward, {} rolled back", count(stats.rolled_forward), count(stats.rolled_back)),
+        ),
+        ("slow transactions", count(stats.slow)),
+        ("ended at the age limit", count(stats.expired)),
+        ("large, rows still locked", count(stats.large_unfinished)),
+        ("not durable yet", format!("{behind} ms")),
+    ];
+    table::texts(["since it was opened", ""], rows.map(|(what, told)| [what.to_owned(), told]).into())
+}
+
+/// Who is live, who was slow, and what is locked.
+fn lists(status: &Status) -> Vec<String> {
+    let mut tables = Vec::new();
+    if !status.live.is_empty() {
+        tables.push(live(&status.live, status.live_total));
+    }
+    if !status.slow.is_empty() {
+        tables.push(slow("slow, newest first", status.slow.iter().rev()));
+        tables.push(slow("slowest of all", &status.slowest));
+    }
+    tables.push(locks(&status.locks).unwrap_or_else(|| "no locks were met".into()));
+    tables
+}
+
+/// What happened between two statuses of a store.
+pub struct Between<'a> {
+    now: &'a Status,
+    took: Duration,
+    commits: f64,
+    committed_since: f64,
+    locked: f64,
+    retries: f64,
+    syncs: f64,
+    rolled: f64,
+    latencies: Latencies,
+}
+
+impl<'a> Between<'a> {
+    /// `None` when they are not of one life of the store, or of one moment.
+    #[expect(clippy::cast_precision_loss, reason = "rates")]
+    pub fn of(before: &Status, now: &'a Status) -> Option<Self> {
+        let took = now.open.checked_sub(before.open).filter(|took| before.pid == now.pid && !took.is_zero())?;
+        let rate = |count: fn(&Stats) -> u64| {
+            count(&now.stats).saturating_sub(count(&before.stats)) as f64 / took.as_secs_f64()
+        };
+        Some(Self {
+            now,
+            took,
+            commits: rate(Stats::commits),
+            committed_since: rate(|stats| stats.conflicts_committed),
+            locked: rate(|stats| stats.conflicts_locked),
+            retries: rate(|stats| stats.retries),
+            syncs: rate(|stats| stats.syncs),
+            rolled: rate(|stats| stats.rolled_forward + stats.rolled_back),
+            latencies: now.latencies.since(&before.latencies),
+        })
+    }
+
+    fn commits_per_sync(&self) -> f64 {
+        if self.syncs > 0.0 { self.commits / self.syncs } else { 0.0 }
+    }
+
+    /// Rates, latencies, who is live and who was slow.
+    pub fn tables(&self) -> Vec<String> {
+        let mut tables =
+            vec![self.rates(), latencies(&format!("in the last {}", duration(self.took)), &self.latencies)];
+        tables.extend(lists(self.now));
+        tables
+    }
+
+    fn rates(&self) -> String {
+        let rate = |rate: f64| indicatif::HumanFloatCount(rate.round()).to_string();
+        let stats = &self.now.stats;
+        let header = [
+            "commits/s",
+            "per sync",
+            "conflicts/s with commits",
+            "conflicts/s with locks",
+            "retries/s",
+            "rolled/s",
+            "live views",
+            "not durable",
+        ];
+        let behind = stats.visible_ts.millis().saturating_sub(stats.durable_ts.millis());
+        let cells = [
+            rate(self.commits),
+            format!("{:.1}", self.commits_per_sync()),
+            rate(self.committed_since),
+            rate(self.locked),
+            rate(self.retries),
+            rate(self.rolled),
+            stats.live_views.to_string(),
+            format!("{behind} ms"),
+        ];
+        table::figures(header, vec![cells])
+    }
+
+    pub fn json(&self) -> Value {
+        let Status { pid, stats, live, slow, slowest, locks, .. } = self.now;
+        let latencies: serde_json::Map<_, _> = measured(&self.latencies)
+            .map(|(_, key, latency)| (key.to_owned(), latency_json(latency)))
+            .into_iter()
+            .collect();
+        json!({
+            "pid": pid,
+            "age_s": age(self.now).as_secs_f64(),
+            "seconds": self.took.as_secs_f64(),
+            "commits_per_second": self.commits,
+            "conflicts_per_second": self.committed_since + self.locked,
+            "conflicts_committed_per_second": self.committed_since,
+            "conflicts_locked_per_second": self.locked,
+            "retries_per_second": self.retries,
+            "syncs_per_second": self.syncs,
+            "commits_per_sync": self.commits_per_sync(),
+            "rolled_per_second": self.rolled,
+            "latencies": latencies,
+            "live_views": stats.live_views,
+            "live": live,
+            "slow": slow.iter().rev().take(SHOWN).collect::<Vec<_>>(),
+            "slowest": slowest.iter().take(SHOWN).collect::<Vec<_>>(),
+            "locks_met": locks.len(),
+            "locks": locks,
+            "visible_ts": stats.visible_ts.to_string(),
+            "durable_ts": stats.durable_ts.to_string(),
+        })
+    }
+}
+
+fn measured(latencies: &Latencies) -> [(&'static str, &'static str, &Latency); 5] {
+    [
+        ("whole transact", "transact", &latencies.transact),
+        ("waiting before it", "waiting", &latencies.waiting),
+        ("durable commit", "commit", &latencies.commit_durable),
+        ("until applied", "combining", &latencies.combining),
+        ("sync of the log", "sync", &latencies.syncing),
+    ]
+}
+
+fn latencies(when: &str, latencies: &Latencies) -> String {
+    let row = |(what, _, latency): (&str, &str, &Latency)| {
+        let at = |percent| duration(latency.percentile(percent));
+        [what.to_owned(), latency.count().to_string(), at(50.0), at(90.0), at(99.0), at(99.9), at(100.0)]
+    };
+    let header = [when, "times", "p50", "p90", "p99", "p99.9", "max"];
+    table::figures(header, measured(latencies).map(row).into())
+}
+
+fn latency_json(latency: &Latency) -> Value {
+    let at = |percent| latency.percentile(percent).as_secs_f64();
+    json!({
+        "count": latency.count(), "p50_s": at(50.0), "p90_s": at(90.0), "p99_s": at(99.0), "p999_s": at(99.9), "max_s": at(100.0),
+    })
+}
+
+/// A table of transactions and snapshots that are not over.
+pub fn live<'a>(live: impl IntoIterator<Item = &'a LiveStatus>, total: u64) -> String {
+    let row = |live: &LiveStatus| {
+        [
+            live.kind.clone(),
+            live.label.clone().unwrap_or_else(|| "-".into()),
+            live.owner.clone().unwrap_or_else(|| "-".into()),
+            duration(live.age),
+            live.rows.to_string(),
+        ]
+    };
+    let mut rows: Vec<_> = live.into_iter().take(SHOWN).map(row).collect();
+    if let more @ 1.. = total.saturating_sub(rows.len() as u64) {
+        rows.push([format!("and {more} more"), String::new(), String::new(), String::new(), String::new()]);
+    }
+    table::texts(["live, oldest first", "label", "owner", "age", "rows written"], rows)
+}
+
+/// A table of transactions that were slow.
+pub fn slow<'a>(which: &str, slow: impl IntoIterator<Item = &'a SlowStatus>) -> String {
+    let row = |slow: &SlowStatus| {
+        let mut parts: Vec<(&String, Duration)> = slow
+            .seconds_on
+            .iter()
+            .map(|(what, took)| (what, Duration::try_from_secs_f64(*took).unwrap_or_default()))
+            .collect();
+        parts.sort_by_key(|(_, took)| std::cmp::Reverse(*took));
+        let told = parts.iter().take(2).filter(|(_, took)| *took >= slow.took / 20);
+        let parts: Vec<String> = told.map(|(what, took)| format!("{} {what}", duration(*took))).collect();
+        let way = slow.conflicts.last().map_or_else(
+            || "-".into(),
+            |met| {
+                let row = place(met.keyspace.as_deref(), &met.key);
+                let owner = met.owner.as_ref().map_or_else(|| "unknown".into(), |owner| format!("owner {owner}"));
+                format!("{row}, {}", met.label.clone().unwrap_or(owner))
+            },
+        );
+        [
+            slow.label.clone().unwrap_or_else(|| "-".into()),
+            duration(slow.took),
+            slow.attempts.to_string(),
+            parts.join("\n"),
+            way,
+        ]
+    };
+    let header = [which, "took", "attempts", "mostly", "last in the way"];
+    table::texts(header, slow.into_iter().take(SHOWN).map(row).collect())
+}
+
+/// A table of locked rows, if there are any.
+pub fn locks(locks: &[LockStatus]) -> Option<String> {
+    let row = |lock: &LockStatus| {
+        [
+            place(lock.keyspace.as_deref(), &lock.key),
+            lock.owner.clone(),
+            place(lock.primary_keyspace.as_deref(), &lock.primary),
+            if lock.orphan { format!("{}, its owner is gone", lock.commit_point) } else { lock.commit_point.clone() },
+        ]
+    };
+    let mut rows: Vec<_> = locks.iter().take(LOCKS_SHOWN).map(row).collect();
+    if let more @ 1.. = locks.len().saturating_sub(LOCKS_SHOWN) {
+        rows.push([format!("and {more} more"), String::new(), String::new(), String::new()]);
+    }
+    (!rows.is_empty()).then(|| table::texts(["locked row", "owner", "primary", "commit point"], rows))
+}
+
+fn place(keyspace: Option<&str>, key: &str) -> String {
+    table::shorten(&format!("{}/{key}", keyspace.unwrap_or_default()), ROW_WIDTH)
+}
+
+/// With three digits or so.
+fn duration(duration: Duration) -> String {
+    match duration.as_millis() {
+        10.. => format!("{duration:.0?}"),
+        _ => format!("{duration:.1?}"),
+    }
+}

@@ -1,0 +1,156 @@
+//! top, stats, locks and txn: a store that another process has open.
+
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::{Child, ChildStdout, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use percolite::{Builder, Status, Store, TxnOptions};
+
+use crate::common::Place;
+use crate::orphans::leave_locks;
+
+fn publishing() -> Builder {
+    Store::builder().publish_status(Duration::from_millis(1))
+}
+
+fn wait_for(what: &str, holds: impl Fn() -> bool) {
+    let since = Instant::now();
+    while !holds() {
+        assert!(since.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn the_commands_that_look_show_what_the_process_tells_that_has_the_store_open() {
+    let place = Place::new();
+    let path = place.path().join("s");
+    leave_locks(&path, false);
+    let store = publishing().sweep(false).slow_transaction(Duration::ZERO).open(&path).unwrap();
+    let rows = store.keyspace("other rows").unwrap();
+    store.transact_with(TxnOptions::labelled("quick"), |txn| txn.put(&rows, "k", "v")).unwrap();
+    let txn = store.begin_with(TxnOptions::labelled("payroll")).unwrap();
+    wait_for("nothing was told", || {
+        Status::read(&path).unwrap().is_some_and(|told| {
+            let quick = told.slow.iter().any(|slow| slow.label.as_deref() == Some("quick"));
+            quick && told.live.iter().any(|live| live.label.as_deref() == Some("payroll"))
+        })
+    });
+    let pid = std::process::id();
+    let whose = format!("process {pid} has had it open for");
+    let shown = place.ok("stats s");
+    for part in [&whose, "this is what it said", "payroll", "quick", "slowest of all", "rows/a", "its owner is gone"] {
+        assert!(shown.contains(part), "{part:?} is not in {shown}");
+    }
+    let told = &place.json("stats s --json")[0];
+    assert_eq!((&told["pid"], &told["live"][0]["label"]), (&pid.into(), &"payroll".into()), "{told}");
+    assert!(told["age_s"].as_f64().unwrap() < 60.0 && told["stats"]["commits_one_phase"].as_u64() > Some(0), "{told}");
+    let shown = place.ok("locks s");
+    assert!(shown.contains(&whose) && shown.contains("rows/a") && shown.contains("rows/b"), "{shown}");
+    let locks = place.json("locks s --json");
+    assert_eq!((locks.len(), &locks[0]["key"], &locks[0]["orphan"]), (2, &"a".into(), &true.into()));
+    let shown = place.ok(&format!("txn s {}", txn.start_ts()));
+    assert!(shown.contains("payroll") && !shown.contains("quick"), "{shown}");
+    let held = &place.json(&format!("txn s {} --json", locks[0]["start_ts"].as_str().unwrap()))[0];
+    assert_eq!((held["locks"].as_array().unwrap().len(), &held["live"]), (2, &serde_json::json!([])));
+    place.run("txn s 5.0").fails(3, "said nothing of a transaction 5.0");
+    place.run("txn s 5.0 --owner 1 --keyspace rows --key a").fails(4, "by the process that has the store open");
+    // Changing is another matter, and so is looking at rows.
+    place.run("get s rows a").fails(4, "open for writing");
+    place.run("locks s --resolve").fails(4, "open for writing");
+}
+
+#[test]
+fn a_process_that_tells_nothing_is_named_as_that_and_the_remedy_too() {
+    let place = Place::with_shop();
+    place.run("top shop").fails(3, "no process has shop open for writing");
+    let store = Store::open(place.path().join("shop")).unwrap();
+    for line in ["top shop", "stats shop", "locks shop", "txn shop 5.0"] {
+        place.run(line).fails(4, "Builder::publish_status(Duration::from_secs(1))");
+    }
+    drop(store);
+    place.run("top nothing").fails(5, "there is no folder nothing");
+    place.run("top shop --accounts 10").fails(2, "cannot be used with");
+}
+
+/// A command that goes on, and what it says, line by line.
+struct Going {
+    child: Child,
+    said: BufReader<ChildStdout>,
+}
+
+impl Going {
+    fn of(place: &Place, line: &str) -> Self {
+        let mut child = place.command(line).spawn().unwrap();
+        let said = BufReader::new(child.stdout.take().unwrap());
+        Self { child, said }
+    }
+
+    /// Waits for a line of which this holds.
+    fn says(&mut self, holds: impl Fn(&str) -> bool) {
+        let mut line = String::new();
+        while !holds(&line) {
+            line.clear();
+            assert!(self.said.read_line(&mut line).unwrap() > 0, "it has ended without saying it");
+        }
+    }
+
+    /// Waits for its end; the answer is what it said last.
+    fn ends(mut self) -> String {
+        let mut last = String::new();
+        self.said.read_to_string(&mut last).unwrap();
+        self.child.stderr.take().unwrap().read_to_string(&mut last).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{last}");
+        last
+    }
+}
+
+#[test]
+fn top_follows_another_process_until_it_closes_the_store() {
+    let place = Place::with_shop();
+    let path = place.path().join("shop");
+    let store = publishing().open(&path).unwrap();
+    let fruit = store.keyspace("fruit").unwrap();
+    wait_for("nothing was told", || Status::read(&path).unwrap().is_some());
+    let pid = std::process::id();
+    let (mut table, mut json) = (Going::of(&place, "top shop"), Going::of(&place, "top shop --json"));
+    let enough = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !enough.load(Ordering::Relaxed) {
+                store.transact(|txn| txn.put(&fruit, "kiwi", "green")).unwrap();
+            }
+        });
+        table.says(|line| line.contains(&format!("process {pid} has had it open")));
+        table.says(|line| line.contains("commits/s"));
+        json.says(|line| {
+            let second: serde_json::Value = serde_json::from_str(line).unwrap_or_default();
+            second["commits_per_second"].as_f64() > Some(0.0) && second["pid"] == pid
+        });
+        enough.store(true, Ordering::Relaxed);
+    });
+    store.close().unwrap();
+    let closed = format!("process {pid} has closed it\n");
+    assert!(table.ends().ends_with(&closed) && json.ends().ends_with(&closed));
+}
+
+#[test]
+fn a_writer_of_the_command_line_is_watched_and_one_that_was_killed_is_missed() {
+    let place = Place::with_shop();
+    let path = place.path().join("shop");
+    let mut shell = place.command("shell shop").stdin(Stdio::piped()).spawn().unwrap();
+    wait_for("the shell told nothing", || Status::read(&path).unwrap().is_some_and(|told| told.pid == shell.id()));
+    assert_eq!(place.json("stats shop --json")[0]["pid"], shell.id());
+    let mut top = Going::of(&place, "top shop");
+    top.says(|line| line.contains("has had it open"));
+    shell.kill().unwrap();
+    shell.wait().unwrap();
+    top.says(|line| line.contains("has ended without closing it"));
+    top.ends();
+    // What it has left is in nobody's way.
+    assert!(path.join("STATUS").exists());
+    assert_eq!(place.ok("get shop fruit apple"), "red\n");
+    place.ok("put shop fruit kiwi green");
+    assert!(!path.join("STATUS").exists());
+}
