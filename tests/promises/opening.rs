@@ -189,3 +189,15 @@ fn a_path_that_cannot_be_a_folder_says_why() {
     assert!(refused(&file).to_string().ends_with("is a file, not a folder"), "{}", refused(&file));
     assert!(refused(&link).to_string().ends_with("is a link to nothing"), "{}", refused(&link));
 }
+
+#[test]
+fn options_that_an_opening_left_unfinished_are_removed_by_the_next() {
+    let folder = tempfile::tempdir().unwrap();
+    Store::open(folder.path()).unwrap().close().unwrap();
+    let (left, foreign) = (folder.path().join("OPTIONS-000099.dbtmp"), folder.path().join("OPTIONS-mine.dbtmp"));
+    for file in [&left, &foreign] {
+        fs::write(file, "half").unwrap();
+    }
+    Store::open(folder.path()).unwrap().close().unwrap();
+    assert!(!left.exists() && foreign.exists());
+}

@@ -109,6 +109,19 @@ fn a_whole_store_comes_over_whole() {
 }
 
 #[test]
+fn a_repair_that_was_cut_short_is_named_with_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    filled(folder.path());
+    files(&folder.path().join("store"), "MANIFEST").iter().for_each(|path| fs::remove_file(path).unwrap());
+    fs::create_dir(folder.path().join("new.repairing")).unwrap();
+    let (from, to) = (folder.path().join("store"), folder.path().join("new"));
+    let refused = small().repair(&from, &to, |_| ()).unwrap_err().to_string();
+    assert!(refused.contains("new.repairing") && refused.contains("remove it and try again"), "{refused}");
+    fs::remove_dir(folder.path().join("new.repairing")).unwrap();
+    small().repair(&from, &to, |_| ()).unwrap();
+}
+
+#[test]
 fn a_store_whose_manifest_or_marker_is_gone_comes_over_from_its_tables_and_log() {
     for gone in [&["MANIFEST-", "CURRENT"][..], &["MANIFEST-", "PERCOLITE"], &["CURRENT"]] {
         let (repaired, before, after) = repaired(|folder| {

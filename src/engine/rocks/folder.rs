@@ -245,6 +245,18 @@ fn begin_again(path: &Path) -> Result<(), EngineError> {
     left.iter().try_for_each(|entry| fs::remove_file(entry).map_err(|why| cannot("remove", entry, &why)))
 }
 
+/// A process that was killed while it opened has left a file that RocksDB never looks at and never removes. It is in nobody's
+/// way, so neither is a failure here.
+pub fn remove_unfinished_options(path: &Path) {
+    let is_one = |entry: &PathBuf| {
+        let name = entry.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        name.starts_with("OPTIONS-") && name.contains(".dbtmp") && is_of_rocksdb(entry)
+    };
+    for left in list(path).unwrap_or_default().iter().filter(|entry| is_one(entry)) {
+        let _ = fs::remove_file(left);
+    }
+}
+
 /// Whether RocksDB gives its files names like this.
 fn is_of_rocksdb(file: &Path) -> bool {
     let name = file.file_name().and_then(OsStr::to_str).unwrap_or_default();

@@ -27,7 +27,7 @@ use rocksdb::properties::{BACKGROUND_ERRORS, CURRENT_SUPER_VERSION_NUMBER, MIN_L
 use rocksdb::{ColumnFamily, DB, DBRawIterator, Range, ReadOptions, Snapshot, WriteBatch, WriteOptions};
 use self_cell::self_cell;
 
-use self::folder::{Claim, Marker, claim, examine, finish, mark_copy};
+use self::folder::{Claim, Marker, claim, examine, finish, mark_copy, remove_unfinished_options};
 pub use self::options::RocksSetup;
 use self::options::{descriptors, name, options};
 pub(crate) use self::published::published;
@@ -113,6 +113,9 @@ impl RocksStorage {
         let Claim { marker, is_new } = claim(path)?;
         // Of a life that was killed. On what cannot be written to there are greater troubles.
         let _ = published::publish(path, None);
+        if !is_new {
+            remove_unfinished_options(path);
+        }
         let logs = logs::check(path)?;
         if lost::judge(&logs, 0).is_some()
             && let Some(lost) = lost::judge(&logs, oldest_log(path, setup)?)
@@ -252,7 +255,7 @@ fn oldest_log_of(db: &DB) -> Result<u64, EngineError> {
 
 fn opening(path: &Path, is_new: bool, why: rocksdb::Error) -> EngineError {
     match why.kind() {
-        rocksdb::ErrorKind::Corruption => EngineError::Corruption(why.to_string()),
+        rocksdb::ErrorKind::Corruption => corruption(&why),
         // The marker says that the store was whole once, so this is not somebody else's database.
         rocksdb::ErrorKind::InvalidArgument if !is_new => {
             EngineError::Corruption(format!("the database in {} is not whole: {why}", path.display()))
@@ -265,9 +268,14 @@ fn opening(path: &Path, is_new: bool, why: rocksdb::Error) -> EngineError {
     }
 }
 
+/// RocksDB says the word first, sometimes twice, and whoever tells of this error says it once more.
+fn corruption(why: &rocksdb::Error) -> EngineError {
+    EngineError::Corruption(why.as_ref().trim_start_matches("Corruption: ").into())
+}
+
 fn failed(why: rocksdb::Error) -> EngineError {
     match why.kind() {
-        rocksdb::ErrorKind::Corruption => EngineError::Corruption(why.to_string()),
+        rocksdb::ErrorKind::Corruption => corruption(&why),
         _ => EngineError::Unknown(why.to_string()),
     }
 }

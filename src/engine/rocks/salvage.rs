@@ -85,7 +85,13 @@ fn rebuild(
 ) -> Result<(RocksStorage, Aside), EngineError> {
     let cannot =
         |why: io::Error| EngineError::Open(format!("cannot copy {} to {}: {why}", folder.display(), aside.display()));
-    fs::create_dir(aside).map_err(cannot)?;
+    fs::create_dir(aside).map_err(|why| match why.kind() {
+        io::ErrorKind::AlreadyExists => EngineError::Open(format!(
+            "{} is there already: a repair that was cut short has left it, or another one is at work. If none is, remove it and try again",
+            aside.display()
+        )),
+        _ => cannot(why),
+    })?;
     let held = Aside(aside.to_owned());
     let whole = aside.join("files");
     copy(folder, &whole).map_err(cannot)?;

@@ -68,7 +68,7 @@ impl<'a> Verifier<'a> {
             *self.count(column) += page.len() as u64;
             for (key, value) in &page {
                 if let Err(why) = check(self, key, value) {
-                    self.problem(column, RowKey::from_bytes(key).as_ref(), why.to_string());
+                    self.problem(column, RowKey::from_bytes(key).as_ref(), told(why));
                 }
             }
             (self.progress)(&self.found);
@@ -76,7 +76,7 @@ impl<'a> Verifier<'a> {
             if let Err(why) = read {
                 let behind =
                     last.map_or_else(|| "its beginning".into(), |key| format!("{:?}", key.escape_ascii().to_string()));
-                return self.problem(column, None, format!("cannot be read behind {behind}: {why}"));
+                return self.problem(column, None, format!("cannot be read behind {behind}: {}", told(why)));
             }
             match last {
                 Some(last) => range.start = Bound::Excluded(last),
@@ -296,4 +296,12 @@ impl<'a> Verifier<'a> {
 
 fn exactly(key: &[u8]) -> RowRange {
     RowRange { start: Bound::Included(key.to_vec()), end: Bound::Included(key.to_vec()) }
+}
+
+/// Reading has no effect that might or might not have come about.
+fn told(why: EngineError) -> String {
+    match why {
+        EngineError::Unknown(why) => why,
+        other => other.to_string(),
+    }
 }

@@ -3,7 +3,7 @@
 //! Workloads see a [`Recorded`] instead of the store's own transaction, and everything they read and write through it is
 //! in the history. What a savepoint takes back is taken out of the history too.
 
-use percolite::{Error, Keyspace, Txn};
+use percolite::{Error, ErrorKind, Keyspace, Txn};
 
 use crate::dice::Dice;
 use crate::history::Op;
@@ -86,6 +86,10 @@ impl<'a> Recorded<'a> {
             }
             _ => self.meet_in_the_middle(scan.map(read))?,
         };
+        if !rows.is_sorted_by(|(before, _), (after, _)| before < after) {
+            let keys: Vec<_> = rows.iter().map(|(key, _)| key).collect();
+            return Err(ErrorKind::Corruption(format!("a scan is out of order: {keys:?}")).into());
+        }
         self.ops.push(Op::Scan { from: prefix.into(), to: after(prefix), rows: rows.clone() });
         Ok(rows)
     }
@@ -110,7 +114,10 @@ impl<'a> Recorded<'a> {
     /// Removes all rows whose keys begin with `prefix`.
     pub fn delete_prefix(&mut self, prefix: &str) -> Result<(), Error> {
         let there = self.scan(prefix)?;
-        self.txn.delete_prefix(self.rows, prefix)?;
+        match after(prefix).filter(|_| self.dice.one_in(2)) {
+            Some(end) => self.txn.delete_range(self.rows, prefix..end.as_str())?,
+            None => self.txn.delete_prefix(self.rows, prefix)?,
+        };
         self.ops.extend(there.into_iter().map(|(key, _)| Op::Write(key, None)));
         Ok(())
     }
