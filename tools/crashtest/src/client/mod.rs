@@ -29,6 +29,8 @@ pub const ROWS: &str = "rows";
 /// The one beside it, which comes and goes, so that transactions span two. It is created first and thus holds the primary
 /// of those that do.
 pub const BESIDE: &str = "beside";
+/// The name that the one beside gets where keyspaces are renamed.
+pub const ASIDE: &str = "aside";
 /// One writing transaction in so many looks at everything once more.
 const AFTERTHOUGHT: usize = 12;
 /// One transaction in so many writes there, unless a client is told otherwise.
@@ -97,6 +99,8 @@ pub struct Client<'a> {
     /// When it has committed something.
     committed: Vec<Timestamp>,
     past: Past,
+    /// Whether keyspaces are renamed, so that the one of a name need not be the one of a handle.
+    renames: bool,
     /// In which keyspace beside the last transaction has written, if in any.
     wrote_beside: Option<KeyspaceId>,
     /// Whether the store shows no snapshot of what might be lost.
@@ -151,6 +155,7 @@ impl<'a> Client<'a> {
             skewed: 0,
             committed: Vec::new(),
             past: Past::default(),
+            renames: false,
             wrote_beside: None,
             shows_durable: false,
             firm: None,
@@ -161,6 +166,12 @@ impl<'a> Client<'a> {
     #[must_use]
     pub fn with_past(self, past: &Past) -> Self {
         Self { past: Arc::clone(past), ..self }
+    }
+
+    /// The same client, of a store whose keyspaces are renamed.
+    #[must_use]
+    pub fn of_renamed(self, renames: bool) -> Self {
+        Self { renames, ..self }
     }
 
     /// The same client, of a store that shows no snapshot of what might be lost.
@@ -195,7 +206,7 @@ impl<'a> Client<'a> {
             // With what is dropped, which is not to go before the past in which it was there.
             self.memorise(&self.store.snapshot()?)?;
         }
-        let beside = self.beside.take();
+        let beside = self.beside.take().filter(|_| !self.renames);
         let writes = match &beside {
             Some(beside) if self.dice.one_in(2) => Some(self.write_beside(beside)),
             _ => None,
@@ -222,6 +233,27 @@ impl<'a> Client<'a> {
             },
             Ok(None) => Ok(()),
             Err(why) => may_happen(why).map(drop),
+        }
+    }
+
+    /// Renames the keyspace beside, or makes or drops one of the name that it would get. No row of one that is there may be lost by that.
+    ///
+    /// # Errors
+    /// Those of the store, but not that another client was first.
+    pub fn rename_beside(&mut self) -> Result<(), Error> {
+        let done = match self.dice.below(3) {
+            0 => self.store.rename_keyspace(BESIDE, ASIDE).map(drop),
+            1 => {
+                let aside = self.store.keyspace(ASIDE)?;
+                self.store.transact(|txn| txn.put(&aside, "aside", "aside"))
+            }
+            _ => self.store.drop_keyspace(ASIDE),
+        };
+        match done {
+            // It is there already.
+            Err(why) if matches!(why.kind(), ErrorKind::InvalidArgument(_)) => Ok(()),
+            Err(why) => may_happen(why).map(drop),
+            Ok(()) => Ok(()),
         }
     }
 

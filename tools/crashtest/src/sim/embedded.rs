@@ -19,7 +19,7 @@ use super::scheduler::Scheduler;
 use super::sink::Book;
 use super::thinking::Thinking;
 use super::{Seen, hours, other};
-use crate::client::{BESIDE, Client, Ended, Habits, Past, ROWS, Sink as _, Who, digest_of, keeping};
+use crate::client::{ASIDE, BESIDE, Client, Ended, Habits, Past, ROWS, Sink as _, Who, digest_of, keeping};
 use crate::dice::Dice;
 use crate::invariants::{digest, keyspaces, structure};
 use crate::restores::{FEW, Restores, nameless, restore};
@@ -216,7 +216,10 @@ impl<'a> Embedded<'a> {
 
     /// A life that has lost nothing can be written to, and makes everything durable in time.
     fn check_goes_on(&self, store: &Store, dead: &Dead) {
-        let put = store.keyspace(BESIDE).and_then(|beside| store.transact(|txn| txn.put(&beside, "last", "")));
+        let put = [BESIDE, ASIDE].iter().try_for_each(|name| {
+            let keyspace = store.keyspace(name)?;
+            store.transact(|txn| txn.put(&keyspace, "last", ""))
+        });
         let visible_ts = store.stats().visible_ts;
         self.scheduler.sleep(DURABLE_WITHIN);
         let durable_ts = store.stats().durable_ts;
@@ -376,7 +379,7 @@ impl<'a> Embedded<'a> {
             let (broken, session, first) = (Arc::clone(&self.broken), self.sessions, threads.is_empty());
             let (every, watches) = (self.plan.thinks, self.plan.watches && threads.len() == 1);
             let (drops, beside_every, book) = (self.plan.drops, self.plan.beside_every(), book.clone());
-            let restores = self.plan.restores && first;
+            let (restores, renames) = (self.plan.restores && first, self.plan.renames);
             let past = Arc::clone(&self.past);
             let (shows_durable, keeps) = (self.plan.durability == Durability::Sync, self.keeps);
             let keeper = Keeper {
@@ -393,6 +396,7 @@ impl<'a> Embedded<'a> {
                 let mut client = Client::new((&store, &*engine), keyspaces, &sink, who, dice.split())
                     .with_beside_every(beside_every)
                     .with_past(&past)
+                    .of_renamed(renames)
                     .of_durable(shows_durable)
                     .of_keeping(keeps);
                 let thinking = Thinking { workload, scheduler: Arc::clone(&scheduler), every };
@@ -410,6 +414,10 @@ impl<'a> Embedded<'a> {
                             1 if clock_steps => scheduler.step_clock(hours(&mut dice)),
                             2 if drops => {
                                 client.drop_beside()?;
+                                client.create_beside()?;
+                            }
+                            6..=8 if renames => {
+                                client.rename_beside()?;
                                 client.create_beside()?;
                             }
                             3..=5 if restores => keeper.restore(sink.number())?,

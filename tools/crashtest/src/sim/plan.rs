@@ -59,6 +59,8 @@ pub struct Plan {
     pub ttl_ms: u64,
     pub cut_off: bool,
     pub drops: bool,
+    /// Whether keyspaces are renamed, too.
+    pub renames: bool,
     /// Whether each life begins by dropping a keyspace and waiting until its space is given back.
     pub clears: bool,
     pub failing_disk: bool,
@@ -107,6 +109,7 @@ impl Plan {
             ttl_ms: [10, 30, 500][dice.below(3)],
             cut_off: dice.one_in(2),
             drops: dice.one_in(3),
+            renames: false,
             failing_disk: dice.one_in(6),
             restores: dice.one_in(4),
             clears: false,
@@ -123,6 +126,7 @@ impl Plan {
             plan.workload = workload::SELDOM_LARGE;
             plan.group_rows = usize::MAX;
         }
+        plan.renames = plan.drops && dice.one_in(3);
         if plan.drops && dice.one_in(3) {
             // Committed, with rows locked whose primary may lie in the keyspace that the next life drops first of all. Its
             // space must not be given back before those are resolved.
