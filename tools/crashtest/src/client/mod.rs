@@ -19,7 +19,7 @@ use crate::recorder::Recorded;
 use crate::value::{Stamp, seal};
 use crate::workload::Workload;
 
-pub use looking::{Past, digest_of};
+pub use looking::{Memory, Past, digest_of};
 
 /// How often a transaction on every row may meet a lock that has to be resolved first.
 const TOUCHES_MAX: usize = 3;
