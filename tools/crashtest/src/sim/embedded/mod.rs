@@ -1,6 +1,9 @@
 //! One history of a store that a simulated process has for itself: a few lives, each ended by a power cut or a clean close,
 //! and then a look at what is left.
 
+mod keeper;
+mod promises;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -8,65 +11,24 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use percolite::engine::Engine;
 use percolite::engine::sim::{SimEngine, SimStorage};
-use percolite::{
-    Builder, CommitProtocol, Durability, ErrorKind, Existing, KeepHistory, Keyspace, KeyspaceId, Store, Timestamp,
-};
+use percolite::{Builder, Durability, KeepHistory, Keyspace, Store};
 
-use super::engine::{Dead, HIGH_WATER, Scheduled, is_dead};
+use self::keeper::Keeper;
+use super::engine::{Dead, Scheduled, is_dead};
 use super::plan::{Crash, LIVES_MAX, Plan};
 use super::runtime::SimRuntime;
 use super::scheduler::Scheduler;
 use super::sink::Book;
 use super::thinking::Thinking;
 use super::{Seen, hours, other};
-use crate::client::{ASIDE, BESIDE, Client, Ended, Habits, Past, ROWS, Sink as _, Who, digest_of, keeping};
+use crate::client::{BESIDE, Client, Ended, Habits, Past, ROWS, Sink as _, Who, keeping};
 use crate::dice::Dice;
 use crate::invariants::{digest, keyspaces, structure};
-use crate::restores::{FEW, Restores, nameless, restore};
+use crate::restores::Restores;
 use crate::violation::Broken;
 
-const CATALOG: KeyspaceId = KeyspaceId(0);
 /// No life takes longer.
 const LIFE_MAX: Duration = Duration::from_secs(3600);
-/// What is committed is durable within this time, whether anybody waits for it or not.
-const DURABLE_WITHIN: Duration = Duration::from_secs(2);
-/// Large transactions are over after so many tenths of a second.
-const ENDS_WITHIN: usize = 600;
-
-/// The client that restores dumps.
-struct Keeper {
-    store: Store,
-    scheduler: Arc<Scheduler>,
-    dead: Dead,
-    protocol: CommitProtocol,
-    restores: Arc<Mutex<Restores>>,
-}
-
-impl Keeper {
-    /// A dump is of one moment, whatever is written meanwhile.
-    fn dump(&self, builder: Builder) -> Result<(), percolite::Error> {
-        let (snapshot, mut dump) = (self.store.snapshot()?, Vec::new());
-        let shown = digest_of(&snapshot)?;
-        snapshot.dump(&mut dump, |_| ())?;
-        let copy = builder.in_memory()?;
-        copy.restore(dump.as_slice(), Existing::Refuse, |_| ())?;
-        let found = digest_of(&copy.snapshot()?)?;
-        copy.close()?;
-        let what = "a dump has something else than the snapshot that it is of";
-        if found == shown { Ok(()) } else { Err(ErrorKind::Corruption(what.into()).into()) }
-    }
-
-    fn restore(&self, number: u64) -> Result<(), percolite::Error> {
-        let builder = Store::builder().protocol(self.protocol).runtime(SimRuntime::new(&self.scheduler, 0));
-        self.restores.lock().begins(number);
-        restore(&self.store, builder.clone(), number, FEW)?;
-        self.dump(builder)?;
-        if !is_dead(&self.dead) {
-            self.restores.lock().is_done(number);
-        }
-        Ok(())
-    }
-}
 
 /// See the [module](self).
 pub struct Embedded<'a> {
@@ -173,110 +135,6 @@ impl<'a> Embedded<'a> {
             }
         }
         self.scheduler.unwatch();
-    }
-
-    /// A store that has met an error of its disk does not go on.
-    fn check_failed(&self, store: &Store, engine: &Process, dead: &Dead) {
-        if self.memory.has_failed() || engine.lease_failed() {
-            // Whoever met it may be about to say so.
-            self.scheduler.sleep(Duration::from_millis(100));
-            if store.sync().is_ok() && !is_dead(dead) {
-                self.breaks("fails stop", "a write or sync has failed, and the store goes on");
-            }
-        }
-    }
-
-    /// What somebody sees who opens the store and changes nothing.
-    fn look_only(&mut self) -> Option<u64> {
-        let store = Store::builder()
-            .read_only(true)
-            .runtime(SimRuntime::new(self.scheduler, 0))
-            .open_engine(Arc::new(self.memory.embedded()));
-        let looked = store.and_then(|store| {
-            let digest = digest_of(&store.snapshot()?);
-            store.close()?;
-            digest
-        });
-        looked.inspect_err(|why| self.breaks("opens to be looked at", why.to_string())).ok()
-    }
-
-    /// That is what is there.
-    fn check_shown(&self, shown: Option<u64>, store: &Store, dead: &Dead) {
-        let Some(shown) = shown else { return };
-        if let Ok(found) = store.snapshot().and_then(|snapshot| digest_of(&snapshot))
-            && found != shown
-            && !is_dead(dead)
-        {
-            self.breaks(
-                "opens to be looked at",
-                "read-only it shows something else than when it is opened to be written to",
-            );
-        }
-    }
-
-    /// A life that has lost nothing can be written to, and makes everything durable in time.
-    fn check_goes_on(&self, store: &Store, dead: &Dead) {
-        let put = [BESIDE, ASIDE].iter().try_for_each(|name| {
-            let keyspace = store.keyspace(name)?;
-            store.transact(|txn| txn.put(&keyspace, "last", ""))
-        });
-        let visible_ts = store.stats().visible_ts;
-        self.scheduler.sleep(DURABLE_WITHIN);
-        let durable_ts = store.stats().durable_ts;
-        if is_dead(dead) {
-            return;
-        }
-        if let Err(why) = put {
-            self.breaks("I12 progress", format!("nobody is left, and a keyspace cannot be written to: {why}"));
-        }
-        if durable_ts < visible_ts {
-            let what =
-                format!("{visible_ts} has been visible for {DURABLE_WITHIN:?}, and only {durable_ts} is durable");
-            self.breaks("buffered commits are durable soon", what);
-        }
-    }
-
-    fn check_restored(&self, store: &Store, dead: &Dead) {
-        let restores = self.restores.lock().clone();
-        if let Ok(broken) = restores.judge(store, FEW) {
-            self.broken.lock().extend(broken.filter(|_| !is_dead(dead)));
-        }
-    }
-
-    /// None was handed out that the next life could hand out again.
-    fn check_timestamps(&self) {
-        let mark = self.memory.embedded().meta(HIGH_WATER);
-        let Ok(Some(mark)) = mark.map(|mark| mark.map(|mark| mark.try_into().map_or(0, u64::from_be_bytes))) else {
-            return;
-        };
-        let ledger = self.book.ledger();
-        let handed_out = ledger.entries().flat_map(|entry| [entry.txn.start_ts, entry.txn.commit_ts]).flatten().max();
-        drop(ledger);
-        if let Some(highest) = handed_out.filter(|highest| *highest > mark) {
-            self.breaks(
-                "no timestamp is handed out twice",
-                format!("{highest} was handed out, and {mark} is all that is on the disk"),
-            );
-        }
-    }
-
-    /// Once every client of a life is through, nothing is left of its transactions.
-    fn check_nothing_left(&self, store: &Store, begun: Timestamp, dead: &Dead) {
-        for _ in 0..ENDS_WITHIN {
-            if store.stats().large_unfinished == 0 || is_dead(dead) {
-                break;
-            }
-            self.scheduler.sleep(Duration::from_millis(100));
-        }
-        let left: Result<Vec<_>, _> = store.locks().and_then(Iterator::collect);
-        let Ok(left) = left else { return };
-        // The housekeeper goes on changing the catalog.
-        let mut left = left.iter().filter(|lock| lock.start_ts > begun && lock.row.keyspace() != CATALOG);
-        if let Some(lock) = left.next().filter(|_| !is_dead(dead)) {
-            let what =
-                format!("row {:?} is locked by the transaction {}, and no client is left", lock.row, lock.start_ts);
-            self.breaks("a transaction that is over has no locks", what);
-        }
     }
 
     fn process(&self, dead: &Dead) -> Process {
@@ -412,15 +270,9 @@ impl<'a> Embedded<'a> {
                         match dice.below(40) {
                             0 => scheduler.sleep(Duration::from_millis(dice.below(3000) as u64)),
                             1 if clock_steps => scheduler.step_clock(hours(&mut dice)),
-                            2 if drops => {
-                                client.drop_beside()?;
-                                client.create_beside()?;
-                            }
-                            6..=8 if renames => {
-                                client.rename_beside()?;
-                                client.create_beside()?;
-                            }
+                            2 if drops => client.drop_beside().and_then(|()| client.create_beside())?,
                             3..=5 if restores => keeper.restore(sink.number())?,
+                            6..=8 if renames => client.rename_beside().and_then(|()| client.create_beside())?,
                             _ => {}
                         }
                         if watches && dice.one_in(2) {
@@ -520,18 +372,6 @@ impl<'a> Embedded<'a> {
         let broken = structure(engine.engine().storage()).map_err(|why| why.to_string())?;
         self.broken.lock().extend(broken);
         digest(engine.engine().storage(), &there).map_err(|why| why.to_string())
-    }
-
-    /// Of keyspaces that are gone nothing stays.
-    fn check_erased(&self, store: &Store, engine: &Process) {
-        for _ in 0..ENDS_WITHIN {
-            match nameless(store, engine.engine().storage()) {
-                Ok(left) if !left.is_empty() => self.scheduler.sleep(Duration::from_millis(100)),
-                _ => return,
-            }
-        }
-        let left = nameless(store, engine.engine().storage()).unwrap_or_default();
-        self.breaks("what was dropped is erased", format!("rows are left in keyspaces without a name: {left:?}"));
     }
 
     fn open_and_digest(&mut self) -> Result<u64, String> {
