@@ -26,6 +26,8 @@ struct Run {
 impl Run {
     fn start(arguments: &[&str]) -> Self {
         let place = tempfile::tempdir().unwrap();
+        // Before it looks there: it would end with an error.
+        fs::create_dir_all(scratch(place.path())).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_percolite-crashtest"))
             .args(arguments)
             .arg("--json")
@@ -34,7 +36,6 @@ impl Run {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn();
-        fs::create_dir_all(scratch(place.path())).unwrap();
         Self { child: child.unwrap(), place }
     }
 
