@@ -99,6 +99,11 @@ pub mod timestamp;
 mod typed;
 mod view;
 
+// Its Rust examples are compiled, and run where they leave no folder behind.
+#[cfg(all(doctest, feature = "rocks", feature = "tokio"))]
+#[doc = include_str!("../README.md")]
+mod readme {}
+
 #[cfg(feature = "tokio")]
 pub use asynchronous::{AsyncScan, AsyncSnapshot, AsyncStore};
 pub use coordinator::shared::{Commons, LockWaiter, Pause};

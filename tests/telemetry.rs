@@ -136,6 +136,18 @@ fn a_recorder_and_a_subscriber_are_told_what_stats_and_logs_say() {
     assert_eq!(kept.counted("percolite_transact_seconds{}"), latencies.transact.count());
     assert_eq!(kept.counted("percolite_commit_seconds{durability=sync}"), latencies.commit_durable.count());
 
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::builder().publish_status(Duration::from_millis(1)).open(folder.path()).unwrap();
+    // It fails while one is just being written.
+    while std::fs::create_dir(folder.path().join("STATUS.new")).is_err() {
+        std::thread::yield_now();
+    }
+    let told = |event: &String| event.contains("background work failed") && event.contains("what=\"status\"");
+    while !kept.events.lock().unwrap().iter().any(told) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    store.close().unwrap();
+
     // What is registered is described, and what is described is in the documentation.
     let values = kept.values.lock().unwrap();
     let names: BTreeSet<String> = values.keys().map(|name| name.split('{').next().unwrap().to_owned()).collect();

@@ -35,7 +35,7 @@
 //! | warn | `reader expired` | `owner` of a transaction, `read_ts`, `age_ms`, `label` |
 //! | trace | `synced` | `durable_ts`, `took_us` |
 //! | debug | `orphans resolved`, `large transaction ended`, `collected` | `locks`; `start_ts`; `entries`, `versions` |
-//! | warn | `background work failed` | `what`, `why` |
+//! | warn | `background work failed` | `what` (`sweep`, `endings`, `collection`, `status`, `keyspaces`), `why` |
 //!
 //! `attempt` is a span (debug) around each attempt of [`Store::transact`](crate::Store::transact), with its `number` and the `label`;
 //! `commit` is one (debug) around a commit.

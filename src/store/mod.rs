@@ -49,7 +49,7 @@ use self::catalog::Catalog;
 use self::live::Readers;
 use self::slow::SlowLog;
 use crate::coordinator::Coordinator;
-use crate::coordinator::embedded::{Embedded, Housekeeper};
+use crate::coordinator::embedded::{Chore, Embedded, Housekeeper};
 use crate::coordinator::read_only::{self, ReadOnly};
 use crate::coordinator::shared::{Commons, Shared};
 use crate::engine::Engine;
@@ -184,16 +184,26 @@ impl Store {
             closed: AtomicBool::new(false),
             options,
         });
-        let background = Self { inner: Arc::clone(&store.inner), _open: None };
-        let chore = move || {
-            background.inner.tidy();
-            #[cfg(feature = "rocks")]
-            background.publish_status()?;
-            background.erase_dropped()
-        };
-        let housekeeper = Housekeeper::start(embedded, store.inner.options.sweep, Box::new(chore))?;
+        let housekeeper = Housekeeper::start(embedded, store.inner.options.sweep, store.chores())?;
         *store.inner.housekeeper.lock() = Some(housekeeper);
         Ok(store)
+    }
+
+    /// What the background does for the store, in this order.
+    fn chores(&self) -> Vec<Chore> {
+        let chore = |what, work: fn(&Self) -> Result<()>| -> Chore {
+            let background = Self { inner: Arc::clone(&self.inner), _open: None };
+            (what, Box::new(move || work(&background)))
+        };
+        vec![
+            chore("readers", |store| {
+                store.inner.tidy();
+                Ok(())
+            }),
+            #[cfg(feature = "rocks")]
+            chore("status", Self::publish_status),
+            chore("keyspaces", Self::erase_dropped),
+        ]
     }
 
     fn open_shared(commons: Commons, options: Options, runtime: Arc<dyn Runtime>) -> Self {

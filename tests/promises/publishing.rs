@@ -81,6 +81,27 @@ fn what_a_killed_process_has_left_is_in_nobodys_way() {
 }
 
 #[test]
+fn a_status_that_cannot_be_published_keeps_nothing_else_from_being_done() {
+    let folder = tempfile::tempdir().unwrap();
+    // In every round, however soon.
+    let store = Store::builder().publish_status(Duration::from_nanos(1)).open(folder.path()).unwrap();
+    store.keyspace("going").unwrap();
+    // It fails while one is just being written.
+    while fs::create_dir(folder.path().join("STATUS.new")).is_err() {
+        std::thread::yield_now();
+    }
+    let before = store.stats().commits();
+    store.drop_keyspace("going").unwrap();
+    // The drop is one commit, and that its rows are gone is noted by another.
+    let since = Instant::now();
+    while store.stats().commits() < before + 2 {
+        assert!(since.elapsed() < Duration::from_secs(60), "a dropped keyspace was not erased");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    store.close().unwrap();
+}
+
+#[test]
 fn a_document_that_cannot_be_read_is_an_error_and_no_status() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |document: &str| {

@@ -31,8 +31,8 @@ const PAGE_ROWS: usize = 512;
 const ENDING_PAGES: usize = 32;
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Work that the layer above wants done now and then.
-pub type Chore = Box<dyn Fn() -> Result<()> + Send>;
+/// Work that the layer above wants done now and then: what it is called when it fails, and the work.
+pub type Chore = (&'static str, Box<dyn Fn() -> Result<()> + Send>);
 
 /// The background thread.
 pub struct Housekeeper {
@@ -48,11 +48,11 @@ struct Shared {
 
 impl Housekeeper {
     /// Starts the thread; with `sweep` it begins by resolving what an earlier life left.
-    pub fn start(coordinator: Arc<Embedded>, sweep: bool, chore: Chore) -> Result<Self> {
+    pub fn start(coordinator: Arc<Embedded>, sweep: bool, chores: Vec<Chore>) -> Result<Self> {
         let shared = Arc::new(Shared::default());
         let own = Arc::clone(&shared);
         let theirs = Arc::clone(&coordinator);
-        let work = move || own.run(&theirs, sweep, &chore);
+        let work = move || own.run(&theirs, sweep, &chores);
         let thread = coordinator
             .pipeline()
             .runtime()
@@ -73,7 +73,7 @@ impl Housekeeper {
 }
 
 impl Shared {
-    fn run(&self, coordinator: &Embedded, sweep: bool, chore: &Chore) {
+    fn run(&self, coordinator: &Embedded, sweep: bool, chores: &[Chore]) {
         let parker = coordinator.pipeline().runtime().parker();
         *coordinator.housekeeper.lock() = Some(Arc::clone(&parker));
         let mut swept = !sweep;
@@ -106,7 +106,9 @@ impl Shared {
                 collect_rows = if gone == 0 && found == collect_rows { collect_rows * 2 } else { PAGE_ROWS };
                 more |= gone > 0 && found >= PAGE_ROWS;
             }
-            let _ = chore().inspect_err(|why| coordinator.tell_of("keyspaces", why));
+            for (what, chore) in chores {
+                let _ = chore().inspect_err(|why| coordinator.tell_of(what, why));
+            }
             if !more {
                 parker.park(Some(PAUSE));
             }

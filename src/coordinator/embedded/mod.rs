@@ -32,7 +32,7 @@ use crate::runtime::{Parker, Runtime};
 use crate::timestamp::Timestamp;
 use crate::view::PinnedView;
 
-pub use housekeeping::Housekeeper;
+pub use housekeeping::{Chore, Housekeeper};
 pub use stream::{Stream, mutation_of, streamed_write};
 
 /// Set once a value was ever stored apart from its record, so that replaced ones have to be looked for.
