@@ -122,6 +122,12 @@ struct Member {
 }
 
 impl Pipeline {
+    /// Makes changes that belong to no commit under way: they depend on nothing but their guards.
+    pub fn submit_own(&self, changes: Vec<RowChange>, purpose: Purpose) -> Result<Settled> {
+        let conditions = Conditions::default();
+        self.submit(Submission { changes, purpose, durable: false, conditions, held: None }, &Spent::default())
+    }
+
     /// Makes the changes, or says why not. Returns when they are visible or, if so asked, durable. What that took is added to
     /// `spent`, whose last lap ended when the caller began with it.
     pub fn submit(&self, submission: Submission, spent: &Spent) -> Result<Settled> {

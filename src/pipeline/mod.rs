@@ -51,7 +51,7 @@ use self::live::LiveViews;
 use self::turns::Unlocked;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
-use crate::observe::{Counters, Spent};
+use crate::observe::Counters;
 use crate::oracle::{JUMP_MAX_MS, LEASE, LeasedOracle, read_high_water};
 use crate::row::RowKey;
 use crate::runtime::{Joined, Runtime};
@@ -257,8 +257,7 @@ impl Pipeline {
     /// Notes that no lock of the transaction is left; the writes that removed them have returned.
     pub fn stream_ended(&self, start_ts: Timestamp) -> Result<()> {
         let (changes, purpose) = (Vec::new(), Purpose::StreamEnds { start_ts });
-        let submission = Submission { changes, purpose, durable: false, conditions: Conditions::default(), held: None };
-        self.submit(submission, &Spent::default())?;
+        self.submit_own(changes, purpose)?;
         self.abandoned.lock().remove(&start_ts);
         Ok(())
     }
@@ -293,8 +292,7 @@ impl Pipeline {
     /// Goes through the queue with nothing to do: what was before it is published then.
     pub fn pass(&self) -> Result<()> {
         let (changes, purpose) = (Vec::new(), Purpose::Other);
-        let submission = Submission { changes, purpose, durable: false, conditions: Conditions::default(), held: None };
-        self.submit(submission, &Spent::default()).map(drop)
+        self.submit_own(changes, purpose).map(drop)
     }
 
     /// Whether locks of an earlier life may be left.

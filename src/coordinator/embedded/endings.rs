@@ -9,8 +9,7 @@ use std::ops::Bound;
 use super::Embedded;
 use crate::engine::{Page, RowRange};
 use crate::error::Result;
-use crate::observe::Spent;
-use crate::pipeline::{Conditions, Purpose, Refused, Settled, Submission};
+use crate::pipeline::{Purpose, Refused, Settled};
 use crate::protocol::{CommitPoint, RollBack, forget, let_go};
 use crate::row::{Lock, Row, RowChange, RowKey, TxnId};
 use crate::timestamp::Timestamp;
@@ -157,8 +156,7 @@ impl Embedded {
     }
 
     fn end_together(&self, txn: TxnId, changes: Vec<RowChange>, purpose: Purpose) -> Result<Option<RowKey>> {
-        let submission = Submission { changes, purpose, durable: false, conditions: Conditions::default(), held: None };
-        match self.pipeline.submit(submission, &Spent::default())? {
+        match self.pipeline.submit_own(changes, purpose)? {
             Settled::Applied(_) => Ok(None),
             Settled::Refused(Refused::Lock(row, _) | Refused::Found(row, _)) => Ok(Some(row)),
             Settled::Refused(obstacle) => Err(self.explain(obstacle, txn, txn.start_ts)),

@@ -19,8 +19,7 @@ use super::Embedded;
 use super::resolve::Resolved;
 use crate::engine::{Page, RowRange};
 use crate::error::{Error, Result};
-use crate::observe::Spent;
-use crate::pipeline::{Conditions, Purpose, Settled, Submission};
+use crate::pipeline::{Purpose, Settled};
 use crate::protocol::{Collect, collect, forget};
 use crate::row::{Lock, RowChange, RowKey};
 use crate::runtime::Joined;
@@ -255,7 +254,6 @@ impl Embedded {
 
     /// Makes changes; the answer is whether they were made. If not, another round will try again.
     fn make(&self, changes: Vec<RowChange>, purpose: Purpose) -> Result<bool> {
-        let submission = Submission { changes, purpose, durable: false, conditions: Conditions::default(), held: None };
-        Ok(matches!(self.pipeline.submit(submission, &Spent::default())?, Settled::Applied(_)))
+        Ok(matches!(self.pipeline.submit_own(changes, purpose)?, Settled::Applied(_)))
     }
 }

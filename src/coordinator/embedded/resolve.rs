@@ -7,8 +7,7 @@
 use super::super::refused;
 use super::Embedded;
 use crate::error::{ErrorKind, Result};
-use crate::observe::Spent;
-use crate::pipeline::{Conditions, Purpose, Settled, Submission};
+use crate::pipeline::{Purpose, Settled};
 use crate::protocol::{Asker, CheckStatus, CommitPoint, Refusal, Resolve, Step, check_status, forget, resolve};
 use crate::row::{Lock, Row, RowKey, TxnId};
 use crate::timestamp::Timestamp;
@@ -107,14 +106,7 @@ impl Embedded {
                 Ok(Step::Done(answer)) => return Ok(Ok(answer)),
                 Err(why) => return Ok(Err(why)),
             };
-            let submission = Submission {
-                changes: vec![*change],
-                purpose,
-                durable: false,
-                conditions: Conditions::default(),
-                held: None,
-            };
-            if let Settled::Applied(_) = self.pipeline.submit(submission, &Spent::default())? {
+            if let Settled::Applied(_) = self.pipeline.submit_own(vec![*change], purpose)? {
                 return Ok(Ok(answer));
             }
         }

@@ -136,9 +136,9 @@ impl Client<'_> {
 
     /// Looks at a moment that was looked at before: the past does not change.
     fn remember(&mut self) -> Result<(), Error> {
-        let firm = self.firm.clone().unwrap_or_default();
-        if let Some(moment) = firm.get(self.dice.below(firm.len().max(1))) {
-            self.store.snapshot_at(moment.0)?;
+        let firm = self.firm.as_deref().unwrap_or_default();
+        if let Some((at, _)) = firm.get(self.dice.below(firm.len().max(1))) {
+            self.store.snapshot_at(*at)?;
         }
         let known = self.past.moments.lock().clone();
         known.get(self.dice.below(known.len().max(1))).map_or(Ok(()), |moment| self.is_as_it_was(moment))

@@ -1,5 +1,6 @@
 //! A client: runs one transaction after another on a store and enters each in the ledger.
 
+mod beside;
 mod looking;
 
 use std::collections::BTreeSet;
@@ -19,6 +20,7 @@ use crate::recorder::Recorded;
 use crate::value::{Stamp, seal};
 use crate::workload::Workload;
 
+pub use beside::{ASIDE, BESIDE};
 pub use looking::{Memory, Past, digest_of};
 
 /// How often a transaction on every row may meet a lock that has to be resolved first.
@@ -26,11 +28,6 @@ const TOUCHES_MAX: usize = 3;
 
 /// The keyspace that is checked.
 pub const ROWS: &str = "rows";
-/// The one beside it, which comes and goes, so that transactions span two. It is created first and thus holds the primary
-/// of those that do.
-pub const BESIDE: &str = "beside";
-/// The name that the one beside gets where keyspaces are renamed.
-pub const ASIDE: &str = "aside";
 /// One writing transaction in so many looks at everything once more.
 const AFTERTHOUGHT: usize = 12;
 /// One transaction in so many writes there, unless a client is told otherwise.
@@ -195,82 +192,6 @@ impl<'a> Client<'a> {
     /// How often it has seen write skew where nothing forbids it.
     pub fn skewed(&self) -> u64 {
         self.skewed
-    }
-
-    /// Drops the keyspace beside, and goes on without it until [`Client::create_beside`]; or has an empty one take its place.
-    ///
-    /// # Errors
-    /// Those of the store, but not that another client has dropped it just now.
-    pub fn drop_beside(&mut self) -> Result<(), Error> {
-        if self.store.stats().history_from.is_some() && self.dice.one_in(2) {
-            // With what is dropped, which is not to go before the past in which it was there.
-            self.memorise(&self.store.snapshot()?)?;
-        }
-        let beside = self.beside.take().filter(|_| !self.renames);
-        let writes = match &beside {
-            Some(beside) if self.dice.one_in(2) => Some(self.write_beside(beside)),
-            _ => None,
-        };
-        let dropped = if self.dice.one_in(3) {
-            self.store.truncate_keyspace(BESIDE).map(|emptied| self.beside = Some(emptied))
-        } else {
-            self.store.drop_keyspace(BESIDE)
-        };
-        match dropped {
-            // Another client is about to drop it, or gives that up.
-            Err(why) if matches!(why.kind(), ErrorKind::NoSuchKeyspace(_)) || why.is_retryable() => return Ok(()),
-            dropped => dropped?,
-        }
-        if let Some(beside) = &beside {
-            let now = self.store.begin()?.start_ts();
-            self.past.dropped.lock().insert(beside.id(), now);
-        }
-        self.gone = beside;
-        match writes.transpose() {
-            Ok(Some(txn)) => match txn.commit() {
-                Ok(_) => Err(ErrorKind::Corruption(WRITTEN_TO_GONE.into()).into()),
-                Err(why) => may_happen(why).map(drop),
-            },
-            Ok(None) => Ok(()),
-            Err(why) => may_happen(why).map(drop),
-        }
-    }
-
-    /// Renames the keyspace beside, or makes or drops one of the name that it would get. No row of one that is there may be lost by that.
-    ///
-    /// # Errors
-    /// Those of the store, but not that another client was first.
-    pub fn rename_beside(&mut self) -> Result<(), Error> {
-        let done = match self.dice.below(3) {
-            0 => self.store.rename_keyspace(BESIDE, ASIDE).map(drop),
-            1 => {
-                let aside = self.store.keyspace(ASIDE)?;
-                self.store.transact(|txn| txn.put(&aside, "aside", "aside"))
-            }
-            _ => self.store.drop_keyspace(ASIDE),
-        };
-        match done {
-            // It is there already.
-            Err(why) if matches!(why.kind(), ErrorKind::InvalidArgument(_)) => Ok(()),
-            Err(why) => may_happen(why).map(drop),
-            Ok(()) => Ok(()),
-        }
-    }
-
-    /// A transaction that is not to commit: what it has written to is about to go.
-    fn write_beside(&mut self, beside: &Keyspace) -> Result<Txn, Error> {
-        let mut txn = self.store.begin_with(self.options())?;
-        txn.put(beside, self.dice.below(3).to_string(), "gone")?;
-        Ok(txn)
-    }
-
-    /// Creates the keyspace beside, if it is not there.
-    ///
-    /// # Errors
-    /// Those of the store.
-    pub fn create_beside(&mut self) -> Result<(), Error> {
-        self.beside = Some(self.store.keyspace(BESIDE)?);
-        Ok(())
     }
 
     /// Runs one transaction of the workload, in one of the ways that the store offers.
