@@ -32,7 +32,18 @@ impl RowKey {
 
     /// Takes the bytes that [`RowKey::as_bytes`] gave; `None` when they are too short to be a row key.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        (bytes.len() >= KEYSPACE_BYTES).then(|| Self(bytes.into()))
+        Self::is_one(bytes).then(|| Self(bytes.into()))
+    }
+
+    /// Whether bytes are long enough to be those of a row key.
+    pub fn is_one(bytes: &[u8]) -> bool {
+        bytes.len() >= KEYSPACE_BYTES
+    }
+
+    /// The user's key of the row that has these bytes.
+    pub fn key_of(mut bytes: Vec<u8>) -> Vec<u8> {
+        bytes.drain(..KEYSPACE_BYTES.min(bytes.len()));
+        bytes
     }
 
     /// The keyspace's id, big-endian, followed by the user's key: the row's place in the lock and write columns.

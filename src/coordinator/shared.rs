@@ -111,7 +111,7 @@ impl View for PatientView {
         ask(&*self.runtime, || self.view.version(row, upto))
     }
 
-    fn writes(&self, page: &Page<'_>) -> Result<Vec<(RowKey, WriteRecord)>, EngineError> {
+    fn writes(&self, page: &Page<'_>) -> Result<Vec<(Vec<u8>, WriteRecord)>, EngineError> {
         ask(&*self.runtime, || self.view.writes(page))
     }
 

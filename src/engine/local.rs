@@ -21,6 +21,8 @@ use crate::timestamp::Timestamp;
 pub(crate) const SAFE_POINT: &str = "safe point";
 /// What the names of the collector's work list begin with. They had only deletions at first.
 pub(crate) const SUPERSEDED: &str = "deleted/";
+/// Room is made at once for so many rows of a page, and for more when they are there.
+const ROWS_EXPECTED: usize = 512;
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -311,12 +313,12 @@ impl<R: Reader> View for LocalView<R> {
         found
     }
 
-    fn writes(&self, page: &Page<'_>) -> Result<Vec<(RowKey, WriteRecord)>, EngineError> {
-        read_page(&self.0, Column::Write, page)
+    fn writes(&self, page: &Page<'_>) -> Result<Vec<(Vec<u8>, WriteRecord)>, EngineError> {
+        read_page(&self.0, Column::Write, page, |row| RowKey::is_one(row).then(|| row.to_vec()))
     }
 
     fn locks(&self, page: &Page<'_>) -> Result<Vec<(RowKey, Lock)>, EngineError> {
-        read_page(&self.0, Column::Lock, page)
+        read_page(&self.0, Column::Lock, page, RowKey::from_bytes)
     }
 
     fn cells(&self, column: Column, range: &RowRange, visit: Visit<'_>) -> Result<(), EngineError> {
@@ -373,24 +375,29 @@ fn read_record<T: Record>(reader: &impl Reader, column: Column, key: &[u8]) -> R
     reader.get(column, key, |bytes| decode(column, key, bytes))?.transpose()
 }
 
-fn read_page<T: Record>(
+fn read_page<K, T: Record>(
     reader: &impl Reader,
     column: Column,
     page: &Page<'_>,
-) -> Result<Vec<(RowKey, T)>, EngineError> {
-    let mut found = Vec::new();
-    let mut failed = None;
+    row_of: impl Fn(&[u8]) -> Option<K>,
+) -> Result<Vec<(K, T)>, EngineError> {
     if page.limit == 0 {
-        return Ok(found);
+        return Ok(Vec::new());
     }
-    reader.scan(column, page.range, page.backwards, |key, bytes| {
-        match (RowKey::from_bytes(key), decode(column, key, bytes)) {
+    let mut found = Vec::with_capacity(page.limit.min(ROWS_EXPECTED));
+    let mut failed = None;
+    let visit = |key: &[u8], bytes: &[u8]| {
+        match (row_of(key), decode(column, key, bytes)) {
             (Some(row), Ok(record)) => found.push((row, record)),
             (None, _) => failed = Some(EngineError::Corruption(format!("{column:?} column: {key:?} is no row"))),
             (_, Err(why)) => failed = Some(why),
         }
         failed.is_none() && found.len() < page.limit
-    })?;
+    };
+    match page.bookmark {
+        Some(bookmark) => reader.scan_on(bookmark, column, page.range, page.backwards, visit),
+        None => reader.scan(column, page.range, page.backwards, visit),
+    }?;
     failed.map_or(Ok(found), Err)
 }
 

@@ -21,9 +21,12 @@ pub mod sim;
 pub mod storage;
 pub mod unreliable;
 
+use std::any::Any;
 use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 pub use self::figures::{ColumnFigures, EngineFigures};
 pub use self::lost::LostLog;
@@ -186,8 +189,9 @@ pub trait View: Send + Sync {
     fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Vec<u8>>, EngineError>;
     /// The newest replaced version committed at or below a timestamp, where history is kept.
     fn version(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError>;
-    /// Newest versions of a range of rows, from its start or, backwards, from its end.
-    fn writes(&self, page: &Page<'_>) -> Result<Vec<(RowKey, WriteRecord)>, EngineError>;
+    /// Newest versions of a range of rows, from its start or, backwards, from its end. Rows are told by their bytes
+    /// ([`RowKey::as_bytes`]), of which a scan needs a part and no more.
+    fn writes(&self, page: &Page<'_>) -> Result<Vec<(Vec<u8>, WriteRecord)>, EngineError>;
     /// Locks of a range of rows, from its start or, backwards, from its end.
     fn locks(&self, page: &Page<'_>) -> Result<Vec<(RowKey, Lock)>, EngineError>;
 
@@ -199,7 +203,7 @@ pub trait View: Send + Sync {
 
     /// Whether any row has a lock. One that cannot be read is one, too, for whoever meets it to be told.
     fn any_lock(&self) -> Result<bool, EngineError> {
-        match self.locks(&Page { range: &RowRange::all(), backwards: false, limit: 1 }) {
+        match self.locks(&Page { range: &RowRange::all(), backwards: false, limit: 1, bookmark: None }) {
             Err(EngineError::Corruption(_)) => Ok(true),
             found => Ok(!found?.is_empty()),
         }
@@ -229,6 +233,26 @@ pub struct Page<'a> {
     pub backwards: bool,
     /// The most rows to answer with.
     pub limit: usize,
+    /// Where the page before ended, if this one is to go on there.
+    pub bookmark: Option<&'a Bookmark>,
+}
+
+/// What an engine remembers from one page of a scan to the next, so that it need not look for the place again. It is for the
+/// engine alone to look into, belongs to one column and one view, and may be left out at any time. Whoever keeps it keeps
+/// what the engine has open for it.
+#[derive(Debug, Default)]
+pub struct Bookmark(Mutex<Option<Box<dyn Any + Send>>>);
+
+impl Bookmark {
+    /// Takes out what was put in.
+    pub fn take<T: Any>(&self) -> Option<Box<T>> {
+        self.0.lock().take()?.downcast().ok()
+    }
+
+    /// Puts in where to go on.
+    pub fn put(&self, place: Box<dyn Any + Send>) {
+        *self.0.lock() = Some(place);
+    }
 }
 
 /// A range of rows by their bytes ([`RowKey::as_bytes`]).

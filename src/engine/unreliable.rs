@@ -444,7 +444,7 @@ impl View for UnreliableView {
         self.read(|view| view.version(row, upto))
     }
 
-    fn writes(&self, page: &Page<'_>) -> Result<Vec<(RowKey, WriteRecord)>, EngineError> {
+    fn writes(&self, page: &Page<'_>) -> Result<Vec<(Vec<u8>, WriteRecord)>, EngineError> {
         self.read(|view| view.writes(page))
     }
 

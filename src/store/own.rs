@@ -264,7 +264,7 @@ impl Streamed {
 
     /// What was written to the next rows of a range; how far that reaches, and what lies beyond.
     pub(super) fn page(&self, range: &RowRange, backwards: bool, limit: usize) -> Result<StreamedPage> {
-        let locks = self.view.locks(&Page { range, backwards, limit })?;
+        let locks = self.view.locks(&Page { range, backwards, limit, bookmark: None })?;
         let cut = locks.last().filter(|_| locks.len() >= limit).map(|(row, _)| row.clone());
         let mut rows = Writes::new();
         for (row, lock) in locks.into_iter().filter(|(_, lock)| lock.txn == self.txn) {
@@ -272,7 +272,7 @@ impl Streamed {
             rows.insert(row, mutation);
         }
         Ok(match cut {
-            Some(last) => (rows, upto(range, &last, backwards), Some(beyond(range, &last, backwards))),
+            Some(last) => (rows, upto(range, last.as_bytes(), backwards), Some(beyond(range, last.as_bytes(), backwards))),
             None => (rows, range.clone(), None),
         })
     }

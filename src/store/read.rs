@@ -5,7 +5,7 @@ use std::ops::Bound;
 use std::sync::atomic::Ordering;
 
 use super::Store;
-use crate::engine::{Page, RowRange};
+use crate::engine::{Bookmark, Page, RowRange};
 use crate::error::{Error, ErrorKind, Result};
 use crate::row::{Intent, Lock, RowKey, TxnId, Value, WriteRecord};
 use crate::timestamp::Timestamp;
@@ -13,10 +13,17 @@ use crate::view::PinnedView;
 
 /// Rows of a range, and how far they reach.
 pub(super) struct PageRead {
-    /// In the direction that was asked for.
-    pub rows: VecDeque<(RowKey, Vec<u8>)>,
+    /// In the direction that was asked for; rows by their bytes.
+    pub rows: VecDeque<(Vec<u8>, Vec<u8>)>,
     /// What of the range is still to be read; `None` when nothing is.
     pub rest: Option<RowRange>,
+}
+
+/// Where the pages of a scan have ended, in each column that it reads.
+#[derive(Default)]
+pub(super) struct Bookmarks {
+    writes: Bookmark,
+    locks: Bookmark,
 }
 
 /// What a lock says about a row at a view.
@@ -42,7 +49,7 @@ impl Store {
         if mutated!(ReadsLatest) {
             let newest = self.inner.engine.view()?;
             let newest = PinnedView::new(Timestamp::MAX, newest, view.check_locks);
-            return newest.view.write(row)?.map_or(Ok(None), |write| read_write(&newest, row, write));
+            return newest.view.write(row)?.map_or(Ok(None), |write| read_write(&newest, || Ok(row.clone()), write));
         }
         if view.check_locks
             && !mutated!(ReaderIgnoresLocks)
@@ -52,7 +59,7 @@ impl Store {
             return Ok(value);
         }
         match view.view.write(row)? {
-            Some(newest) => read_write(view, row, newest),
+            Some(newest) => read_write(view, || Ok(row.clone()), newest),
             None => Ok(None),
         }
     }
@@ -76,21 +83,22 @@ impl Store {
         range: &RowRange,
         backwards: bool,
         limit: usize,
+        bookmarks: &Bookmarks,
     ) -> Result<PageRead> {
         let mut range = range.clone();
         let mut rest = None;
         let mut locks = VecDeque::new();
         if view.check_locks && !mutated!(ReaderIgnoresLocks) {
-            locks = view.view.locks(&Page { range: &range, backwards, limit })?.into();
+            locks = view.view.locks(&Page { range: &range, backwards, limit, bookmark: Some(&bookmarks.locks) })?.into();
             if locks.len() >= limit
                 && let Some((last, _)) = locks.back()
             {
                 // Beyond the last lock read nothing is known of locks: the page ends there.
-                rest = Some(beyond(&range, last, backwards));
-                range = upto(&range, last, backwards);
+                rest = Some(beyond(&range, last.as_bytes(), backwards));
+                range = upto(&range, last.as_bytes(), backwards);
             }
         }
-        let writes = view.view.writes(&Page { range: &range, backwards, limit })?;
+        let writes = view.view.writes(&Page { range: &range, backwards, limit, bookmark: Some(&bookmarks.writes) })?;
         if writes.len() >= limit
             && let Some((last, _)) = writes.last()
         {
@@ -100,47 +108,40 @@ impl Store {
                 None => beyond(&range, last, backwards),
             });
         }
-        let last_write = (writes.len() >= limit).then(|| writes.last().map(|(row, _)| row.clone())).flatten();
+        let last_write = writes.last().filter(|_| writes.len() >= limit).map(|(row, _)| row.clone());
 
+        let mut rows = VecDeque::with_capacity(writes.len());
         if locks.is_empty() {
-            let mut rows = VecDeque::with_capacity(writes.len());
             for (row, newest) in writes {
-                if let Some(value) = read_write(view, &row, newest)? {
+                if let Some(value) = read_write(view, || key_of(&row), newest)? {
                     rows.push_back((row, value));
                 }
             }
             return Ok(PageRead { rows, rest });
         }
-        let before = |a: &RowKey, b: &RowKey| if backwards { a > b } else { a < b };
-        let mut rows = VecDeque::with_capacity(writes.len());
+        let before = |a: &[u8], b: &[u8]| if backwards { a > b } else { a < b };
         let mut writes = writes.into_iter().peekable();
         loop {
-            let next_lock = locks.front().map(|(row, _): &(RowKey, Lock)| row.clone());
-            let next_write = writes.peek().map(|(row, _)| row.clone());
+            let next_lock = locks.front().map(|(row, _): &(RowKey, Lock)| row.as_bytes());
+            let next_write = writes.peek().map(|(row, _)| row.as_slice());
             let row = match (next_lock, next_write) {
                 (None, None) => break,
-                (Some(lock), None) => lock,
-                (None, Some(write)) => write,
-                (Some(lock), Some(write)) => {
-                    if before(&write, &lock) {
-                        write
-                    } else {
-                        lock
-                    }
-                }
+                (Some(lock), Some(write)) if before(write, lock) => write.to_vec(),
+                (Some(lock), _) => lock.to_vec(),
+                (None, Some(write)) => write.to_vec(),
             };
             if last_write.as_ref().is_some_and(|last| before(last, &row)) {
                 break;
             }
-            let lock = if locks.front().is_some_and(|(locked, _)| *locked == row) { locks.pop_front() } else { None };
+            let lock = locks.pop_front_if(|(locked, _)| locked.as_bytes() == row);
             let write = writes.next_if(|(written, _)| *written == row);
             let decided = match &lock {
-                Some((_, lock)) => self.read_lock(view, &row, lock)?,
+                Some((row, lock)) => self.read_lock(view, row, lock)?,
                 None => LockRead::Ignore,
             };
             let value = match (decided, write) {
                 (LockRead::Decides(value), _) => value,
-                (LockRead::Ignore, Some((_, newest))) => read_write(view, &row, newest)?,
+                (LockRead::Ignore, Some((_, newest))) => read_write(view, || key_of(&row), newest)?,
                 (LockRead::Ignore, None) => None,
             };
             if let Some(value) = value {
@@ -151,11 +152,23 @@ impl Store {
     }
 }
 
-pub(super) fn read_write(view: &PinnedView, row: &RowKey, newest: WriteRecord) -> Result<Option<Vec<u8>>> {
+/// The row that has these bytes, which an engine has told.
+fn key_of(row: &[u8]) -> Result<RowKey> {
+    let what = || ErrorKind::Corruption(format!("{:?} is no row", row.escape_ascii().to_string()));
+    RowKey::from_bytes(row).ok_or_else(|| what().into())
+}
+
+/// What a reader at the view sees of a row, given its newest version. The row's key is made only where it takes another read.
+pub(super) fn read_write(
+    view: &PinnedView,
+    row: impl Fn() -> Result<RowKey>,
+    newest: WriteRecord,
+) -> Result<Option<Vec<u8>>> {
     let read_ts = if mutated!(SeesOneLess) { Timestamp::from_u64(view.read_ts.to_u64() - 1) } else { view.read_ts };
-    let version = if newest.commit_ts <= read_ts { Some(newest) } else { view.view.version(row, view.read_ts)? };
+    let version = if newest.commit_ts <= read_ts { Some(newest) } else { view.view.version(&row()?, view.read_ts)? };
     match version {
-        Some(WriteRecord { txn, value: Some(value), .. }) => fetch(view, row, txn, value).map(Some),
+        Some(WriteRecord { value: Some(Value::Inline(bytes)), .. }) => Ok(Some(bytes.0)),
+        Some(WriteRecord { txn, value: Some(value), .. }) => fetch(view, &row()?, txn, value).map(Some),
         Some(WriteRecord { value: None, .. }) | None => Ok(None),
     }
 }
@@ -171,8 +184,8 @@ pub(super) fn fetch(view: &PinnedView, row: &RowKey, txn: TxnId, value: Value) -
 }
 
 /// The part of the range after `last`, in the direction of reading.
-pub(super) fn beyond(range: &RowRange, last: &RowKey, backwards: bool) -> RowRange {
-    let cut = Bound::Excluded(last.as_bytes().to_vec());
+pub(super) fn beyond(range: &RowRange, last: &[u8], backwards: bool) -> RowRange {
+    let cut = Bound::Excluded(last.to_vec());
     if backwards {
         RowRange { start: range.start.clone(), end: cut }
     } else {
@@ -181,8 +194,8 @@ pub(super) fn beyond(range: &RowRange, last: &RowKey, backwards: bool) -> RowRan
 }
 
 /// The part of the range up to and with `last`, in the direction of reading.
-pub(super) fn upto(range: &RowRange, last: &RowKey, backwards: bool) -> RowRange {
-    let cut = Bound::Included(last.as_bytes().to_vec());
+pub(super) fn upto(range: &RowRange, last: &[u8], backwards: bool) -> RowRange {
+    let cut = Bound::Included(last.to_vec());
     if backwards {
         RowRange { start: cut, end: range.end.clone() }
     } else {

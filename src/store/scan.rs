@@ -1,7 +1,7 @@
 //! Scans: rows of a range, from either end, over a view and a transaction's own writes.
 //!
 //! A scan owns what it needs and reads ahead in pages, so it borrows nothing and may outlive the transaction or
-//! snapshot that it came from.
+//! snapshot that it came from. Between two pages the engine's place in the range is kept in a bookmark at either end.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
@@ -10,16 +10,18 @@ use std::sync::Arc;
 use super::Store;
 use super::live::Reader;
 use super::own::Streamed;
-use super::read::join;
+use super::read::{Bookmarks, join};
 use crate::engine::RowRange;
 use crate::error::Result;
 use crate::row::{Mutation, RowKey};
 
 // Tests of crashes have few rows, and are to meet the ends of pages.
-const FIRST_PAGE_ROWS: usize = if cfg!(feature = "crashtest") { 2 } else { 32 };
+const PAGE_ROWS_MIN: usize = if cfg!(feature = "crashtest") { 2 } else { 16 };
 const PAGE_ROWS_MAX: usize = 512;
 /// A page is to hold about this much, going by the rows read last.
 const PAGE_BYTES: usize = 1 << 20;
+/// A page is so large a part of what was read before, so whoever stops early has read little in vain.
+const PAGE_PART: usize = 8;
 
 /// An iterator over rows as `(key, value)`, in the order of their keys; use `rev()` for the other direction.
 ///
@@ -33,11 +35,21 @@ pub struct Scan {
     own: BTreeMap<RowKey, Mutation>,
     /// Those that are in the store already.
     streamed: Option<Streamed>,
-    front: VecDeque<(RowKey, Vec<u8>)>,
-    back: VecDeque<(RowKey, Vec<u8>)>,
-    page_rows: usize,
+    front: End,
+    back: End,
+    /// How many rows both ends have read, and how large a row was.
+    rows_read: usize,
+    row_bytes: usize,
     failed: Option<crate::error::Error>,
     store: Store,
+}
+
+/// One end of what is left of a range.
+#[derive(Default)]
+struct End {
+    /// What was read and not handed out, the next one first; rows by their bytes.
+    rows: VecDeque<(Vec<u8>, Vec<u8>)>,
+    bookmarks: Bookmarks,
 }
 
 impl Scan {
@@ -55,9 +67,10 @@ impl Scan {
             unread,
             own,
             streamed,
-            front: VecDeque::new(),
-            back: VecDeque::new(),
-            page_rows: FIRST_PAGE_ROWS,
+            front: End::default(),
+            back: End::default(),
+            rows_read: 0,
+            row_bytes: 1,
             failed,
             store: store.clone(),
         }
@@ -67,63 +80,73 @@ impl Scan {
         loop {
             if let Some(why) = self.failed.take() {
                 self.unread = None;
-                self.front.clear();
-                self.back.clear();
+                (self.front, self.back) = (End::default(), End::default());
                 return Some(Err(why));
             }
             let near = if backwards { &mut self.back } else { &mut self.front };
-            if let Some((row, value)) = near.pop_front() {
-                return Some(Ok((row.key().to_vec(), value)));
+            if let Some((row, value)) = near.rows.pop_front() {
+                return Some(Ok((RowKey::key_of(row), value)));
             }
-            let Some(range) = self.unread.take() else {
+            if self.unread.is_none() {
                 // The other end has read all there was; what it has not handed out is met from this side.
                 let far = if backwards { &mut self.front } else { &mut self.back };
-                return far.pop_back().map(|(row, value)| Ok((row.key().to_vec(), value)));
-            };
-            let (store, reader) = (self.store.clone(), Arc::clone(&self.reader));
-            let filled = store.timed(&reader, || self.fill(&range, backwards));
-            if let Err(why) = store.note_conflict(&reader, filled) {
-                self.failed = Some(why);
+                return far.rows.pop_back().map(|(row, value)| Ok((RowKey::key_of(row), value)));
             }
+            self.read(backwards, self.rows_read / PAGE_PART);
         }
     }
 
-    /// The next rows, as many as are read at a time; none at the end.
+    /// The next rows, as many as are worth a thread's attention; none at the end.
     #[cfg(feature = "tokio")]
     pub(crate) fn page(&mut self, backwards: bool) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let near = if backwards { &self.back } else { &self.front };
+        if near.rows.is_empty() {
+            self.read(backwards, (self.rows_read * 3).max(PAGE_ROWS_MIN * 2));
+        }
         let Some(first) = self.step(backwards).transpose()? else { return Ok(Vec::new()) };
         let near = if backwards { &mut self.back } else { &mut self.front };
-        let rest = std::mem::take(near).into_iter().map(|(row, value)| (row.key().to_vec(), value));
+        let rest = std::mem::take(&mut near.rows).into_iter().map(|(row, value)| (RowKey::key_of(row), value));
         Ok(std::iter::once(first).chain(rest).collect())
     }
 
-    fn fill(&mut self, range: &RowRange, backwards: bool) -> Result<()> {
+    /// Reads on at one end, if anything is unread there.
+    fn read(&mut self, backwards: bool, rows: usize) {
+        let Some(range) = self.unread.take() else { return };
+        let rows = rows.max(PAGE_ROWS_MIN).min(PAGE_BYTES / self.row_bytes).clamp(1, PAGE_ROWS_MAX);
+        let (store, reader) = (self.store.clone(), Arc::clone(&self.reader));
+        let filled = store.timed(&reader, || self.fill(&range, backwards, rows));
+        if let Err(why) = store.note_conflict(&reader, filled) {
+            self.failed = Some(why);
+        }
+    }
+
+    fn fill(&mut self, range: &RowRange, backwards: bool, limit: usize) -> Result<()> {
         self.store.check_view(&self.reader.view)?;
+        let near = if backwards { &mut self.back } else { &mut self.front };
         let (streamed, range, beyond) = match &self.streamed {
-            Some(streamed) => streamed.page(range, backwards, self.page_rows)?,
+            Some(streamed) => streamed.page(range, backwards, limit)?,
             None => (BTreeMap::new(), range.clone(), None),
         };
-        let page = self.store.read_page(&self.reader.view, &range, backwards, self.page_rows)?;
-        let size = |row: &RowKey, value_bytes: usize| row.as_bytes().len() + value_bytes;
-        let read = page.rows.iter().map(|(row, value)| size(row, value.len()));
-        let read_back = streamed.iter().map(|(row, mutation)| size(row, mutation.value_bytes()));
+        let page = self.store.read_page(&self.reader.view, &range, backwards, limit, &near.bookmarks)?;
+        let read = page.rows.iter().map(|(row, value)| row.len() + value.len());
+        let read_back = streamed.iter().map(|(row, mutation)| row.as_bytes().len() + mutation.value_bytes());
         let bytes: usize = read.chain(read_back).sum();
-        let row_bytes = (bytes / page.rows.len().max(streamed.len()).max(1)).max(1);
-        self.page_rows = (self.page_rows * 4).min(PAGE_BYTES / row_bytes).clamp(1, PAGE_ROWS_MAX);
-        let covered = page.rest.as_ref().map_or_else(|| range.clone(), |rest| without(&range, rest, backwards));
-        let (mut own, mut streamed) = (take_range(&mut self.own, &covered), streamed);
-        let mut streamed = take_range(&mut streamed, &covered);
-        streamed.append(&mut own);
-        let rows = merge(page.rows, streamed, backwards);
+        let rows_read = page.rows.len().max(streamed.len());
+        self.row_bytes = (bytes / rows_read.max(1)).max(1);
+        self.rows_read += rows_read;
+        near.rows = if self.own.is_empty() && streamed.is_empty() {
+            page.rows
+        } else {
+            let covered = page.rest.as_ref().map_or_else(|| range.clone(), |rest| without(&range, rest, backwards));
+            let (mut own, mut streamed) = (take_range(&mut self.own, &covered), streamed);
+            let mut streamed = take_range(&mut streamed, &covered);
+            streamed.append(&mut own);
+            merge(page.rows, streamed, backwards)
+        };
         self.unread = match (page.rest, beyond) {
             (Some(rest), Some(beyond)) => Some(join(&rest, &beyond, backwards)),
             (rest, beyond) => rest.or(beyond),
         };
-        if backwards {
-            self.back = rows;
-        } else {
-            self.front = rows;
-        }
         Ok(())
     }
 }
@@ -208,18 +231,18 @@ fn take_range(own: &mut BTreeMap<RowKey, Mutation>, range: &RowRange) -> BTreeMa
 
 /// Lays own writes over the rows read.
 fn merge(
-    read: VecDeque<(RowKey, Vec<u8>)>,
+    read: VecDeque<(Vec<u8>, Vec<u8>)>,
     own: BTreeMap<RowKey, Mutation>,
     backwards: bool,
-) -> VecDeque<(RowKey, Vec<u8>)> {
+) -> VecDeque<(Vec<u8>, Vec<u8>)> {
     if own.is_empty() {
         return read;
     }
-    let mut rows: BTreeMap<RowKey, Vec<u8>> = read.into_iter().collect();
+    let mut rows: BTreeMap<Vec<u8>, Vec<u8>> = read.into_iter().collect();
     for (row, mutation) in own {
         match mutation {
-            Mutation::Put(value) => drop(rows.insert(row, value)),
-            Mutation::Delete => drop(rows.remove(&row)),
+            Mutation::Put(value) => drop(rows.insert(row.as_bytes().to_vec(), value)),
+            Mutation::Delete => drop(rows.remove(row.as_bytes())),
             Mutation::Hold => {}
         }
     }

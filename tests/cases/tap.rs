@@ -215,7 +215,7 @@ impl View for TapView {
     fn version(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError> {
         self.view.version(row, upto)
     }
-    fn writes(&self, page: &Page<'_>) -> Result<Vec<(RowKey, WriteRecord)>, EngineError> {
+    fn writes(&self, page: &Page<'_>) -> Result<Vec<(Vec<u8>, WriteRecord)>, EngineError> {
         self.before_read();
         self.view.writes(page)
     }

@@ -211,7 +211,7 @@ impl View for AnsweredView {
     fn version(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError> {
         until_answered(|| self.0.version(row, upto))
     }
-    fn writes(&self, page: &Page<'_>) -> Result<Vec<(RowKey, WriteRecord)>, EngineError> {
+    fn writes(&self, page: &Page<'_>) -> Result<Vec<(Vec<u8>, WriteRecord)>, EngineError> {
         until_answered(|| self.0.writes(page))
     }
     fn locks(&self, page: &Page<'_>) -> Result<Vec<(RowKey, Lock)>, EngineError> {
@@ -322,7 +322,7 @@ pub fn is_allowed(engine: &dyn Engine, key: &str, start_ts: u64, guards: &[Guard
 }
 
 pub fn all_writes(engine: &dyn Engine) -> Vec<(RowKey, WriteRecord)> {
-    engine.view().unwrap().writes(&Page { range: &RowRange::all(), backwards: false, limit: usize::MAX }).unwrap()
+    engine.view().unwrap().writes(&Page { range: &RowRange::all(), backwards: false, limit: usize::MAX, bookmark: None }).unwrap()
 }
 
 pub fn between(start: Bound<&[u8]>, end: Bound<&[u8]>) -> RowRange {

@@ -8,7 +8,7 @@ use percolite::row::{Edit, KeyspaceId, RowChange, RowKey};
 use crate::common::{Dice, Subject, between, change, lock, make, put, put_lock, put_write, row, ts};
 
 fn written(view: &dyn View, range: &RowRange, backwards: bool, limit: usize) -> Vec<RowKey> {
-    view.writes(&Page { range, backwards, limit }).unwrap().into_iter().map(|(row, _)| row).collect()
+    view.writes(&Page { range, backwards, limit, bookmark: None }).unwrap().into_iter().map(|(row, _)| row).collect()
 }
 
 /// What a page should hold, of rows in ascending order.
@@ -100,7 +100,7 @@ pub fn an_inverted_range_is_empty(engine: &Subject) {
     ];
     for range in &empty {
         for backwards in [false, true] {
-            let page = Page { range, backwards, limit: 10 };
+            let page = Page { range, backwards, limit: 10, bookmark: None };
             assert_eq!(view.writes(&page).unwrap(), [], "{range:?} {backwards}");
             assert_eq!(view.locks(&page).unwrap(), [], "{range:?} {backwards}");
         }
@@ -152,7 +152,7 @@ pub fn emptied_rows_are_on_no_page(engine: &Subject) {
         for limit in [1, 5, 13, 14, 100] {
             let range = RowRange::all();
             assert_eq!(written(view.as_ref(), &range, backwards, limit), expected(&left, &range, backwards, limit));
-            let page = Page { range: &range, backwards, limit };
+            let page = Page { range: &range, backwards, limit, bookmark: None };
             let locked: Vec<RowKey> = view.locks(&page).unwrap().into_iter().map(|(row, _)| row).collect();
             assert_eq!(locked, expected(&left, &range, backwards, limit));
         }
@@ -169,7 +169,7 @@ pub fn locks_and_writes_are_scanned_apart(engine: &Subject) {
     engine.set_meta(&[("zzz".into(), Some(vec![1])), ("\0".into(), Some(vec![2]))]).unwrap();
     let view = engine.view().unwrap();
     for backwards in [false, true] {
-        let page = Page { range: &RowRange::all(), backwards, limit: 10 };
+        let page = Page { range: &RowRange::all(), backwards, limit: 10, bookmark: None };
         let mut writes = vec![(row("a"), put(20)), (row("c"), put(40))];
         let mut locks = vec![(row("b"), lock(30)), (row("c"), lock(50))];
         if backwards {

@@ -163,7 +163,7 @@ impl View for ScheduledView {
         self.turn("read version")?.version(row, upto)
     }
 
-    fn writes(&self, page: &Page<'_>) -> Result<Vec<(RowKey, WriteRecord)>, EngineError> {
+    fn writes(&self, page: &Page<'_>) -> Result<Vec<(Vec<u8>, WriteRecord)>, EngineError> {
         self.turn("read writes")?.writes(page)
     }
 
