@@ -32,18 +32,7 @@ impl RowKey {
 
     /// Takes the bytes that [`RowKey::as_bytes`] gave; `None` when they are too short to be a row key.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        Self::is_one(bytes).then(|| Self(bytes.into()))
-    }
-
-    /// Whether bytes are long enough to be those of a row key.
-    pub fn is_one(bytes: &[u8]) -> bool {
-        bytes.len() >= KEYSPACE_BYTES
-    }
-
-    /// The user's key of the row that has these bytes.
-    pub fn key_of(mut bytes: Vec<u8>) -> Vec<u8> {
-        bytes.drain(..KEYSPACE_BYTES.min(bytes.len()));
-        bytes
+        (bytes.len() >= KEYSPACE_BYTES).then(|| Self(bytes.into()))
     }
 
     /// The keyspace's id, big-endian, followed by the user's key: the row's place in the lock and write columns.
@@ -58,7 +47,12 @@ impl RowKey {
 
     /// The user's key.
     pub fn key(&self) -> &[u8] {
-        self.0.get(KEYSPACE_BYTES..).unwrap_or_default()
+        Self::key_of(&self.0)
+    }
+
+    /// The user's key of the row that has these bytes.
+    pub fn key_of(bytes: &[u8]) -> &[u8] {
+        bytes.get(KEYSPACE_BYTES..).unwrap_or_default()
     }
 }
 

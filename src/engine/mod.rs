@@ -12,6 +12,7 @@
 //! which [`rocks`] is the durable one and [`sim`] the one in memory whose crashes can be chosen. [`unreliable`] makes any
 //! engine delay, repeat and lose.
 
+mod cells;
 mod figures;
 pub mod local;
 mod lost;
@@ -28,6 +29,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+pub use self::cells::Cells;
+pub(crate) use self::cells::{row_of, write_of};
 pub use self::figures::{ColumnFigures, EngineFigures};
 pub use self::lost::LostLog;
 use self::storage::Column;
@@ -189,9 +192,9 @@ pub trait View: Send + Sync {
     fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Vec<u8>>, EngineError>;
     /// The newest replaced version committed at or below a timestamp, where history is kept.
     fn version(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError>;
-    /// Newest versions of a range of rows, from its start or, backwards, from its end. Rows are told by their bytes
-    /// ([`RowKey::as_bytes`]), of which a scan needs a part and no more.
-    fn writes(&self, page: &Page<'_>) -> Result<Vec<(Vec<u8>, WriteRecord)>, EngineError>;
+    /// The write column's cells of a range of rows, from its start or, backwards, from its end, in the place of what `cells` held.
+    /// Scans decode what they hand out, into the memory that they hand out.
+    fn newest(&self, page: &Page<'_>, cells: &mut Cells) -> Result<(), EngineError>;
     /// Locks of a range of rows, from its start or, backwards, from its end.
     fn locks(&self, page: &Page<'_>) -> Result<Vec<(RowKey, Lock)>, EngineError>;
 
@@ -199,6 +202,13 @@ pub trait View: Send + Sync {
     /// damage: nothing is decoded.
     fn cells(&self, _column: Column, _range: &RowRange, _visit: Visit<'_>) -> Result<(), EngineError> {
         Err(EngineError::Unsupported("show its cells"))
+    }
+
+    /// The same, decoded.
+    fn writes(&self, page: &Page<'_>) -> Result<Vec<(RowKey, WriteRecord)>, EngineError> {
+        let mut cells = Cells::default();
+        self.newest(page, &mut cells)?;
+        cells.iter().map(|(row, record)| Ok((row_of(row)?, write_of(row, record)?))).collect()
     }
 
     /// Whether any row has a lock. One that cannot be read is one, too, for whoever meets it to be told.

@@ -13,8 +13,8 @@ use crate::view::PinnedView;
 
 /// Rows of a range, and how far they reach.
 pub(super) struct PageRead {
-    /// In the direction that was asked for; rows by their bytes.
-    pub rows: VecDeque<(Vec<u8>, Vec<u8>)>,
+    /// In the direction that was asked for.
+    pub rows: VecDeque<(RowKey, Vec<u8>)>,
     /// What of the range is still to be read; `None` when nothing is.
     pub rest: Option<RowRange>,
 }
@@ -22,8 +22,8 @@ pub(super) struct PageRead {
 /// Where the pages of a scan have ended, in each column that it reads.
 #[derive(Default)]
 pub(super) struct Bookmarks {
-    writes: Bookmark,
-    locks: Bookmark,
+    pub writes: Bookmark,
+    pub locks: Bookmark,
 }
 
 /// What a lock says about a row at a view.
@@ -76,7 +76,7 @@ impl Store {
         }
     }
 
-    /// The next rows of a range, at most about `limit`.
+    /// The next rows of a range, at most about `limit`, where locks may have to be looked at.
     pub(super) fn read_page(
         &self,
         view: &PinnedView,
@@ -102,46 +102,38 @@ impl Store {
         if writes.len() >= limit
             && let Some((last, _)) = writes.last()
         {
+            let beyond = beyond(&range, last.as_bytes(), backwards);
             rest = Some(match &rest {
                 // Both cuts lie on one line; the nearer one counts, and the rest reaches to the range's own end.
-                Some(after_locks) => join(&beyond(&range, last, backwards), after_locks, backwards),
-                None => beyond(&range, last, backwards),
+                Some(after_locks) => join(&beyond, after_locks, backwards),
+                None => beyond,
             });
         }
         let last_write = writes.last().filter(|_| writes.len() >= limit).map(|(row, _)| row.clone());
 
         let mut rows = VecDeque::with_capacity(writes.len());
-        if locks.is_empty() {
-            for (row, newest) in writes {
-                if let Some(value) = read_write(view, || key_of(&row), newest)? {
-                    rows.push_back((row, value));
-                }
-            }
-            return Ok(PageRead { rows, rest });
-        }
-        let before = |a: &[u8], b: &[u8]| if backwards { a > b } else { a < b };
+        let before = |a: &RowKey, b: &RowKey| if backwards { a > b } else { a < b };
         let mut writes = writes.into_iter().peekable();
         loop {
-            let next_lock = locks.front().map(|(row, _): &(RowKey, Lock)| row.as_bytes());
-            let next_write = writes.peek().map(|(row, _)| row.as_slice());
-            let row = match (next_lock, next_write) {
+            let next_lock = locks.front().map(|(row, _): &(RowKey, Lock)| row);
+            let row = match (next_lock, writes.peek().map(|(row, _)| row)) {
                 (None, None) => break,
-                (Some(lock), Some(write)) if before(write, lock) => write.to_vec(),
-                (Some(lock), _) => lock.to_vec(),
-                (None, Some(write)) => write.to_vec(),
+                (Some(lock), Some(write)) if before(write, lock) => write,
+                (Some(row), _) | (None, Some(row)) => row,
             };
+            let row = row.clone();
             if last_write.as_ref().is_some_and(|last| before(last, &row)) {
                 break;
             }
-            let lock = locks.pop_front_if(|(locked, _)| locked.as_bytes() == row);
+            let lock = if locks.front().is_some_and(|(locked, _)| *locked == row) { locks.pop_front() } else { None };
             let write = writes.next_if(|(written, _)| *written == row);
             let decided = match &lock {
-                Some((row, lock)) => self.read_lock(view, row, lock)?,
+                Some((_, lock)) => self.read_lock(view, &row, lock)?,
                 None => LockRead::Ignore,
             };
             let value = match (decided, write) {
                 (LockRead::Decides(value), _) => value,
-                (LockRead::Ignore, Some((_, newest))) => read_write(view, || key_of(&row), newest)?,
+                (LockRead::Ignore, Some((_, newest))) => read_write(view, || Ok(row.clone()), newest)?,
                 (LockRead::Ignore, None) => None,
             };
             if let Some(value) = value {
@@ -150,12 +142,6 @@ impl Store {
         }
         Ok(PageRead { rows, rest })
     }
-}
-
-/// The row that has these bytes, which an engine has told.
-fn key_of(row: &[u8]) -> Result<RowKey> {
-    let what = || ErrorKind::Corruption(format!("{:?} is no row", row.escape_ascii().to_string()));
-    RowKey::from_bytes(row).ok_or_else(|| what().into())
 }
 
 /// What a reader at the view sees of a row, given its newest version. The row's key is made only where it takes another read.

@@ -13,13 +13,13 @@ use super::{PinnedCell, failed};
 use crate::engine::storage::Column;
 use crate::engine::{Bookmark, EngineError, RowRange};
 
-type Cells<'a> = DBRawIterator<'a>;
+type Iter<'a> = DBRawIterator<'a>;
 
 self_cell!(
     struct OwnedCells {
         owner: Arc<PinnedCell>,
         #[not_covariant]
-        dependent: Cells,
+        dependent: Iter,
     }
 );
 
@@ -82,7 +82,7 @@ impl Cursor {
         near: &Bound<Vec<u8>>,
         far: &Bound<Vec<u8>>,
     ) -> bool {
-        let is_behind = |cells: &Cells<'_>| match near {
+        let is_behind = |cells: &Iter<'_>| match near {
             Bound::Excluded(last) => cells.key() == Some(last),
             Bound::Included(_) | Bound::Unbounded => false,
         };
@@ -98,7 +98,7 @@ fn open<'a>(
     mut options: ReadOptions,
     range: &RowRange,
     backwards: bool,
-) -> Cells<'a> {
+) -> Iter<'a> {
     // RocksDB includes its lower bound and excludes its upper one; a zero byte behind a key is the next key.
     let just_after = |key: &[u8]| [key, &[0]].concat();
     match &range.start {
@@ -120,7 +120,7 @@ fn open<'a>(
     cells
 }
 
-fn step(cells: &mut Cells<'_>, backwards: bool) {
+fn step(cells: &mut Iter<'_>, backwards: bool) {
     if backwards {
         cells.prev();
     } else {
@@ -130,7 +130,7 @@ fn step(cells: &mut Cells<'_>, backwards: bool) {
 
 /// Whether `visit` has ended it, so that the cells stand at the one that it saw last.
 fn walk(
-    cells: &mut Cells<'_>,
+    cells: &mut Iter<'_>,
     backwards: bool,
     mut visit: impl FnMut(&[u8], &[u8]) -> bool,
 ) -> Result<bool, EngineError> {
