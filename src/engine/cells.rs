@@ -21,6 +21,7 @@ pub struct Cells {
 
 impl Cells {
     /// Adds one behind the others.
+    #[inline]
     pub fn push(&mut self, key: &[u8], content: &[u8]) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(key);
@@ -61,17 +62,20 @@ impl Cells {
     }
 
     /// Takes the first one out.
+    #[inline]
     pub fn pop_front(&mut self) -> Option<(&[u8], &[u8])> {
         let place = self.places.pop_front()?;
         Some(self.at(&place))
     }
 
     /// Takes the last one out.
+    #[inline]
     pub fn pop_back(&mut self) -> Option<(&[u8], &[u8])> {
         let place = self.places.pop_back()?;
         Some(self.at(&place))
     }
 
+    #[inline]
     fn at(&self, (key, content): &(Range<usize>, Range<usize>)) -> (&[u8], &[u8]) {
         (self.bytes.get(key.clone()).unwrap_or_default(), self.bytes.get(content.clone()).unwrap_or_default())
     }

@@ -5,7 +5,8 @@ use std::ops::Bound;
 use std::sync::atomic::Ordering;
 
 use super::Store;
-use crate::engine::{Bookmark, Page, RowRange};
+use crate::codec::Put;
+use crate::engine::{Bookmark, Page, RowRange, row_of, write_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::row::{Intent, Lock, RowKey, TxnId, Value, WriteRecord};
 use crate::timestamp::Timestamp;
@@ -49,7 +50,7 @@ impl Store {
         if mutated!(ReadsLatest) {
             let newest = self.inner.engine.view()?;
             let newest = PinnedView::new(Timestamp::MAX, newest, view.check_locks);
-            return newest.view.write(row)?.map_or(Ok(None), |write| read_write(&newest, || Ok(row.clone()), write));
+            return newest.view.write(row)?.map_or(Ok(None), |write| read_write(&newest, row, write));
         }
         if view.check_locks
             && !mutated!(ReaderIgnoresLocks)
@@ -59,7 +60,7 @@ impl Store {
             return Ok(value);
         }
         match view.view.write(row)? {
-            Some(newest) => read_write(view, || Ok(row.clone()), newest),
+            Some(newest) => read_write(view, row, newest),
             None => Ok(None),
         }
     }
@@ -133,7 +134,7 @@ impl Store {
             };
             let value = match (decided, write) {
                 (LockRead::Decides(value), _) => value,
-                (LockRead::Ignore, Some((_, newest))) => read_write(view, || Ok(row.clone()), newest)?,
+                (LockRead::Ignore, Some((_, newest))) => read_write(view, &row, newest)?,
                 (LockRead::Ignore, None) => None,
             };
             if let Some(value) = value {
@@ -144,17 +145,24 @@ impl Store {
     }
 }
 
-/// What a reader at the view sees of a row, given its newest version. The row's key is made only where it takes another read.
-pub(super) fn read_write(
-    view: &PinnedView,
-    row: impl Fn() -> Result<RowKey>,
-    newest: WriteRecord,
-) -> Result<Option<Vec<u8>>> {
-    let read_ts = if mutated!(SeesOneLess) { Timestamp::from_u64(view.read_ts.to_u64() - 1) } else { view.read_ts };
-    let version = if newest.commit_ts <= read_ts { Some(newest) } else { view.view.version(&row()?, view.read_ts)? };
+fn sees_upto(view: &PinnedView) -> Timestamp {
+    if mutated!(SeesOneLess) { Timestamp::from_u64(view.read_ts.to_u64() - 1) } else { view.read_ts }
+}
+
+/// What a reader at the view sees of a row, given its cell in the write column. Nearly always that is the value in it.
+#[inline]
+pub(super) fn read_cell(view: &PinnedView, row: &[u8], content: &[u8]) -> Result<Option<Vec<u8>>> {
+    match Put::decode(content) {
+        Some(put) if put.commit_ts <= sees_upto(view) => Ok(Some(put.value.to_vec())),
+        _ => read_write(view, &row_of(row)?, write_of(row, content)?),
+    }
+}
+
+/// What a reader at the view sees of a row, given its newest version.
+pub(super) fn read_write(view: &PinnedView, row: &RowKey, newest: WriteRecord) -> Result<Option<Vec<u8>>> {
+    let version = if newest.commit_ts <= sees_upto(view) { Some(newest) } else { view.view.version(row, view.read_ts)? };
     match version {
-        Some(WriteRecord { value: Some(Value::Inline(bytes)), .. }) => Ok(Some(bytes.0)),
-        Some(WriteRecord { txn, value: Some(value), .. }) => fetch(view, &row()?, txn, value).map(Some),
+        Some(WriteRecord { txn, value: Some(value), .. }) => fetch(view, row, txn, value).map(Some),
         Some(WriteRecord { value: None, .. }) | None => Ok(None),
     }
 }

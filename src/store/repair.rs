@@ -235,7 +235,7 @@ impl Repair<'_> {
                 self.repaired.lose(Column::Lock, Some(row), "was locked, so it may be older than it was");
             }
         }
-        view.view.write(row)?.map_or(Ok(None), |newest| read_write(&view, || Ok(row.clone()), newest))
+        view.view.write(row)?.map_or(Ok(None), |newest| read_write(&view, row, newest))
     }
 
     fn lost(&mut self, column: Column, row: &RowKey, why: Error) -> Result<()> {

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use super::Store;
 use super::live::Reader;
 use super::own::Streamed;
-use super::read::{Bookmarks, join, read_write};
-use crate::engine::{Cells, Page, RowRange, row_of, write_of};
+use super::read::{Bookmarks, join, read_cell};
+use crate::engine::{Cells, Page, RowRange};
 use crate::error::{Error, Result};
 use crate::row::{Mutation, RowKey};
 use crate::view::PinnedView;
@@ -25,7 +25,7 @@ const PAGE_ROWS_MAX: usize = 512;
 /// A page is to hold about this much, going by the rows read last.
 const PAGE_BYTES: usize = 1 << 20;
 /// So large a part of what was read before is the next page, that whoever stops early has read little in vain.
-const PAGE_PART: usize = 8;
+const PAGE_PART: usize = 4;
 
 /// An iterator over rows as `(key, value)`, in the order of their keys; use `rev()` for the other direction.
 ///
@@ -83,8 +83,13 @@ impl Scan {
 
     fn step(&mut self, backwards: bool) -> Option<Result<(Vec<u8>, Vec<u8>)>> {
         let Self { store, reader, ahead } = self;
-        let row = store.timed(reader, || ahead.next(store, &reader.view, backwards));
-        store.note_conflict(reader, row).inspect_err(|_| self.ahead.end()).transpose()
+        match store.timed(reader, || ahead.next(store, &reader.view, backwards)) {
+            Ok(row) => row.map(Ok),
+            Err(why) => {
+                ahead.end();
+                Some(store.note_conflict(reader, Err(why)))
+            }
+        }
     }
 
     /// The next rows, as many as are worth a hop to another thread; none at the end.
@@ -190,8 +195,8 @@ impl Ahead {
 impl End {
     /// Takes out a row: the next one, or the one that was read last.
     fn pop(&mut self, view: &PinnedView, last: bool) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
-        while let Some((row, record)) = if last { self.cells.pop_back() } else { self.cells.pop_front() } {
-            if let Some(value) = read_write(view, || Ok(row_of(row)?), write_of(row, record)?)? {
+        while let Some((row, content)) = if last { self.cells.pop_back() } else { self.cells.pop_front() } {
+            if let Some(value) = read_cell(view, row, content)? {
                 return Ok(Some((RowKey::key_of(row).to_vec(), value)));
             }
         }
