@@ -1,5 +1,6 @@
 //! What a transaction has written so far: in memory, or streamed out as locks once it is much.
 
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use super::Store;
@@ -103,21 +104,25 @@ impl OwnWrites {
         spent: &Spent,
     ) -> Result<()> {
         self.check()?;
-        let before = self.buffer.get(&row).map_or(0, |before| size_of_write(&row, before));
-        let bytes = self.bytes - before + size_of_write(&row, &mutation);
         let replaced = if self.savepoints.is_empty() { None } else { Some(self.get(store, &row)?) };
         let undo_bytes = replaced.as_ref().map_or(0, |replaced| size_of_undo(&row, replaced.as_ref()));
+        let undo = replaced.map(|replaced| (row.clone(), replaced));
+        // Looked for once: a load does little else.
+        let place = self.buffer.entry(row);
+        let before = match &place {
+            Entry::Vacant(_) => 0,
+            Entry::Occupied(place) => size_of_write(place.key(), place.get()),
+        };
+        let bytes = self.bytes - before + size_of_write(place.key(), &mutation);
         let limit = store.inner.options.transaction_max_bytes;
         super::txn::check_size("a transaction", bytes + self.undo_bytes + undo_bytes, limit)?;
+        place.insert_entry(mutation);
+        self.bytes = bytes;
+        self.undo_bytes += undo_bytes;
+        self.undo.extend(undo);
         if !self.lives.iter().any(|(id, _)| *id == keyspace) {
             self.lives.push((keyspace, Arc::clone(life)));
         }
-        if let Some(replaced) = replaced {
-            self.undo.push((row.clone(), replaced));
-            self.undo_bytes += undo_bytes;
-        }
-        self.buffer.insert(row, mutation);
-        self.bytes = bytes;
         match &store.inner.embedded {
             Some(embedded) if self.bytes >= store.inner.options.stream_at_bytes => {
                 self.stream_out(store, embedded, spent)
