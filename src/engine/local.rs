@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use super::storage::{Batch, Column, Reader, Storage};
 use super::{
-    Capabilities, Cells, Engine, EngineError, EngineFigures, Group, LostLog, Outcome, Page, RowRange, View, Visit, row_of,
+    Capabilities, Cells, Engine, EngineError, EngineFigures, Group, LostLog, Outcome, Page, RowRange, View, Visit,
+    row_of,
 };
 use crate::codec::{CodecError, History, Record};
 use crate::keys::{after_prefix, data_key, history_key, keyspace_bounds, split_history_key};

@@ -277,7 +277,9 @@ impl Streamed {
             rows.insert(row, mutation);
         }
         Ok(match cut {
-            Some(last) => (rows, upto(range, last.as_bytes(), backwards), Some(beyond(range, last.as_bytes(), backwards))),
+            Some(last) => {
+                (rows, upto(range, last.as_bytes(), backwards), Some(beyond(range, last.as_bytes(), backwards)))
+            }
             None => (rows, range.clone(), None),
         })
     }

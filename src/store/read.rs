@@ -90,7 +90,8 @@ impl Store {
         let mut rest = None;
         let mut locks = VecDeque::new();
         if view.check_locks && !mutated!(ReaderIgnoresLocks) {
-            locks = view.view.locks(&Page { range: &range, backwards, limit, bookmark: Some(&bookmarks.locks) })?.into();
+            locks =
+                view.view.locks(&Page { range: &range, backwards, limit, bookmark: Some(&bookmarks.locks) })?.into();
             if locks.len() >= limit
                 && let Some((last, _)) = locks.back()
             {
@@ -160,7 +161,8 @@ pub(super) fn read_cell(view: &PinnedView, row: &[u8], content: &[u8]) -> Result
 
 /// What a reader at the view sees of a row, given its newest version.
 pub(super) fn read_write(view: &PinnedView, row: &RowKey, newest: WriteRecord) -> Result<Option<Vec<u8>>> {
-    let version = if newest.commit_ts <= sees_upto(view) { Some(newest) } else { view.view.version(row, view.read_ts)? };
+    let version =
+        if newest.commit_ts <= sees_upto(view) { Some(newest) } else { view.view.version(row, view.read_ts)? };
     match version {
         Some(WriteRecord { txn, value: Some(value), .. }) => fetch(view, row, txn, value).map(Some),
         Some(WriteRecord { value: None, .. }) | None => Ok(None),

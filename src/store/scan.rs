@@ -113,7 +113,8 @@ impl Ahead {
             return Err(why);
         }
         loop {
-            let (near, far) = if backwards { (&mut self.back, &mut self.front) } else { (&mut self.front, &mut self.back) };
+            let (near, far) =
+                if backwards { (&mut self.back, &mut self.front) } else { (&mut self.front, &mut self.back) };
             if let Some(row) = near.pop(view, false)? {
                 return Ok(Some(row));
             }

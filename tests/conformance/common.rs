@@ -322,7 +322,11 @@ pub fn is_allowed(engine: &dyn Engine, key: &str, start_ts: u64, guards: &[Guard
 }
 
 pub fn all_writes(engine: &dyn Engine) -> Vec<(RowKey, WriteRecord)> {
-    engine.view().unwrap().writes(&Page { range: &RowRange::all(), backwards: false, limit: usize::MAX, bookmark: None }).unwrap()
+    engine
+        .view()
+        .unwrap()
+        .writes(&Page { range: &RowRange::all(), backwards: false, limit: usize::MAX, bookmark: None })
+        .unwrap()
 }
 
 pub fn between(start: Bound<&[u8]>, end: Bound<&[u8]>) -> RowRange {

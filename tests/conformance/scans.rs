@@ -2,7 +2,7 @@
 
 use std::ops::Bound;
 
-use percolite::engine::{Page, RowRange, View};
+use percolite::engine::{Bookmark, Page, RowRange, View};
 use percolite::row::{Edit, KeyspaceId, RowChange, RowKey};
 
 use crate::common::{Dice, Subject, between, change, lock, make, put, put_lock, put_write, row, ts};
@@ -80,6 +80,65 @@ pub fn pages_go_both_ways_within_any_bounds(engine: &Subject) {
                 assert_eq!(found, expected(&rows, &range, backwards, limit), "{range:?} {backwards} {limit}");
             }
         }
+    }
+}
+
+pub fn a_bookmark_changes_no_answer(engine: &Subject) {
+    let rows = populate(engine);
+    for (at, row) in (100..).zip(&rows) {
+        make(&**engine, [RowChange { row: row.clone(), ..put_lock("", lock(at)) }]);
+    }
+    let older = engine.view().unwrap();
+    make(&**engine, [put_write("a\0\x01", put(90))]);
+    let view = engine.view().unwrap();
+    let now = written(view.as_ref(), &RowRange::all(), false, usize::MAX);
+    assert_ne!(now, rows);
+
+    // As scans use it: page after page of one range.
+    for backwards in [false, true] {
+        let (bookmark, mut range, mut found) = (Bookmark::default(), RowRange::all(), Vec::new());
+        loop {
+            let page = Page { range: &range, backwards, limit: 3, bookmark: Some(&bookmark) };
+            let rows: Vec<RowKey> = view.writes(&page).unwrap().into_iter().map(|(row, _)| row).collect();
+            let Some(last) = rows.last() else { break };
+            *(if backwards { &mut range.end } else { &mut range.start }) = Bound::Excluded(last.as_bytes().to_vec());
+            found.extend(rows);
+        }
+        assert_eq!(found, expected(&now, &RowRange::all(), backwards, usize::MAX));
+    }
+
+    // One bookmark for whatever comes: going on now and then, in any view, column, direction and range.
+    let bookmark = Bookmark::default();
+    let borders = borders(&rows);
+    let mut dice = Dice(engine.seed);
+    let mut last: Option<Vec<u8>> = None;
+    let mut range = RowRange::all();
+    let (mut backwards, mut of_now, mut locks) = (false, false, false);
+    for _ in 0..3000 {
+        match dice.index(8) {
+            0 => backwards = !backwards,
+            1 => of_now = !of_now,
+            2 => locks = !locks,
+            3 => {
+                let mut bound = || bounds(&borders[dice.index(borders.len())])[dice.index(3)].clone();
+                range = RowRange { start: bound(), end: bound() };
+            }
+            _ => {}
+        }
+        if let Some(last) = last.take().filter(|_| dice.index(4) > 0) {
+            *(if backwards { &mut range.end } else { &mut range.start }) = Bound::Excluded(last);
+        }
+        let (view, all) = if of_now { (&view, &now) } else { (&older, &rows) };
+        let limit = 1 + dice.index(4);
+        let page = Page { range: &range, backwards, limit, bookmark: Some(&bookmark) };
+        let found: Vec<RowKey> = if locks {
+            view.locks(&page).unwrap().into_iter().map(|(row, _)| row).collect()
+        } else {
+            view.writes(&page).unwrap().into_iter().map(|(row, _)| row).collect()
+        };
+        let all = if locks { &rows } else { all };
+        assert_eq!(found, expected(all, &range, backwards, limit), "{range:?} {backwards} {locks}");
+        last = found.last().map(|row| row.as_bytes().to_vec());
     }
 }
 
