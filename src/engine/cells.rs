@@ -83,7 +83,7 @@ impl Cells {
 
 /// The row that a cell of the lock or write column belongs to.
 pub fn row_of(key: &[u8]) -> Result<RowKey, EngineError> {
-    let what = || EngineError::Corruption(format!("write column: {key:?} is no row"));
+    let what = || EngineError::Corruption(format!("{key:?} is no row"));
     RowKey::from_bytes(key).ok_or_else(what)
 }
 

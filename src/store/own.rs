@@ -116,7 +116,10 @@ impl OwnWrites {
         let bytes = self.bytes - before + size_of_write(place.key(), &mutation);
         let limit = store.inner.options.transaction_max_bytes;
         super::txn::check_size("a transaction", bytes + self.undo_bytes + undo_bytes, limit)?;
-        place.insert_entry(mutation);
+        match place {
+            Entry::Vacant(place) => drop(place.insert(mutation)),
+            Entry::Occupied(mut place) => drop(place.insert(mutation)),
+        }
         self.bytes = bytes;
         self.undo_bytes += undo_bytes;
         self.undo.extend(undo);
