@@ -23,11 +23,21 @@ pub struct KeyspaceId(pub u32);
 pub struct RowKey(Arc<[u8]>);
 
 const KEYSPACE_BYTES: usize = size_of::<u32>();
+/// Row keys of up to so many bytes are put together on the stack.
+const SHORT_KEY_BYTES: usize = 64;
 
 impl RowKey {
     /// The row of `key` in `keyspace`.
     pub fn new(keyspace: KeyspaceId, key: &[u8]) -> Self {
-        Self(keyspace.0.to_be_bytes().iter().chain(key).copied().collect())
+        let mut short = [0; SHORT_KEY_BYTES];
+        let length = KEYSPACE_BYTES + key.len();
+        // Byte by byte, as an iterator makes it, takes as long as the allocation.
+        if let Some((id, rest)) = short.get_mut(..length).and_then(<[u8]>::split_first_chunk_mut) {
+            *id = keyspace.0.to_be_bytes();
+            rest.copy_from_slice(key);
+            return Self(short.get(..length).unwrap_or_default().into());
+        }
+        Self([&keyspace.0.to_be_bytes(), key].concat().into())
     }
 
     /// Takes the bytes that [`RowKey::as_bytes`] gave; `None` when they are too short to be a row key.
@@ -47,7 +57,12 @@ impl RowKey {
 
     /// The user's key.
     pub fn key(&self) -> &[u8] {
-        self.0.get(KEYSPACE_BYTES..).unwrap_or_default()
+        Self::key_of(&self.0)
+    }
+
+    /// The user's key of the row that has these bytes.
+    pub fn key_of(bytes: &[u8]) -> &[u8] {
+        bytes.get(KEYSPACE_BYTES..).unwrap_or_default()
     }
 }
 

@@ -88,6 +88,7 @@ macro_rules! suite {
                     an_inverted_range_is_empty,
                     no_row_is_missed_or_repeated_at_page_borders,
                     emptied_rows_are_on_no_page,
+                    a_bookmark_changes_no_answer,
                     locks_and_writes_are_scanned_apart,
                 ],
                 metas: [

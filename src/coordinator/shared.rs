@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::{CommitRequest, Coordinator, refused};
 use crate::engine::storage::Column;
-use crate::engine::{Engine, EngineError, Group, Outcome, Page, RowRange, View, Visit};
+use crate::engine::{Cells, Engine, EngineError, Group, Outcome, Page, RowRange, View, Visit};
 use crate::error::{Conflict, Error, ErrorKind, Result};
 use crate::observe::{Counters, Part, Spent};
 use crate::oracle::Oracle;
@@ -74,7 +74,7 @@ pub struct Shared {
 }
 
 /// Repeats a question that changes nothing until it is answered.
-fn ask<T>(runtime: &dyn Runtime, question: impl Fn() -> Result<T, EngineError>) -> Result<T, EngineError> {
+fn ask<T>(runtime: &dyn Runtime, mut question: impl FnMut() -> Result<T, EngineError>) -> Result<T, EngineError> {
     for _ in 1..TRIES_MAX {
         match question() {
             Err(EngineError::Unknown(_)) => runtime.sleep(PAUSE),
@@ -111,8 +111,8 @@ impl View for PatientView {
         ask(&*self.runtime, || self.view.version(row, upto))
     }
 
-    fn writes(&self, page: &Page<'_>) -> Result<Vec<(RowKey, WriteRecord)>, EngineError> {
-        ask(&*self.runtime, || self.view.writes(page))
+    fn newest(&self, page: &Page<'_>, cells: &mut Cells) -> Result<(), EngineError> {
+        ask(&*self.runtime, || self.view.newest(page, cells))
     }
 
     fn locks(&self, page: &Page<'_>) -> Result<Vec<(RowKey, Lock)>, EngineError> {
@@ -152,7 +152,7 @@ impl Shared {
         &*self.commons.engine
     }
 
-    fn ask<T>(&self, question: impl Fn() -> Result<T, EngineError>) -> Result<T, EngineError> {
+    fn ask<T>(&self, question: impl FnMut() -> Result<T, EngineError>) -> Result<T, EngineError> {
         ask(&*self.runtime, question)
     }
 

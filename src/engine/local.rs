@@ -11,7 +11,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::storage::{Batch, Column, Reader, Storage};
-use super::{Capabilities, Engine, EngineError, EngineFigures, Group, LostLog, Outcome, Page, RowRange, View, Visit};
+use super::{
+    Capabilities, Cells, Engine, EngineError, EngineFigures, Group, LostLog, Outcome, Page, RowRange, View, Visit,
+    row_of,
+};
 use crate::codec::{CodecError, History, Record};
 use crate::keys::{after_prefix, data_key, history_key, keyspace_bounds, split_history_key};
 use crate::row::{Edit, Guard, KeyspaceId, Lock, Row, RowChange, RowKey, Status, WriteRecord};
@@ -77,7 +80,7 @@ impl<S: Storage> Engine for LocalEngine<S> {
         let guarded = |group: &Group| group.changes.iter().any(|change| !change.guards.is_empty());
         let reads = groups.iter().any(guarded);
         let mut outcomes = Vec::with_capacity(groups.len());
-        let mut cells = Cells { batch: self.storage.batch(), buffer: Vec::new() };
+        let mut cells = Changes { batch: self.storage.batch(), buffer: Vec::new() };
         let mut touched: HashSet<&RowKey> = HashSet::new();
         for group in groups {
             if guarded(group) {
@@ -217,12 +220,12 @@ impl<S: Storage> Engine for LocalEngine<S> {
     }
 }
 
-struct Cells<B> {
+struct Changes<B> {
     batch: B,
     buffer: Vec<u8>,
 }
 
-impl<B: Batch> Cells<B> {
+impl<B: Batch> Changes<B> {
     fn add(&mut self, change: &RowChange) {
         let row = change.row.as_bytes();
         self.edit(Column::Lock, row, &change.lock);
@@ -311,12 +314,25 @@ impl<R: Reader> View for LocalView<R> {
         found
     }
 
-    fn writes(&self, page: &Page<'_>) -> Result<Vec<(RowKey, WriteRecord)>, EngineError> {
-        read_page(&self.0, Column::Write, page)
+    fn newest(&self, page: &Page<'_>, cells: &mut Cells) -> Result<(), EngineError> {
+        cells.clear();
+        scan_page(&self.0, Column::Write, page, |row, content| {
+            cells.push(row, content);
+            cells.len() < page.limit
+        })
     }
 
     fn locks(&self, page: &Page<'_>) -> Result<Vec<(RowKey, Lock)>, EngineError> {
-        read_page(&self.0, Column::Lock, page)
+        let mut found = Vec::new();
+        let mut failed = None;
+        scan_page(&self.0, Column::Lock, page, |row, content| {
+            match row_of(row).and_then(|locked| Ok((locked, decode(Column::Lock, row, content)?))) {
+                Ok(lock) => found.push(lock),
+                Err(why) => failed = Some(why),
+            }
+            failed.is_none() && found.len() < page.limit
+        })?;
+        failed.map_or(Ok(found), Err)
     }
 
     fn cells(&self, column: Column, range: &RowRange, visit: Visit<'_>) -> Result<(), EngineError> {
@@ -373,28 +389,20 @@ fn read_record<T: Record>(reader: &impl Reader, column: Column, key: &[u8]) -> R
     reader.get(column, key, |bytes| decode(column, key, bytes))?.transpose()
 }
 
-fn read_page<T: Record>(
+fn scan_page(
     reader: &impl Reader,
     column: Column,
     page: &Page<'_>,
-) -> Result<Vec<(RowKey, T)>, EngineError> {
-    let mut found = Vec::new();
-    let mut failed = None;
-    if page.limit == 0 {
-        return Ok(found);
+    visit: impl FnMut(&[u8], &[u8]) -> bool,
+) -> Result<(), EngineError> {
+    match page.bookmark {
+        _ if page.limit == 0 => Ok(()),
+        Some(bookmark) => reader.scan_on(bookmark, column, page.range, page.backwards, visit),
+        None => reader.scan(column, page.range, page.backwards, visit),
     }
-    reader.scan(column, page.range, page.backwards, |key, bytes| {
-        match (RowKey::from_bytes(key), decode(column, key, bytes)) {
-            (Some(row), Ok(record)) => found.push((row, record)),
-            (None, _) => failed = Some(EngineError::Corruption(format!("{column:?} column: {key:?} is no row"))),
-            (_, Err(why)) => failed = Some(why),
-        }
-        failed.is_none() && found.len() < page.limit
-    })?;
-    failed.map_or(Ok(found), Err)
 }
 
-fn decode<T: Record>(column: Column, key: &[u8], bytes: &[u8]) -> Result<T, EngineError> {
+pub(super) fn decode<T: Record>(column: Column, key: &[u8], bytes: &[u8]) -> Result<T, EngineError> {
     T::decode(bytes).map_err(|why: CodecError| {
         EngineError::Corruption(format!("{column:?} column, key {}: {why}", key.escape_ascii()))
     })

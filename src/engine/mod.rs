@@ -12,6 +12,7 @@
 //! which [`rocks`] is the durable one and [`sim`] the one in memory whose crashes can be chosen. [`unreliable`] makes any
 //! engine delay, repeat and lose.
 
+mod cells;
 mod figures;
 pub mod local;
 mod lost;
@@ -21,10 +22,15 @@ pub mod sim;
 pub mod storage;
 pub mod unreliable;
 
+use std::any::Any;
 use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
+pub use self::cells::Cells;
+pub(crate) use self::cells::{row_of, write_of};
 pub use self::figures::{ColumnFigures, EngineFigures};
 pub use self::lost::LostLog;
 use self::storage::Column;
@@ -186,8 +192,9 @@ pub trait View: Send + Sync {
     fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Vec<u8>>, EngineError>;
     /// The newest replaced version committed at or below a timestamp, where history is kept.
     fn version(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError>;
-    /// Newest versions of a range of rows, from its start or, backwards, from its end.
-    fn writes(&self, page: &Page<'_>) -> Result<Vec<(RowKey, WriteRecord)>, EngineError>;
+    /// The write column's cells of a range of rows, from its start or, backwards, from its end, in the place of what `cells` held.
+    /// Scans decode what they hand out, into the memory that they hand out.
+    fn newest(&self, page: &Page<'_>, cells: &mut Cells) -> Result<(), EngineError>;
     /// Locks of a range of rows, from its start or, backwards, from its end.
     fn locks(&self, page: &Page<'_>) -> Result<Vec<(RowKey, Lock)>, EngineError>;
 
@@ -197,9 +204,16 @@ pub trait View: Send + Sync {
         Err(EngineError::Unsupported("show its cells"))
     }
 
+    /// The same, decoded.
+    fn writes(&self, page: &Page<'_>) -> Result<Vec<(RowKey, WriteRecord)>, EngineError> {
+        let mut cells = Cells::default();
+        self.newest(page, &mut cells)?;
+        cells.iter().map(|(row, record)| Ok((row_of(row)?, write_of(row, record)?))).collect()
+    }
+
     /// Whether any row has a lock. One that cannot be read is one, too, for whoever meets it to be told.
     fn any_lock(&self) -> Result<bool, EngineError> {
-        match self.locks(&Page { range: &RowRange::all(), backwards: false, limit: 1 }) {
+        match self.locks(&Page { range: &RowRange::all(), backwards: false, limit: 1, bookmark: None }) {
             Err(EngineError::Corruption(_)) => Ok(true),
             found => Ok(!found?.is_empty()),
         }
@@ -229,6 +243,26 @@ pub struct Page<'a> {
     pub backwards: bool,
     /// The most rows to answer with.
     pub limit: usize,
+    /// Where the page before ended, if this one is to go on there.
+    pub bookmark: Option<&'a Bookmark>,
+}
+
+/// What an engine remembers from one page of a scan to the next, so that it need not look for the place again. It is for the
+/// engine alone to look into, belongs to one column and one view, and may be left out at any time. Whoever keeps it keeps
+/// what the engine has open for it.
+#[derive(Debug, Default)]
+pub struct Bookmark(Mutex<Option<Box<dyn Any + Send>>>);
+
+impl Bookmark {
+    /// Takes out what was put in.
+    pub fn take<T: Any>(&self) -> Option<Box<T>> {
+        self.0.lock().take()?.downcast().ok()
+    }
+
+    /// Puts in where to go on.
+    pub fn put(&self, place: Box<dyn Any + Send>) {
+        *self.0.lock() = Some(place);
+    }
 }
 
 /// A range of rows by their bytes ([`RowKey::as_bytes`]).

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use parking_lot::Mutex;
 
-use super::{EngineError, EngineFigures, LostLog, RowRange};
+use super::{Bookmark, EngineError, EngineFigures, LostLog, RowRange};
 
 /// Where a cell is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,6 +39,18 @@ pub trait Reader: Send + Sync {
         backwards: bool,
         visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), EngineError>;
+
+    /// The same, for a scan that has ended at the bookmark, or begins, and is to go on.
+    fn scan_on(
+        &self,
+        _bookmark: &Bookmark,
+        column: Column,
+        range: &RowRange,
+        backwards: bool,
+        visit: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), EngineError> {
+        self.scan(column, range, backwards, visit)
+    }
 }
 
 /// Changes to cells that are made together.

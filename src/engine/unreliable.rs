@@ -28,7 +28,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::storage::Column;
-use super::{Capabilities, Engine, EngineError, Group, Outcome, Page, RowRange, View, Visit};
+use super::{Capabilities, Cells, Engine, EngineError, Group, Outcome, Page, RowRange, View, Visit};
 use crate::row::{KeyspaceId, Lock, Row, RowKey, Status, WriteRecord};
 use crate::timestamp::Timestamp;
 
@@ -444,8 +444,8 @@ impl View for UnreliableView {
         self.read(|view| view.version(row, upto))
     }
 
-    fn writes(&self, page: &Page<'_>) -> Result<Vec<(RowKey, WriteRecord)>, EngineError> {
-        self.read(|view| view.writes(page))
+    fn newest(&self, page: &Page<'_>, cells: &mut Cells) -> Result<(), EngineError> {
+        self.read(|view| view.newest(page, cells))
     }
 
     fn locks(&self, page: &Page<'_>) -> Result<Vec<(RowKey, Lock)>, EngineError> {

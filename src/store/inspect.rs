@@ -346,7 +346,7 @@ impl Iterator for Locks {
     fn next(&mut self) -> Option<Self::Item> {
         if self.page.is_empty() {
             let range = self.next.take()?;
-            let page = Page { range: &range, backwards: false, limit: PAGE_ROWS };
+            let page = Page { range: &range, backwards: false, limit: PAGE_ROWS, bookmark: None };
             match self.view.locks(&page) {
                 Ok(locks) => self.page = locks.into(),
                 Err(why) => return Some(Err(why.into())),

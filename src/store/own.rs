@@ -1,5 +1,6 @@
 //! What a transaction has written so far: in memory, or streamed out as locks once it is much.
 
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use super::Store;
@@ -103,21 +104,28 @@ impl OwnWrites {
         spent: &Spent,
     ) -> Result<()> {
         self.check()?;
-        let before = self.buffer.get(&row).map_or(0, |before| size_of_write(&row, before));
-        let bytes = self.bytes - before + size_of_write(&row, &mutation);
         let replaced = if self.savepoints.is_empty() { None } else { Some(self.get(store, &row)?) };
         let undo_bytes = replaced.as_ref().map_or(0, |replaced| size_of_undo(&row, replaced.as_ref()));
+        let undo = replaced.map(|replaced| (row.clone(), replaced));
+        // Looked for once: a load does little else.
+        let place = self.buffer.entry(row);
+        let before = match &place {
+            Entry::Vacant(_) => 0,
+            Entry::Occupied(place) => size_of_write(place.key(), place.get()),
+        };
+        let bytes = self.bytes - before + size_of_write(place.key(), &mutation);
         let limit = store.inner.options.transaction_max_bytes;
         super::txn::check_size("a transaction", bytes + self.undo_bytes + undo_bytes, limit)?;
+        match place {
+            Entry::Vacant(place) => drop(place.insert(mutation)),
+            Entry::Occupied(mut place) => drop(place.insert(mutation)),
+        }
+        self.bytes = bytes;
+        self.undo_bytes += undo_bytes;
+        self.undo.extend(undo);
         if !self.lives.iter().any(|(id, _)| *id == keyspace) {
             self.lives.push((keyspace, Arc::clone(life)));
         }
-        if let Some(replaced) = replaced {
-            self.undo.push((row.clone(), replaced));
-            self.undo_bytes += undo_bytes;
-        }
-        self.buffer.insert(row, mutation);
-        self.bytes = bytes;
         match &store.inner.embedded {
             Some(embedded) if self.bytes >= store.inner.options.stream_at_bytes => {
                 self.stream_out(store, embedded, spent)
@@ -264,7 +272,7 @@ impl Streamed {
 
     /// What was written to the next rows of a range; how far that reaches, and what lies beyond.
     pub(super) fn page(&self, range: &RowRange, backwards: bool, limit: usize) -> Result<StreamedPage> {
-        let locks = self.view.locks(&Page { range, backwards, limit })?;
+        let locks = self.view.locks(&Page { range, backwards, limit, bookmark: None })?;
         let cut = locks.last().filter(|_| locks.len() >= limit).map(|(row, _)| row.clone());
         let mut rows = Writes::new();
         for (row, lock) in locks.into_iter().filter(|(_, lock)| lock.txn == self.txn) {
@@ -272,7 +280,9 @@ impl Streamed {
             rows.insert(row, mutation);
         }
         Ok(match cut {
-            Some(last) => (rows, upto(range, &last, backwards), Some(beyond(range, &last, backwards))),
+            Some(last) => {
+                (rows, upto(range, last.as_bytes(), backwards), Some(beyond(range, last.as_bytes(), backwards)))
+            }
             None => (rows, range.clone(), None),
         })
     }

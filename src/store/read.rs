@@ -5,7 +5,8 @@ use std::ops::Bound;
 use std::sync::atomic::Ordering;
 
 use super::Store;
-use crate::engine::{Page, RowRange};
+use crate::codec::Put;
+use crate::engine::{Bookmark, Page, RowRange, row_of, write_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::row::{Intent, Lock, RowKey, TxnId, Value, WriteRecord};
 use crate::timestamp::Timestamp;
@@ -17,6 +18,13 @@ pub(super) struct PageRead {
     pub rows: VecDeque<(RowKey, Vec<u8>)>,
     /// What of the range is still to be read; `None` when nothing is.
     pub rest: Option<RowRange>,
+}
+
+/// Where the pages of a scan have ended, in each column that it reads.
+#[derive(Default)]
+pub(super) struct Bookmarks {
+    pub writes: Bookmark,
+    pub locks: Bookmark,
 }
 
 /// What a lock says about a row at a view.
@@ -69,66 +77,53 @@ impl Store {
         }
     }
 
-    /// The next rows of a range, at most about `limit`.
+    /// The next rows of a range, at most about `limit`, where locks may have to be looked at.
     pub(super) fn read_page(
         &self,
         view: &PinnedView,
         range: &RowRange,
         backwards: bool,
         limit: usize,
+        bookmarks: &Bookmarks,
     ) -> Result<PageRead> {
         let mut range = range.clone();
         let mut rest = None;
         let mut locks = VecDeque::new();
         if view.check_locks && !mutated!(ReaderIgnoresLocks) {
-            locks = view.view.locks(&Page { range: &range, backwards, limit })?.into();
+            locks =
+                view.view.locks(&Page { range: &range, backwards, limit, bookmark: Some(&bookmarks.locks) })?.into();
             if locks.len() >= limit
                 && let Some((last, _)) = locks.back()
             {
                 // Beyond the last lock read nothing is known of locks: the page ends there.
-                rest = Some(beyond(&range, last, backwards));
-                range = upto(&range, last, backwards);
+                rest = Some(beyond(&range, last.as_bytes(), backwards));
+                range = upto(&range, last.as_bytes(), backwards);
             }
         }
-        let writes = view.view.writes(&Page { range: &range, backwards, limit })?;
+        let writes = view.view.writes(&Page { range: &range, backwards, limit, bookmark: Some(&bookmarks.writes) })?;
         if writes.len() >= limit
             && let Some((last, _)) = writes.last()
         {
+            let beyond = beyond(&range, last.as_bytes(), backwards);
             rest = Some(match &rest {
                 // Both cuts lie on one line; the nearer one counts, and the rest reaches to the range's own end.
-                Some(after_locks) => join(&beyond(&range, last, backwards), after_locks, backwards),
-                None => beyond(&range, last, backwards),
+                Some(after_locks) => join(&beyond, after_locks, backwards),
+                None => beyond,
             });
         }
-        let last_write = (writes.len() >= limit).then(|| writes.last().map(|(row, _)| row.clone())).flatten();
+        let last_write = writes.last().filter(|_| writes.len() >= limit).map(|(row, _)| row.clone());
 
-        if locks.is_empty() {
-            let mut rows = VecDeque::with_capacity(writes.len());
-            for (row, newest) in writes {
-                if let Some(value) = read_write(view, &row, newest)? {
-                    rows.push_back((row, value));
-                }
-            }
-            return Ok(PageRead { rows, rest });
-        }
-        let before = |a: &RowKey, b: &RowKey| if backwards { a > b } else { a < b };
         let mut rows = VecDeque::with_capacity(writes.len());
+        let before = |a: &RowKey, b: &RowKey| if backwards { a > b } else { a < b };
         let mut writes = writes.into_iter().peekable();
         loop {
-            let next_lock = locks.front().map(|(row, _): &(RowKey, Lock)| row.clone());
-            let next_write = writes.peek().map(|(row, _)| row.clone());
-            let row = match (next_lock, next_write) {
+            let next_lock = locks.front().map(|(row, _): &(RowKey, Lock)| row);
+            let row = match (next_lock, writes.peek().map(|(row, _)| row)) {
                 (None, None) => break,
-                (Some(lock), None) => lock,
-                (None, Some(write)) => write,
-                (Some(lock), Some(write)) => {
-                    if before(&write, &lock) {
-                        write
-                    } else {
-                        lock
-                    }
-                }
+                (Some(lock), Some(write)) if before(write, lock) => write,
+                (Some(row), _) | (None, Some(row)) => row,
             };
+            let row = row.clone();
             if last_write.as_ref().is_some_and(|last| before(last, &row)) {
                 break;
             }
@@ -151,9 +146,23 @@ impl Store {
     }
 }
 
+fn sees_upto(view: &PinnedView) -> Timestamp {
+    if mutated!(SeesOneLess) { Timestamp::from_u64(view.read_ts.to_u64() - 1) } else { view.read_ts }
+}
+
+/// What a reader at the view sees of a row, given its cell in the write column. Nearly always that is the value in it.
+#[inline]
+pub(super) fn read_cell(view: &PinnedView, row: &[u8], content: &[u8]) -> Result<Option<Vec<u8>>> {
+    match Put::decode(content) {
+        Some(put) if put.commit_ts <= sees_upto(view) => Ok(Some(put.value.to_vec())),
+        _ => read_write(view, &row_of(row)?, write_of(row, content)?),
+    }
+}
+
+/// What a reader at the view sees of a row, given its newest version.
 pub(super) fn read_write(view: &PinnedView, row: &RowKey, newest: WriteRecord) -> Result<Option<Vec<u8>>> {
-    let read_ts = if mutated!(SeesOneLess) { Timestamp::from_u64(view.read_ts.to_u64() - 1) } else { view.read_ts };
-    let version = if newest.commit_ts <= read_ts { Some(newest) } else { view.view.version(row, view.read_ts)? };
+    let version =
+        if newest.commit_ts <= sees_upto(view) { Some(newest) } else { view.view.version(row, view.read_ts)? };
     match version {
         Some(WriteRecord { txn, value: Some(value), .. }) => fetch(view, row, txn, value).map(Some),
         Some(WriteRecord { value: None, .. }) | None => Ok(None),
@@ -171,8 +180,8 @@ pub(super) fn fetch(view: &PinnedView, row: &RowKey, txn: TxnId, value: Value) -
 }
 
 /// The part of the range after `last`, in the direction of reading.
-pub(super) fn beyond(range: &RowRange, last: &RowKey, backwards: bool) -> RowRange {
-    let cut = Bound::Excluded(last.as_bytes().to_vec());
+pub(super) fn beyond(range: &RowRange, last: &[u8], backwards: bool) -> RowRange {
+    let cut = Bound::Excluded(last.to_vec());
     if backwards {
         RowRange { start: range.start.clone(), end: cut }
     } else {
@@ -181,8 +190,8 @@ pub(super) fn beyond(range: &RowRange, last: &RowKey, backwards: bool) -> RowRan
 }
 
 /// The part of the range up to and with `last`, in the direction of reading.
-pub(super) fn upto(range: &RowRange, last: &RowKey, backwards: bool) -> RowRange {
-    let cut = Bound::Included(last.as_bytes().to_vec());
+pub(super) fn upto(range: &RowRange, last: &[u8], backwards: bool) -> RowRange {
+    let cut = Bound::Included(last.to_vec());
     if backwards {
         RowRange { start: cut, end: range.end.clone() }
     } else {

@@ -204,7 +204,7 @@ fn secondaries_are_resolved_before_statuses_go(world: &World) {
         for change in changes().filter(|change| change.status == Edit::Delete && change.start_ts < ts(1000)) {
             count.fetch_add(1, Ordering::SeqCst);
             let engine: &Arc<dyn percolite::engine::Engine> = below.get().unwrap();
-            let page = Page { range: &RowRange::all(), backwards: false, limit: usize::MAX };
+            let page = Page { range: &RowRange::all(), backwards: false, limit: usize::MAX, bookmark: None };
             let locks = engine.view().unwrap().locks(&page).unwrap();
             let goes = |row: &RowKey| changes().any(|change| change.row == *row && change.lock == Edit::Delete);
             let left = locks.iter().filter(|(row, lock)| lock.txn.start_ts == change.start_ts && !goes(row)).count();
@@ -238,7 +238,7 @@ fn a_status_outlives_the_last_lock(world: &World) {
         let changes = || groups.iter().flat_map(|group| &group.changes);
         for change in changes().filter(|change| change.status == Edit::Delete) {
             count.fetch_add(1, Ordering::SeqCst);
-            let page = Page { range: &RowRange::all(), backwards: false, limit: usize::MAX };
+            let page = Page { range: &RowRange::all(), backwards: false, limit: usize::MAX, bookmark: None };
             let locks = engine.upgrade().unwrap().view().unwrap().locks(&page).unwrap();
             let goes = |row: &RowKey| changes().any(|change| change.row == *row && change.lock == Edit::Delete);
             let left = locks.iter().filter(|(row, lock)| lock.txn.start_ts == change.start_ts && !goes(row)).count();

@@ -192,7 +192,13 @@ fn a_dropped_primary_still_rolls_its_secondary_forward(world: &World) {
                 start: std::ops::Bound::Included(percolite::RowKey::new(primary_space, b"").as_bytes().to_vec()),
                 end: std::ops::Bound::Excluded(percolite::RowKey::new(other_space, b"").as_bytes().to_vec()),
             };
-            store.engine.view().unwrap().writes(&Page { range: &range, backwards: false, limit: 10 }).unwrap().len()
+            store
+                .engine
+                .view()
+                .unwrap()
+                .writes(&Page { range: &range, backwards: false, limit: 10, bookmark: None })
+                .unwrap()
+                .len()
         };
         if sweep {
             eventually("the space is given back", || rows_left() == 0);

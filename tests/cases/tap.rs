@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use percolite::engine::{Capabilities, Engine, EngineError, Group, Outcome, Page, View};
+use percolite::engine::{Capabilities, Cells, Engine, EngineError, Group, Outcome, Page, View};
 use percolite::row::{Edit, KeyspaceId, Lock, Row, RowChange, RowKey, Status, WriteRecord};
 use percolite::timestamp::Timestamp;
 
@@ -215,9 +215,9 @@ impl View for TapView {
     fn version(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError> {
         self.view.version(row, upto)
     }
-    fn writes(&self, page: &Page<'_>) -> Result<Vec<(RowKey, WriteRecord)>, EngineError> {
+    fn newest(&self, page: &Page<'_>, cells: &mut Cells) -> Result<(), EngineError> {
         self.before_read();
-        self.view.writes(page)
+        self.view.newest(page, cells)
     }
     fn locks(&self, page: &Page<'_>) -> Result<Vec<(RowKey, Lock)>, EngineError> {
         self.view.locks(page)

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use percolite::engine::sim::SimStorage;
 use percolite::engine::unreliable::{Faults, Unreliable};
-use percolite::engine::{Capabilities, Engine, EngineError, Group, Outcome, Page, RowRange, View};
+use percolite::engine::{Capabilities, Cells, Engine, EngineError, Group, Outcome, Page, RowRange, View};
 use percolite::owner::OwnerId;
 use percolite::row::{
     Bytes, Edit, Guard, Intent, KeyspaceId, Lock, Row, RowChange, RowKey, Status, TxnId, Value, WriteRecord,
@@ -211,8 +211,8 @@ impl View for AnsweredView {
     fn version(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError> {
         until_answered(|| self.0.version(row, upto))
     }
-    fn writes(&self, page: &Page<'_>) -> Result<Vec<(RowKey, WriteRecord)>, EngineError> {
-        until_answered(|| self.0.writes(page))
+    fn newest(&self, page: &Page<'_>, cells: &mut Cells) -> Result<(), EngineError> {
+        until_answered(|| self.0.newest(page, cells))
     }
     fn locks(&self, page: &Page<'_>) -> Result<Vec<(RowKey, Lock)>, EngineError> {
         until_answered(|| self.0.locks(page))
@@ -322,7 +322,11 @@ pub fn is_allowed(engine: &dyn Engine, key: &str, start_ts: u64, guards: &[Guard
 }
 
 pub fn all_writes(engine: &dyn Engine) -> Vec<(RowKey, WriteRecord)> {
-    engine.view().unwrap().writes(&Page { range: &RowRange::all(), backwards: false, limit: usize::MAX }).unwrap()
+    engine
+        .view()
+        .unwrap()
+        .writes(&Page { range: &RowRange::all(), backwards: false, limit: usize::MAX, bookmark: None })
+        .unwrap()
 }
 
 pub fn between(start: Bound<&[u8]>, end: Bound<&[u8]>) -> RowRange {

@@ -29,7 +29,7 @@ fn cells(engine: &Subject, keyspace: u32, keys: &[&[u8]]) -> [usize; 7] {
     let rows: Vec<RowKey> = keys.iter().map(|key| RowKey::new(KeyspaceId(keyspace), key)).collect();
     let count = |is_there: &dyn Fn(&RowKey) -> bool| rows.iter().filter(|row| is_there(row)).count();
     let range = RowRange::all();
-    let page = Page { range: &range, backwards: false, limit: usize::MAX };
+    let page = Page { range: &range, backwards: false, limit: usize::MAX, bookmark: None };
     let own = |row: &RowKey| row.keyspace().0 == keyspace;
     [
         count(&|row| view.lock(row).unwrap().is_some()),

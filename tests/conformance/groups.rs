@@ -362,7 +362,7 @@ pub fn random_changes_leave_what_a_model_says(engine: &Subject) {
 
 fn assert_holds(engine: &Subject, model: &Model) {
     let view = engine.view().unwrap();
-    let page = Page { range: &RowRange::all(), backwards: false, limit: 100 };
+    let page = Page { range: &RowRange::all(), backwards: false, limit: 100, bookmark: None };
     assert_eq!(view.locks(&page).unwrap(), model.locks.clone().into_iter().collect::<Vec<_>>());
     assert_eq!(view.writes(&page).unwrap(), model.writes.clone().into_iter().collect::<Vec<_>>());
     let superseded: Vec<_> = model.superseded.iter().cloned().collect();

@@ -198,7 +198,7 @@ impl Client {
 
 /// Settles every lock that is left, as a store does that opens after everybody is gone.
 fn settle_all(engine: &SimEngine) {
-    let page = Page { range: &RowRange::all(), backwards: false, limit: 1000 };
+    let page = Page { range: &RowRange::all(), backwards: false, limit: 1000, bookmark: None };
     for (key, lock) in engine.view().unwrap().locks(&page).unwrap() {
         settle(engine, &key, &lock, Asker::Orphan);
     }
@@ -253,7 +253,7 @@ fn transfers(seed: u64) -> (usize, usize, Injected) {
         injected.late_deliveries += seen.late_deliveries;
         injected.late_applied += seen.late_applied;
     }
-    let page = Page { range: &RowRange::all(), backwards: false, limit: 1000 };
+    let page = Page { range: &RowRange::all(), backwards: false, limit: 1000, bookmark: None };
     for (key, lock) in direct.view().unwrap().locks(&page).unwrap() {
         let ended = direct.row(&key, lock.txn.start_ts).unwrap().status;
         assert_eq!(ended, None, "a late message locked {key:?} for a transaction that had ended there");

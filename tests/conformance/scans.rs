@@ -2,13 +2,13 @@
 
 use std::ops::Bound;
 
-use percolite::engine::{Page, RowRange, View};
+use percolite::engine::{Bookmark, Page, RowRange, View};
 use percolite::row::{Edit, KeyspaceId, RowChange, RowKey};
 
 use crate::common::{Dice, Subject, between, change, lock, make, put, put_lock, put_write, row, ts};
 
 fn written(view: &dyn View, range: &RowRange, backwards: bool, limit: usize) -> Vec<RowKey> {
-    view.writes(&Page { range, backwards, limit }).unwrap().into_iter().map(|(row, _)| row).collect()
+    view.writes(&Page { range, backwards, limit, bookmark: None }).unwrap().into_iter().map(|(row, _)| row).collect()
 }
 
 /// What a page should hold, of rows in ascending order.
@@ -83,6 +83,65 @@ pub fn pages_go_both_ways_within_any_bounds(engine: &Subject) {
     }
 }
 
+pub fn a_bookmark_changes_no_answer(engine: &Subject) {
+    let rows = populate(engine);
+    for (at, row) in (100..).zip(&rows) {
+        make(&**engine, [RowChange { row: row.clone(), ..put_lock("", lock(at)) }]);
+    }
+    let older = engine.view().unwrap();
+    make(&**engine, [put_write("a\0\x01", put(90))]);
+    let view = engine.view().unwrap();
+    let now = written(view.as_ref(), &RowRange::all(), false, usize::MAX);
+    assert_ne!(now, rows);
+
+    // As scans use it: page after page of one range.
+    for backwards in [false, true] {
+        let (bookmark, mut range, mut found) = (Bookmark::default(), RowRange::all(), Vec::new());
+        loop {
+            let page = Page { range: &range, backwards, limit: 3, bookmark: Some(&bookmark) };
+            let rows: Vec<RowKey> = view.writes(&page).unwrap().into_iter().map(|(row, _)| row).collect();
+            let Some(last) = rows.last() else { break };
+            *(if backwards { &mut range.end } else { &mut range.start }) = Bound::Excluded(last.as_bytes().to_vec());
+            found.extend(rows);
+        }
+        assert_eq!(found, expected(&now, &RowRange::all(), backwards, usize::MAX));
+    }
+
+    // One bookmark for whatever comes: going on now and then, in any view, column, direction and range.
+    let bookmark = Bookmark::default();
+    let borders = borders(&rows);
+    let mut dice = Dice(engine.seed);
+    let mut last: Option<Vec<u8>> = None;
+    let mut range = RowRange::all();
+    let (mut backwards, mut of_now, mut locks) = (false, false, false);
+    for _ in 0..3000 {
+        match dice.index(8) {
+            0 => backwards = !backwards,
+            1 => of_now = !of_now,
+            2 => locks = !locks,
+            3 => {
+                let mut bound = || bounds(&borders[dice.index(borders.len())])[dice.index(3)].clone();
+                range = RowRange { start: bound(), end: bound() };
+            }
+            _ => {}
+        }
+        if let Some(last) = last.take().filter(|_| dice.index(4) > 0) {
+            *(if backwards { &mut range.end } else { &mut range.start }) = Bound::Excluded(last);
+        }
+        let (view, all) = if of_now { (&view, &now) } else { (&older, &rows) };
+        let limit = 1 + dice.index(4);
+        let page = Page { range: &range, backwards, limit, bookmark: Some(&bookmark) };
+        let found: Vec<RowKey> = if locks {
+            view.locks(&page).unwrap().into_iter().map(|(row, _)| row).collect()
+        } else {
+            view.writes(&page).unwrap().into_iter().map(|(row, _)| row).collect()
+        };
+        let all = if locks { &rows } else { all };
+        assert_eq!(found, expected(all, &range, backwards, limit), "{range:?} {backwards} {locks}");
+        last = found.last().map(|row| row.as_bytes().to_vec());
+    }
+}
+
 pub fn an_inverted_range_is_empty(engine: &Subject) {
     make(&**engine, ["a", "b", "c"].map(|key| RowChange { write: Edit::Put(put(20)), ..put_lock(key, lock(10)) }));
     let (a, b, c) = (row("a"), row("b"), row("c"));
@@ -100,7 +159,7 @@ pub fn an_inverted_range_is_empty(engine: &Subject) {
     ];
     for range in &empty {
         for backwards in [false, true] {
-            let page = Page { range, backwards, limit: 10 };
+            let page = Page { range, backwards, limit: 10, bookmark: None };
             assert_eq!(view.writes(&page).unwrap(), [], "{range:?} {backwards}");
             assert_eq!(view.locks(&page).unwrap(), [], "{range:?} {backwards}");
         }
@@ -152,7 +211,7 @@ pub fn emptied_rows_are_on_no_page(engine: &Subject) {
         for limit in [1, 5, 13, 14, 100] {
             let range = RowRange::all();
             assert_eq!(written(view.as_ref(), &range, backwards, limit), expected(&left, &range, backwards, limit));
-            let page = Page { range: &range, backwards, limit };
+            let page = Page { range: &range, backwards, limit, bookmark: None };
             let locked: Vec<RowKey> = view.locks(&page).unwrap().into_iter().map(|(row, _)| row).collect();
             assert_eq!(locked, expected(&left, &range, backwards, limit));
         }
@@ -169,7 +228,7 @@ pub fn locks_and_writes_are_scanned_apart(engine: &Subject) {
     engine.set_meta(&[("zzz".into(), Some(vec![1])), ("\0".into(), Some(vec![2]))]).unwrap();
     let view = engine.view().unwrap();
     for backwards in [false, true] {
-        let page = Page { range: &RowRange::all(), backwards, limit: 10 };
+        let page = Page { range: &RowRange::all(), backwards, limit: 10, bookmark: None };
         let mut writes = vec![(row("a"), put(20)), (row("c"), put(40))];
         let mut locks = vec![(row("b"), lock(30)), (row("c"), lock(50))];
         if backwards {

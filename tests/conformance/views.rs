@@ -30,7 +30,7 @@ fn told(
     let range = RowRange::all();
     let mut told = Vec::new();
     for backwards in [false, true] {
-        let page = Page { range: &range, backwards, limit: 100 };
+        let page = Page { range: &range, backwards, limit: 100, bookmark: None };
         let writes: Vec<(RowKey, WriteRecord)> = view.writes(&page).unwrap();
         let locks: Vec<(RowKey, Lock)> = view.locks(&page).unwrap();
         for key in KEYS.map(row) {
@@ -124,7 +124,7 @@ pub fn a_view_is_of_one_moment_in_all_columns_and_rows(engine: &Subject) {
                 _ => 0,
             }));
         }
-        let page = Page { range: &RowRange::all(), backwards: false, limit: 100 };
+        let page = Page { range: &RowRange::all(), backwards: false, limit: 100, bookmark: None };
         moments.extend(view.writes(&page).unwrap().iter().map(|(_, write)| Some(write.commit_ts.to_u64())));
         moments.extend(view.locks(&page).unwrap().iter().map(|(_, lock)| Some(lock.txn.start_ts.to_u64())));
         moments.dedup();

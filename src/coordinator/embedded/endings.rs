@@ -70,7 +70,7 @@ impl Embedded {
     /// What is left to do after the page.
     fn end_page_of(&self, mut ending: Ending) -> Result<Option<Ending>> {
         let limit = self.group_rows();
-        let page = Page { range: &ending.rest, backwards: false, limit };
+        let page = Page { range: &ending.rest, backwards: false, limit, bookmark: None };
         let found = self.pipeline.engine().view()?.locks(&page)?;
         let last = found.last().map(|(row, _)| Bound::Excluded(row.as_bytes().to_vec()));
         let more = found.len() >= limit;

@@ -138,7 +138,7 @@ impl Embedded {
         let mut found = 0;
         if pipeline.may_have_orphans() {
             let range = RowRange { start: position.clone(), end: Bound::Unbounded };
-            let page = Page { range: &range, backwards: false, limit: PAGE_ROWS };
+            let page = Page { range: &range, backwards: false, limit: PAGE_ROWS, bookmark: None };
             let locks = pipeline.engine().view()?.locks(&page)?;
             found = self.sweep_locks(&locks)?;
             if let (Some((row, _)), true) = (locks.last(), locks.len() == PAGE_ROWS) {

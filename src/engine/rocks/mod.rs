@@ -4,9 +4,10 @@
 //! batch atomic over columns and a crash leave a prefix of batches. That second property has to be asked for: see
 //! `options`. Whether a folder is a store is told by its marker, see `folder`; what RocksDB itself would not survive is looked
 //! for first, in `logs`; what it would drop without a word is kept and told, see `lost`; what can be read of a folder that it does not open, in
-//! `salvage`, and `around` how bad blocks are passed by.
+//! `salvage`, and `around` how bad blocks are passed by. `cursor` is how ranges are read.
 
 pub(crate) mod around;
+mod cursor;
 mod figures;
 mod folder;
 mod logs;
@@ -17,14 +18,13 @@ mod records;
 pub(crate) mod salvage;
 mod stall;
 
-use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
 use rocksdb::checkpoint::Checkpoint;
 use rocksdb::properties::{BACKGROUND_ERRORS, CURRENT_SUPER_VERSION_NUMBER, MIN_LOG_NUMBER_TO_KEEP};
-use rocksdb::{ColumnFamily, DB, DBRawIterator, Range, ReadOptions, Snapshot, WriteBatch, WriteOptions};
+use rocksdb::{ColumnFamily, DB, Range, ReadOptions, Snapshot, WriteBatch, WriteOptions};
 use self_cell::self_cell;
 
 use self::folder::{Claim, Marker, claim, examine, finish, mark_copy, remove_unfinished_options};
@@ -34,7 +34,7 @@ pub(crate) use self::published::published;
 use self::stall::{Background, Stall};
 use super::local::LocalEngine;
 use super::storage::{Batch, Column, Reader, Storage};
-use super::{EngineError, EngineFigures, LostLog, RowRange};
+use super::{Bookmark, EngineError, EngineFigures, LostLog, RowRange};
 
 /// The engine over RocksDB.
 pub type RocksEngine = LocalEngine<RocksStorage>;
@@ -96,6 +96,14 @@ struct Pinned<'a> {
     db: &'a DB,
 }
 
+impl Pinned<'_> {
+    fn read_options(&self) -> ReadOptions {
+        let mut options = ReadOptions::default();
+        options.set_snapshot(&self.snapshot);
+        options
+    }
+}
+
 self_cell!(
     struct PinnedCell {
         owner: Arc<Database>,
@@ -104,8 +112,8 @@ self_cell!(
     }
 );
 
-/// A RocksDB snapshot that keeps its database open.
-pub struct RocksView(PinnedCell);
+/// A RocksDB snapshot that keeps its database open. Shared with the bookmarks of scans.
+pub struct RocksView(Arc<PinnedCell>);
 
 impl RocksStorage {
     /// Opens the store in `path`, which is created if it is missing or empty.
@@ -291,45 +299,6 @@ fn get<T>(
     Ok(found.map(|bytes| read(&bytes)))
 }
 
-fn scan(
-    db: &DB,
-    column: &ColumnFamily,
-    mut options: ReadOptions,
-    range: &RowRange,
-    backwards: bool,
-    mut visit: impl FnMut(&[u8], &[u8]) -> bool,
-) -> Result<(), EngineError> {
-    // RocksDB includes its lower bound and excludes its upper one; a zero byte behind a key is the next key.
-    let just_after = |key: &[u8]| [key, &[0]].concat();
-    match &range.start {
-        Bound::Included(start) => options.set_iterate_lower_bound(start.clone()),
-        Bound::Excluded(start) => options.set_iterate_lower_bound(just_after(start)),
-        Bound::Unbounded => {}
-    }
-    match &range.end {
-        Bound::Included(end) => options.set_iterate_upper_bound(just_after(end)),
-        Bound::Excluded(end) => options.set_iterate_upper_bound(end.clone()),
-        Bound::Unbounded => {}
-    }
-    let mut cells: DBRawIterator<'_> = db.raw_iterator_cf_opt(column, options);
-    if backwards {
-        cells.seek_to_last();
-    } else {
-        cells.seek_to_first();
-    }
-    while let Some((key, value)) = cells.item() {
-        if !visit(key, value) {
-            return Ok(());
-        }
-        if backwards {
-            cells.prev();
-        } else {
-            cells.next();
-        }
-    }
-    cells.status().map_err(failed)
-}
-
 impl Reader for RocksStorage {
     fn get<T>(&self, column: Column, key: &[u8], read: impl FnOnce(&[u8]) -> T) -> Result<Option<T>, EngineError> {
         self.database.with_dependent(|Opened { db, .. }, columns| {
@@ -346,7 +315,7 @@ impl Reader for RocksStorage {
     ) -> Result<(), EngineError> {
         let options = ReadOptions::default();
         self.database.with_dependent(|Opened { db, .. }, columns| {
-            scan(db, columns.get(column), options, range, backwards, visit)
+            cursor::scan(db, columns.get(column), options, range, backwards, visit)
         })
     }
 }
@@ -364,10 +333,19 @@ impl Reader for RocksView {
         backwards: bool,
         visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), EngineError> {
-        let pinned = self.0.borrow_dependent();
-        let mut options = ReadOptions::default();
-        options.set_snapshot(&pinned.snapshot);
-        scan(pinned.db, pinned.columns.get(column), options, range, backwards, visit)
+        let Pinned { db, columns, .. } = self.0.borrow_dependent();
+        cursor::scan(db, columns.get(column), self.0.borrow_dependent().read_options(), range, backwards, visit)
+    }
+
+    fn scan_on(
+        &self,
+        bookmark: &Bookmark,
+        column: Column,
+        range: &RowRange,
+        backwards: bool,
+        visit: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), EngineError> {
+        cursor::scan_on(&self.0, bookmark, column, range, backwards, visit)
     }
 }
 
@@ -380,13 +358,13 @@ impl Storage for RocksStorage {
     }
 
     fn view(&self) -> Result<RocksView, EngineError> {
-        Ok(RocksView(PinnedCell::new(Arc::clone(&self.database), |database| {
+        Ok(RocksView(Arc::new(PinnedCell::new(Arc::clone(&self.database), |database| {
             let db = &database.borrow_owner().db;
             let snapshot = db.snapshot();
             let mut options = ReadOptions::default();
             options.set_snapshot(&snapshot);
             Pinned { snapshot, options, columns: database.borrow_dependent(), db }
-        })))
+        }))))
     }
 
     fn batch(&self) -> RocksBatch<'_> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use percolite::engine::{Capabilities, Engine, EngineError, Group, Outcome, Page, View};
+use percolite::engine::{Capabilities, Cells, Engine, EngineError, Group, Outcome, Page, View};
 use percolite::row::{Lock, Row, Status, WriteRecord};
 use percolite::{KeyspaceId, RowKey, Timestamp};
 
@@ -163,8 +163,8 @@ impl View for ScheduledView {
         self.turn("read version")?.version(row, upto)
     }
 
-    fn writes(&self, page: &Page<'_>) -> Result<Vec<(RowKey, WriteRecord)>, EngineError> {
-        self.turn("read writes")?.writes(page)
+    fn newest(&self, page: &Page<'_>, cells: &mut Cells) -> Result<(), EngineError> {
+        self.turn("read writes")?.newest(page, cells)
     }
 
     fn locks(&self, page: &Page<'_>) -> Result<Vec<(RowKey, Lock)>, EngineError> {
