@@ -98,7 +98,7 @@ fn add(table: &mut Table, work: &str, rows: u64, clients: u64, names: &[&str], r
 /// The options that the store's engine sets, as far as they concern reading.
 fn open_rocksdb(path: &std::path::Path) -> DB {
     let mut table = BlockBasedOptions::default();
-    table.set_block_cache(&Cache::new_lru_cache(128 << 20));
+    table.set_block_cache(&Cache::new_hyper_clock_cache(128 << 20, 0));
     table.set_bloom_filter(10.0, false);
     table.set_cache_index_and_filter_blocks(true);
     table.set_pin_l0_filter_and_index_blocks_in_cache(true);

@@ -223,6 +223,46 @@ mod on_disk {
         assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
     }
 
+    /// Linux counts what a process reads from files.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_filter_of_a_large_table_stays_in_the_cache() {
+        const ROWS: u64 = 800_000;
+        const READS: u64 = 1000;
+        let bytes_read = || {
+            let io = std::fs::read_to_string("/proc/self/io").unwrap();
+            io.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap().parse::<u64>().unwrap()
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::builder()
+            .cache_bytes(16 << 20)
+            .write_buffer_bytes(4 << 20)
+            .durability(percolite::Durability::Buffered)
+            .open(folder.path())
+            .unwrap();
+        let rows = store.keyspace("rows").unwrap();
+        // Odd, so that every row is met once, in no order: tables overlap, and are merged to large ones.
+        let key = |n: u64| (n.wrapping_mul(0x9E37_79B9_7F4A_7C15) % ROWS.next_power_of_two()).to_be_bytes();
+        for from in (0..ROWS).step_by(10_000) {
+            store.transact(|txn| (from..from + 10_000).try_for_each(|n| txn.put(&rows, key(n), ""))).unwrap();
+        }
+        let snapshot = store.snapshot().unwrap();
+        let till = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        loop {
+            let before = bytes_read();
+            for n in 0..READS {
+                assert!(snapshot.get(&rows, key(n * 7919 % ROWS)).unwrap().is_some());
+            }
+            let each = (bytes_read() - before) / READS;
+            // A filter of these rows has a megabyte, a block 4 KiB; other tests may run, and tables may still be merged.
+            if each < 50_000 {
+                break;
+            }
+            assert!(std::time::Instant::now() < till, "a read takes {each} bytes from files");
+            std::thread::sleep(std::time::Duration::from_millis(500));
+        }
+    }
+
     #[test]
     fn tables_are_compressed_or_not_as_was_said_and_read_either_way() {
         let bytes =

@@ -23,7 +23,7 @@ const WRITE_BUFFERS: usize = 2;
 
 fn options(setup: &Setup) -> Options {
     let mut table = BlockBasedOptions::default();
-    table.set_block_cache(&Cache::new_lru_cache(setup.cache_bytes));
+    table.set_block_cache(&Cache::new_hyper_clock_cache(setup.cache_bytes, 0));
     table.set_bloom_filter(10.0, false);
     table.set_cache_index_and_filter_blocks(true);
     table.set_pin_l0_filter_and_index_blocks_in_cache(true);
