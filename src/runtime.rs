@@ -10,6 +10,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+/// More than a few gain nothing, and none costs half of what many clients can do.
+const YIELDS: u32 = 3;
+
 /// What the store needs of the world besides its engine.
 pub trait Runtime: Send + Sync {
     /// Wall clock time in milliseconds since 1970. It may jump, either way.
@@ -20,6 +23,9 @@ pub trait Runtime: Send + Sync {
     fn random(&self) -> u64;
     /// Returns after about this long.
     fn sleep(&self, duration: Duration);
+    /// Lets other threads run for a moment, one of which is about to do what is waited for: less than it costs to sleep and to
+    /// be woken. May do nothing.
+    fn give_way(&self, _is_over: &dyn Fn() -> bool) {}
     /// The means to make the calling thread wait, and to end its wait.
     fn parker(&self) -> Arc<dyn Parker>;
     /// Runs `work` on a thread of its own; the handle waits for its end.
@@ -69,6 +75,15 @@ impl Runtime for System {
 
     fn sleep(&self, duration: Duration) {
         std::thread::sleep(duration);
+    }
+
+    fn give_way(&self, is_over: &dyn Fn() -> bool) {
+        for _ in 0..YIELDS {
+            if is_over() {
+                return;
+            }
+            std::thread::yield_now();
+        }
     }
 
     fn parker(&self) -> Arc<dyn Parker> {

@@ -58,7 +58,7 @@ impl AsyncStore {
         let awaited = Arc::new(());
         let mut attempts = Attempts::new(&self.store, options);
         loop {
-            let held = self.enter(attempts.entrance(true)).await?;
+            let held = self.enter(attempts.entrance(true, true)).await?;
             let awaited = Arc::downgrade(&awaited);
             let attempt = move || {
                 let answer = attempts.run_outermost(held, &mut |txn: &mut Txn| {

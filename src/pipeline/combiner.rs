@@ -145,7 +145,7 @@ impl Pipeline {
         }
         let mut led = lead;
         let answer = loop {
-            match slot.wait_for_news() {
+            match slot.wait_for_news(self.runtime()) {
                 News::Lead => {
                     led = true;
                     self.lead(&slot);

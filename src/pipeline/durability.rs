@@ -11,7 +11,8 @@
 //! ```
 //!
 //! Whoever needs durability while nobody syncs does it on the spot, without handing over to another thread. Those who
-//! come while a sync runs are left to the syncer thread, which goes on as long as anybody waits.
+//! come while a sync runs are left to the syncer thread, which goes on as long as anybody waits. Either may be held back
+//! for those who are about to come: see [`super::gathering`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,6 +21,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::Pipeline;
+use super::gathering::Gathering;
 use super::reply::Slot;
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::{Part, Spent};
@@ -36,7 +38,38 @@ pub struct Durability {
     durable_view: Mutex<Arc<PinnedView>>,
     state: Mutex<State>,
     syncer: Mutex<Option<Arc<dyn Parker>>>,
+    waking: Waking,
     stopping: AtomicBool,
+}
+
+/// For the waker thread, which wakes those whose commits a sync has made durable while the syncer thread begins the next one:
+/// waking many takes as long as a sync.
+struct Waking {
+    /// `None` when the thread has ended.
+    durable: Mutex<Option<Vec<Arc<Slot>>>>,
+    parker: Mutex<Option<Arc<dyn Parker>>>,
+}
+
+impl Waking {
+    fn wake_thread(&self) {
+        if let Some(parker) = &*self.parker.lock() {
+            parker.unpark();
+        }
+    }
+
+    /// Wakes them, or has them woken.
+    fn wake(&self, mut slots: Vec<Arc<Slot>>, at_once: bool) {
+        if !at_once
+            && slots.len() > 1
+            && let Some(durable) = &mut *self.durable.lock()
+        {
+            durable.append(&mut slots);
+            self.wake_thread();
+        }
+        for slot in slots {
+            slot.wake();
+        }
+    }
 }
 
 #[derive(Default)]
@@ -45,6 +78,16 @@ struct State {
     /// Somebody wants a sync though nobody waits for it.
     wanted: bool,
     waiting: Vec<(Timestamp, Arc<Slot>)>,
+    gathering: Gathering,
+    /// The syncer thread will look by itself when those who are awaited have come or are late.
+    holding: bool,
+}
+
+impl State {
+    fn begin_sync(&mut self, waiting: usize) {
+        self.syncing = true;
+        self.gathering.begins(waiting);
+    }
 }
 
 impl Durability {
@@ -54,6 +97,7 @@ impl Durability {
             durable_view: Mutex::new(view),
             state: Mutex::default(),
             syncer: Mutex::default(),
+            waking: Waking { durable: Mutex::new(Some(Vec::new())), parker: Mutex::default() },
             stopping: AtomicBool::new(false),
         }
     }
@@ -87,7 +131,7 @@ impl Durability {
     /// Has the syncer thread look, if anybody waits and nobody syncs.
     pub fn kick(&self) {
         let state = self.state.lock();
-        if !state.syncing && (state.wanted || !state.waiting.is_empty()) {
+        if !state.syncing && !state.holding && (state.wanted || !state.waiting.is_empty()) {
             self.wake_syncer();
         }
     }
@@ -101,6 +145,7 @@ impl Durability {
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         self.wake_syncer();
+        self.waking.wake_thread();
     }
 
     /// Takes out everybody who waits, to be told that the store failed.
@@ -127,16 +172,18 @@ impl Pipeline {
                 return Err(undetermined(why));
             }
             let mut state = durability.state.lock();
-            if !state.syncing {
-                state.syncing = true;
+            let waiting = state.waiting.len() + 1;
+            if !state.syncing && state.gathering.hold(self.runtime().elapsed(), waiting).is_none() {
+                state.begin_sync(waiting);
                 drop(state);
-                self.sync_once().map_err(|why| undetermined(&why.to_string()))?;
+                self.sync_once(1).map_err(|why| undetermined(&why.to_string()))?;
                 continue;
             }
             let slot = Slot::applied(self.runtime(), ts);
             // The running sync may have begun too early, but whoever ends it sees this and goes on.
             state.waiting.push((ts, Arc::clone(&slot)));
             drop(state);
+            durability.kick();
             self.refuse_waiting_if_failed();
             return slot.wait().map(drop);
         }
@@ -174,8 +221,15 @@ impl Pipeline {
     }
 
     fn sync_if_nobody_does(&self) -> Result<bool> {
-        let free = !std::mem::replace(&mut self.durability.state.lock().syncing, true);
-        if free { self.sync_once().map(|()| true) } else { Ok(false) }
+        let free = {
+            let mut state = self.durability.state.lock();
+            let (free, waiting) = (!state.syncing, state.waiting.len());
+            if free {
+                state.begin_sync(waiting);
+            }
+            free
+        };
+        if free { self.sync_once(0).map(|()| true) } else { Ok(false) }
     }
 
     /// The syncer thread's work.
@@ -184,25 +238,58 @@ impl Pipeline {
         let parker = self.runtime().parker();
         *durability.syncer.lock() = Some(Arc::clone(&parker));
         loop {
-            let due = {
+            let pause = {
                 let mut state = durability.state.lock();
-                let due = !state.syncing && (state.wanted || !state.waiting.is_empty());
-                state.syncing |= due;
-                due
+                let waiting = state.waiting.len();
+                let due = !state.syncing && (state.wanted || waiting > 0);
+                // Also while none of those who are awaited is there.
+                let holds = !state.syncing && !state.wanted;
+                let hold = if holds { state.gathering.hold(self.runtime().elapsed(), waiting) } else { None };
+                state.holding = hold.is_some();
+                if due && hold.is_none() {
+                    state.begin_sync(waiting);
+                    None
+                } else {
+                    Some(hold)
+                }
             };
-            if due && self.failure().is_none() {
+            match pause {
                 // A failure has poisoned the pipeline and answered everybody; the thread only stays to be stopped.
-                let _ = self.sync_once();
-            } else if durability.stopping.load(Ordering::Acquire) {
-                return;
-            } else {
-                parker.park(None);
+                None if self.failure().is_none() => {
+                    let _ = self.sync_once(0);
+                }
+                _ if durability.stopping.load(Ordering::Acquire) => return,
+                pause => parker.park(pause.flatten()),
             }
         }
     }
 
-    /// One sync; the caller has set `syncing`.
-    fn sync_once(&self) -> Result<()> {
+    /// The waker thread's work.
+    pub(super) fn run_waker(&self) {
+        let Durability { waking, stopping, .. } = &self.durability;
+        let parker = self.runtime().parker();
+        *waking.parker.lock() = Some(Arc::clone(&parker));
+        loop {
+            let durable = {
+                let mut durable = waking.durable.lock();
+                let some = durable.as_mut().map(std::mem::take).unwrap_or_default();
+                if some.is_empty() && stopping.load(Ordering::Acquire) {
+                    *durable = None;
+                    return;
+                }
+                some
+            };
+            if durable.is_empty() {
+                parker.park(None);
+            }
+            for slot in durable {
+                slot.wake();
+            }
+        }
+    }
+
+    /// One sync, for those who wait and so many besides; the caller has set `syncing`.
+    fn sync_once(&self, others: usize) -> Result<()> {
         let durability = &self.durability;
         let _syncing = Syncing { pipeline: self, was_panicking: std::thread::panicking() };
         // The sync before this one may have failed just now.
@@ -247,6 +334,7 @@ impl Pipeline {
         let mut answered = Vec::new();
         let mut state = durability.state.lock();
         state.syncing = false;
+        let before = state.waiting.len();
         state.waiting.retain(|(wanted, slot)| {
             let answer = *wanted <= ts || mutated!(AnySyncAcknowledges);
             if answer {
@@ -254,14 +342,15 @@ impl Pipeline {
             }
             !answer
         });
-        let more = state.wanted || !state.waiting.is_empty();
+        let left = state.waiting.len();
+        let now = self.runtime().elapsed();
+        state.gathering.ended(now, took, before - left + others, left);
+        let more = state.wanted || left > 0;
         drop(state);
         if more {
             durability.wake_syncer();
         }
-        for slot in answered {
-            slot.wake();
-        }
+        durability.waking.wake(answered, !more);
         Ok(())
     }
 }

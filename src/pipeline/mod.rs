@@ -22,6 +22,7 @@ mod decide;
 mod durability;
 mod entrance;
 mod filter;
+mod gathering;
 mod live;
 mod reply;
 mod turns;
@@ -81,7 +82,7 @@ pub struct Pipeline {
     acknowledged: AtomicU64,
     failure: OnceLock<String>,
     counters: Arc<Counters>,
-    syncer: Mutex<Option<Box<dyn Joined>>>,
+    threads: Mutex<Vec<Box<dyn Joined>>>,
 }
 
 impl Pipeline {
@@ -129,22 +130,29 @@ impl Pipeline {
             acknowledged: AtomicU64::new(opened_at.to_u64()),
             failure: OnceLock::new(),
             counters,
-            syncer: Mutex::new(None),
+            threads: Mutex::default(),
             runtime,
         });
         let worker = Arc::clone(&pipeline);
         let syncer = pipeline.runtime.spawn("percolite-sync", Box::new(move || worker.run_syncer()));
-        *pipeline.syncer.lock() = Some(syncer.map_err(|why| ErrorKind::Io(format!("cannot start a thread: {why}")))?);
+        let cannot = |why| ErrorKind::Io(format!("cannot start a thread: {why}"));
+        pipeline.threads.lock().push(syncer.map_err(cannot)?);
+        let worker = Arc::clone(&pipeline);
+        match pipeline.runtime.spawn("percolite-wake", Box::new(move || worker.run_waker())) {
+            Ok(waker) => pipeline.threads.lock().push(waker),
+            Err(why) => {
+                pipeline.stop();
+                return Err(cannot(why).into());
+            }
+        }
         Ok(pipeline)
     }
 
-    /// Ends the syncer thread and refuses everything from here on.
+    /// Ends the threads and refuses everything from here on.
     pub fn stop(&self) {
-        let syncer = self.syncer.lock().take();
-        if let Some(syncer) = syncer {
-            self.durability.stop();
-            syncer.join();
-        }
+        let threads = std::mem::take(&mut *self.threads.lock());
+        self.durability.stop();
+        threads.into_iter().for_each(Joined::join);
         let closed_well = self.failure.set("it was closed by its user".into()).is_ok();
         self.refuse_waiting_if_failed();
         if closed_well {

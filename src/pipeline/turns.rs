@@ -138,8 +138,16 @@ impl Unlocked {
     }
 }
 
-/// Bounds how many attempts run at a time.
-pub struct Admission(Mutex<Permits>);
+/// For so many commits after a conflict attempts have to ask before they run.
+const GUARDED_COMMITS: usize = 16;
+
+/// Bounds how many attempts run at a time, as long as some of them conflict. Without conflicts a queue would only be one wait
+/// more.
+pub struct Admission {
+    permits: Mutex<Permits>,
+    /// How many commits without a conflict are still to come before everybody is let in.
+    guarded: AtomicUsize,
+}
 
 struct Permits {
     free: usize,
@@ -164,18 +172,37 @@ impl Admission {
     /// Whether nobody has a permit or waits for one.
     #[cfg(test)]
     pub fn is_whole(&self, permits: usize) -> bool {
-        let now = self.0.lock();
+        let now = self.permits.lock();
         now.free == permits && now.waiting.is_empty()
     }
 
     pub fn new(permits: usize) -> Self {
-        Self(Mutex::new(Permits { free: permits.max(1), waiting: VecDeque::new() }))
+        let permits = Mutex::new(Permits { free: permits.max(1), waiting: VecDeque::new() });
+        Self { permits, guarded: AtomicUsize::new(0) }
+    }
+
+    /// Whether attempts are to ask.
+    pub fn is_guarded(&self) -> bool {
+        self.guarded.load(Ordering::Relaxed) > 0
+    }
+
+    /// Notes that an attempt has met a conflict.
+    pub fn note_conflict(&self) {
+        self.guarded.store(GUARDED_COMMITS, Ordering::Relaxed);
+    }
+
+    /// Notes that an attempt has committed.
+    pub fn note_commit(&self) {
+        if self.is_guarded() {
+            // Two that meet here may count as one.
+            self.guarded.store(self.guarded.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
+        }
     }
 
     /// Queues, first come, first served; `own` is notified when there is a permit. Dropping what is answered leaves the queue
     /// or gives the permit back.
     pub fn queue(self: &Arc<Self>, own: Arc<Waiter>) -> Permit {
-        let mut permits = self.0.lock();
+        let mut permits = self.permits.lock();
         if permits.free > 0 {
             permits.free -= 1;
             own.notify_early();
@@ -188,7 +215,7 @@ impl Admission {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let mut permits = self.admission.0.lock();
+        let mut permits = self.admission.permits.lock();
         // Who is no longer queued has been handed a permit, perhaps this very moment, and must not lose it.
         if !self.own.is_notified() && permits.leave(&self.own) {
             return;
@@ -264,7 +291,7 @@ mod tests {
                 });
             }
         });
-        assert_eq!(admission.0.lock().free, 2);
+        assert_eq!(admission.permits.lock().free, 2);
     }
 
     #[test]
@@ -276,7 +303,7 @@ mod tests {
             assert!(enter(&admission, patience).is_none(), "{patience:?}");
         }
         drop(held);
-        let permits = admission.0.lock();
+        let permits = admission.permits.lock();
         assert_eq!((permits.free, permits.waiting.len()), (1, 0));
     }
 
@@ -297,7 +324,7 @@ mod tests {
             }
         });
         assert_eq!(with.into_inner() + without.into_inner(), 8000);
-        let permits = admission.0.lock();
+        let permits = admission.permits.lock();
         assert_eq!((permits.free, permits.waiting.len()), (1, 0));
     }
 
@@ -314,7 +341,7 @@ mod tests {
                     order.lock().push(number);
                     drop(permit);
                 });
-                while admission.0.lock().waiting.len() <= number {
+                while admission.permits.lock().waiting.len() <= number {
                     std::thread::yield_now();
                 }
             }

@@ -234,8 +234,9 @@ impl Builder {
         self
     }
 
-    /// How many attempts of [`Store::transact`] run at a time; others wait outside, first come, first served. One that has
-    /// waited for a second runs all the same, because those inside may be waiting for it. Default: twice the cores.
+    /// How many attempts of [`Store::transact`] run at a time while there are conflicts; others wait outside, first come, first
+    /// served. One that has waited for a second runs all the same, because those inside may be waiting for it. After sixteen
+    /// commits without a conflict everybody is let in. Default: twice the cores.
     pub fn admission(mut self, attempts: usize) -> Self {
         self.options.admission = attempts;
         self

@@ -44,8 +44,8 @@ impl Store {
     ///
     /// A `transact` inside the closure is a transaction of its own: it does not see the outer one's writes, and a row that
     /// both write makes the outer one conflict at every attempt. A closure that waits for a `transact` of another thread
-    /// may have to wait a second longer, when as many attempts run as [`Builder::admission`](super::Builder::admission)
-    /// lets in.
+    /// may have to wait a second longer, when there are conflicts and as many attempts run as
+    /// [`Builder::admission`](super::Builder::admission) lets in.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
@@ -79,7 +79,7 @@ impl Store {
         let (_inside, outermost) = Inside::enter();
         let mut attempts = Attempts::new(self, options);
         loop {
-            let held = attempts.entrance(outermost).wait(&*self.inner.runtime);
+            let held = attempts.entrance(outermost, false).wait(&*self.inner.runtime);
             if let Some(answer) = attempts.run(held, &mut work) {
                 return answer;
             }
@@ -116,8 +116,9 @@ impl Attempts {
         }
     }
 
-    /// What to wait for, within bounds, until the next attempt is worth making.
-    pub(crate) fn entrance(&self, outermost: bool) -> Entrance {
+    /// What to wait for, within bounds, until the next attempt is worth making. A caller whose attempts each take a thread of a
+    /// pool is always to be `admitted`, so that they take no more than they can use.
+    pub(crate) fn entrance(&self, outermost: bool, admitted: bool) -> Entrance {
         let inner = &self.store.inner;
         let mut entrance = Entrance::default();
         // An inner call must not wait for what the outer one holds. Clients of a shared engine hold nothing of that kind.
@@ -126,7 +127,7 @@ impl Attempts {
         {
             inner.coordinator.line_up(&mut entrance, rows, conflict, self.made + 1);
         }
-        if outermost {
+        if outermost && (admitted || inner.admission.is_guarded()) {
             entrance.ask_permit(&inner.admission, self.began.saturating_add(self.limits.time));
         }
         entrance
@@ -152,6 +153,7 @@ impl Attempts {
         self.history.attempts += 1;
         match self.attempt(held, work) {
             Ok((answer, commit_ts)) => {
+                self.store.inner.admission.note_commit();
                 self.finish(Outcome::Committed(commit_ts));
                 Some(Ok(answer))
             }
@@ -160,6 +162,7 @@ impl Attempts {
                 Some(Err(why))
             }
             Err(Failed::Conflict(rows, conflict)) => {
+                self.store.inner.admission.note_conflict();
                 self.made += 1;
                 if let (Some(last), Some(conflict)) = (&self.last, conflict.conflict()) {
                     self.history.met(conflict, last.ended.saturating_sub(last.began));
