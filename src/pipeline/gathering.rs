@@ -3,7 +3,7 @@
 //! Clients that commit one transaction after the other fall into two halves: while one half waits for a sync, the other commits
 //! and waits for the next, so that each sync serves half of them. When a sync ends, those whom it served will mostly be back
 //! within a fraction of the time that a sync takes. So the next one is held back until as many are waiting as did before, or
-//! half of a sync's time is over; then it serves all of them. PostgreSQL's `commit_delay` is the same idea with fixed numbers.
+//! half of a sync's time is over; then it serves all of them. `commit_delay` of `PostgreSQL` is the same idea with fixed numbers.
 //!
 //! Where they do not come back, as clients do that think between two transactions, waiting is in vain. Then it is given up
 //! for a while, each time for twice as many syncs.
