@@ -289,6 +289,16 @@ fn what_is_given_up_is_told_with_its_last_conflicts() {
 #[test]
 fn waiting_for_admission_is_told_apart() {
     let (store, rows, clock) = open(|builder| builder.admission(1));
+    let mut first = true;
+    let contended = store.transact(|txn| {
+        if std::mem::take(&mut first) {
+            let mut rival = store.begin()?;
+            rival.put(&rows, "a", "0")?;
+            rival.commit()?;
+        }
+        txn.put(&rows, "a", "0")
+    });
+    contended.unwrap();
     let (inside, begun) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(|| {

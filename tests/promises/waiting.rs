@@ -13,10 +13,26 @@ fn add(txn: &mut Txn, rows: &Keyspace, key: &str) -> Result<()> {
     txn.put(rows, key, [before + 1])
 }
 
+/// Attempts are admitted one by one only after a conflict.
+fn conflict_once(store: &Store, rows: &Keyspace) {
+    let mut first = true;
+    store
+        .transact(|txn| {
+            if std::mem::take(&mut first) {
+                let mut rival = store.begin()?;
+                rival.put(rows, "contended", "")?;
+                rival.commit()?;
+            }
+            txn.put(rows, "contended", "")
+        })
+        .unwrap();
+}
+
 #[test]
 fn a_closure_may_wait_for_a_transact_of_another_thread() {
     let store = one_at_a_time().in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
+    conflict_once(&store, &rows);
     store
         .transact(|outer| {
             let inner = || store.transact(|inner| add(inner, &rows, "inner"));
@@ -33,6 +49,7 @@ fn a_closure_may_wait_for_a_transact_of_another_thread() {
 fn a_closure_may_wait_for_a_keyspace_that_another_thread_creates() {
     let store = one_at_a_time().in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
+    conflict_once(&store, &rows);
     let made = store.transact(|txn| {
         txn.put(&rows, "k", "v")?;
         std::thread::scope(|scope| scope.spawn(|| store.keyspace("new")).join().unwrap())
@@ -45,6 +62,7 @@ fn as_many_waiting_closures_as_permits_all_commit() {
     const CLOSURES: u8 = 4;
     let store = Store::builder().admission(CLOSURES.into()).in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
+    conflict_once(&store, &rows);
     let together = std::sync::Barrier::new(CLOSURES.into());
     std::thread::scope(|scope| {
         for number in 0..CLOSURES {
@@ -71,6 +89,7 @@ fn as_many_waiting_closures_as_permits_all_commit() {
 fn the_wait_for_a_permit_counts_towards_the_time_for_retries() {
     let store = one_at_a_time().in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
+    conflict_once(&store, &rows);
     let retry = Some(RetryLimits { attempts: u32::MAX, time: Duration::from_millis(100) });
     let mut attempts = 0;
     store
@@ -92,4 +111,28 @@ fn the_wait_for_a_permit_counts_towards_the_time_for_retries() {
         })
         .unwrap();
     assert_eq!(attempts, 1);
+}
+
+#[test]
+fn without_conflicts_nobody_waits_for_a_permit() {
+    let store = one_at_a_time().in_memory().unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    let nested = |key: &str| {
+        store
+            .transact(|outer| {
+                outer.put(&rows, key, "")?;
+                std::thread::scope(|scope| scope.spawn(|| store.transact(|txn| txn.put(&rows, "inner", ""))).join())
+                    .unwrap()
+            })
+            .unwrap();
+        store.latencies().waiting.count()
+    };
+    assert_eq!(nested("at first"), 0);
+    conflict_once(&store, &rows);
+    let waits = store.latencies().waiting.count();
+    assert_eq!(nested("after a conflict"), waits + 1);
+    for _ in 0..16 {
+        store.transact(|txn| txn.put(&rows, "calm", "")).unwrap();
+    }
+    assert_eq!(nested("after commits without one"), waits + 1);
 }
