@@ -264,6 +264,9 @@ pub enum Guard {
     SafePointBelow(Timestamp),
 }
 
+/// All that a change depends on; mostly two, which cost no allocation.
+pub type Guards = smallvec::SmallVec<[Guard; 2]>;
+
 impl Guard {
     /// Whether the condition holds for the row as read.
     pub fn holds(self, row: &Row) -> bool {
@@ -300,7 +303,7 @@ pub struct RowChange {
     /// The `start_ts` whose status the guards ask for and `status` writes.
     pub start_ts: Timestamp,
     /// Conditions, all of which must hold.
-    pub guards: Vec<Guard>,
+    pub guards: Guards,
     /// The lock column.
     pub lock: Edit<Lock>,
     /// The write column.
@@ -323,7 +326,7 @@ impl RowChange {
         Self {
             row,
             start_ts,
-            guards: Vec::new(),
+            guards: Guards::new(),
             lock: Edit::Keep,
             write: Edit::Keep,
             data: Vec::new(),

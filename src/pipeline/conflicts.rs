@@ -5,6 +5,9 @@
 //! below the floor, so a transaction that reads at or above the floor has no conflict there. Only a transaction older than
 //! that has to read the row. The memory never grows, however long a transaction idles.
 //!
+//! A load would drive everything out, one row after the other. So of a commit of many rows only its timestamp is kept, as a floor for
+//! all rows.
+//!
 //! Rows that a transaction held without writing them (`get_for_update`) leave no record on disk. So those that lose their
 //! slot are kept in a list of their own. When that is full, its older half is given up, and raises a second floor, for all rows,
 //! below which the answer is *conflict* without looking. That may refuse a transaction that could have gone ahead; it is
@@ -23,6 +26,10 @@ pub struct ConflictMemory {
     held: HashMap<u64, Timestamp>,
     /// The newest hold that was forgotten altogether.
     held_floor: Timestamp,
+    /// The newest commit that left versions of so many rows that none was remembered.
+    floor: Timestamp,
+    /// The newest commit at all.
+    newest: Timestamp,
 }
 
 #[derive(Clone, Default)]
@@ -48,24 +55,40 @@ impl ConflictMemory {
     /// Memory with at least this many slots.
     pub fn new(slots: usize) -> Self {
         let slots = vec![Slot::default(); slots.max(1).next_power_of_two()].into();
-        Self { slots, held: HashMap::new(), held_floor: Timestamp::ZERO }
+        let zero = Timestamp::ZERO;
+        Self { slots, held: HashMap::new(), held_floor: zero, floor: zero, newest: zero }
     }
 
     /// Whether the row was committed after `read_ts`.
     pub fn check(&self, row: &RowKey, read_ts: Timestamp) -> LastCommit {
+        if self.newest <= read_ts {
+            return LastCommit::NotAfter;
+        }
         let hash = hash(row);
         let Some(slot) = self.slots.get(self.index(hash)) else { return LastCommit::Unknown };
-        if slot.row == hash {
-            return if slot.committed > read_ts { LastCommit::After(slot.committed) } else { LastCommit::NotAfter };
-        }
+        let floor = if slot.row == hash {
+            if slot.committed > read_ts {
+                return LastCommit::After(slot.committed);
+            }
+            self.floor
+        } else {
+            self.floor.max(slot.floor)
+        };
         let held = self.held.get(&hash).map_or(self.held_floor, |held| self.held_floor.max(*held));
         if held > read_ts {
             LastCommit::After(held)
-        } else if slot.floor > read_ts {
+        } else if floor > read_ts {
             LastCommit::Unknown
         } else {
             LastCommit::NotAfter
         }
+    }
+
+    /// Remembers that so many rows were committed that each of them would drive out others. Those that were only held are to be
+    /// recorded all the same: nobody else knows of them.
+    pub fn record_many(&mut self, committed: Timestamp) {
+        self.floor = self.floor.max(committed);
+        self.newest = self.newest.max(committed);
     }
 
     /// Remembers a commit of the row; `held` says that it left no version.
@@ -73,6 +96,7 @@ impl ConflictMemory {
         let hash = hash(row);
         let index = self.index(hash);
         let Some(slot) = self.slots.get_mut(index) else { return };
+        self.newest = self.newest.max(committed);
         // A helper may roll a row forward late. Taking the slot then could hide a newer commit that was forgotten.
         let forgotten = if slot.row == hash {
             None
@@ -164,6 +188,23 @@ mod tests {
         memory.record(&row("b"), ts(20), false);
         assert_eq!(memory.check(&row("a"), ts(9)), LastCommit::Unknown);
         assert_eq!(memory.check(&row("a"), ts(10)), LastCommit::NotAfter);
+    }
+
+    #[test]
+    fn a_commit_of_many_rows_drives_nobody_out_and_is_unknown_to_those_who_are_older() {
+        let mut memory = ConflictMemory::new(64);
+        memory.record(&row("a"), ts(10), false);
+        memory.record(&row("held"), ts(20), true);
+        memory.record_many(ts(20));
+        for name in ["a", "another"] {
+            assert_eq!(memory.check(&row(name), ts(19)), LastCommit::Unknown);
+            assert_eq!(memory.check(&row(name), ts(20)), LastCommit::NotAfter);
+        }
+        assert_eq!(memory.check(&row("a"), ts(9)), LastCommit::After(ts(10)));
+        assert_eq!(memory.check(&row("held"), ts(19)), LastCommit::After(ts(20)));
+        memory.record(&row("a"), ts(30), false);
+        assert_eq!(memory.check(&row("a"), ts(25)), LastCommit::After(ts(30)));
+        assert_eq!(memory.check(&row("another"), ts(25)), LastCommit::NotAfter);
     }
 
     #[test]

@@ -14,6 +14,9 @@ use crate::row::{Edit, Guard, LockStamp, Row, RowChange, RowKey};
 use crate::timestamp::Timestamp;
 use crate::view::PinnedView;
 
+/// Commits of more rows are not remembered row by row.
+const REMEMBERED_MAX: usize = 1024;
+
 /// The leader's memory.
 pub struct Core {
     pub locks: HashMap<RowKey, LockStamp>,
@@ -156,6 +159,10 @@ impl Core {
         if let Purpose::StreamEnds { start_ts } = purpose {
             self.streams.remove(&start_ts);
         }
+        let many = changes.len() > REMEMBERED_MAX;
+        if let Some(ts) = commit_ts.filter(|_| many) {
+            self.conflicts.record_many(ts);
+        }
         for change in changes {
             match &change.lock {
                 Edit::Keep => {}
@@ -170,10 +177,12 @@ impl Core {
                 }
             }
             // Dropping the status of a transaction is no commit of the row where it was kept.
+            let held = change.write == Edit::Keep;
             if let Some(ts) = commit_ts
                 && change.status != Edit::Delete
+                && (held || !many)
             {
-                self.conflicts.record(&change.row, ts, change.write == Edit::Keep);
+                self.conflicts.record(&change.row, ts, held);
             }
         }
     }

@@ -8,6 +8,8 @@
 //! Both are *superseded* at the timestamp of a write, and the collector's work list names them by row and that timestamp.
 //! A deleted row that was written again since, or is locked, keeps what it has.
 
+use smallvec::smallvec;
+
 use super::lock_as_read;
 use crate::row::{Edit, Guard, Row, RowChange, RowKey, Value, WriteRecord};
 use crate::timestamp::Timestamp;
@@ -34,7 +36,7 @@ pub fn collect(row: &Row, request: &Collect) -> RowChange {
         if row.lock.is_some() {
             change.collected.retain(|ts| *ts != deleted_at);
         } else {
-            change.guards = vec![lock_as_read(row), Guard::NoCommitAfter(deleted_at)];
+            change.guards = smallvec![lock_as_read(row), Guard::NoCommitAfter(deleted_at)];
             if mutated!(CollectsLiveVersion) {
                 change.guards.clear();
             }

@@ -11,6 +11,8 @@
 //! A replaced version whose value lies in the data column takes that entry with it, unless history is kept. A reader that
 //! still needs it has an engine view of its own.
 
+use smallvec::smallvec;
+
 use super::{Refusal, Step, lock_of, outcome_of};
 use crate::row::{Edit, Guard, Intent, Row, RowChange, RowKey, Status, TxnId, Value, WriteRecord};
 use crate::timestamp::Timestamp;
@@ -60,7 +62,7 @@ pub fn commit(row: &Row, request: &Commit) -> Result<Step<Timestamp>, Refusal> {
     }
 
     let mut change = RowChange::new(request.row.clone(), txn.start_ts);
-    change.guards = vec![Guard::LockIs(lock.stamp())];
+    change.guards = smallvec![Guard::LockIs(lock.stamp())];
     change.lock = Edit::Delete;
     if request.keep_status || request.record_holds {
         change.status = Edit::Put(Status::Committed(commit_ts));
@@ -76,14 +78,14 @@ pub fn commit(row: &Row, request: &Commit) -> Result<Step<Timestamp>, Refusal> {
                     replace(row, request.keep_replaced, &mut change);
                 }
             }
-            return Ok(Step::Apply(Box::new(change), commit_ts));
+            return Ok(Step::Apply(change, commit_ts));
         }
     };
     if !already_written {
         change.write = Edit::Put(WriteRecord { commit_ts, txn, value, held_at: None });
         replace(row, request.keep_replaced, &mut change);
     }
-    Ok(Step::Apply(Box::new(change), commit_ts))
+    Ok(Step::Apply(change, commit_ts))
 }
 
 /// Commits the primary at the request's timestamp or, if readers have pushed the lock above it, at the newest push.

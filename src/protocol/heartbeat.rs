@@ -3,6 +3,8 @@
 //! A heartbeat never shortens a life, and it fails once the transaction has ended, so that its owner learns in time
 //! that there is nothing left to commit. Only the primary needs one: everybody asks there.
 
+use smallvec::smallvec;
+
 use super::{Refusal, Step, lock_of, outcome_of};
 use crate::row::{Edit, Guard, Lock, Row, RowChange, RowKey, Status, TxnId};
 
@@ -29,7 +31,7 @@ pub fn heartbeat(row: &Row, request: &Heartbeat) -> Result<Step<u64>, Refusal> {
         return Ok(Step::Done(lock.ttl_ms));
     }
     let mut change = RowChange::new(request.row.clone(), request.txn.start_ts);
-    change.guards = vec![Guard::LockIs(lock.stamp())];
+    change.guards = smallvec![Guard::LockIs(lock.stamp())];
     change.lock = Edit::Put(Lock { ttl_ms: request.ttl_ms, ..lock.clone() });
-    Ok(Step::Apply(Box::new(change), request.ttl_ms))
+    Ok(Step::Apply(change, request.ttl_ms))
 }

@@ -48,9 +48,11 @@ use crate::timestamp::Timestamp;
 
 /// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
+// Nearly always it is a change, which goes straight to where it is collected: a box would cost an allocation a row.
+#[allow(clippy::large_enum_variant)]
 pub enum Step<T> {
     /// Apply this change; once it is applied, the answer holds.
-    Apply(Box<RowChange>, T),
+    Apply(RowChange, T),
     /// Nothing: the row already says so.
     Done(T),
 }

@@ -4,6 +4,8 @@
 //! record, nothing to resolve. TiKV calls it 1PC. It is sound only where the commit timestamp is taken, and the change
 //! made, before any reader can open a view at or above that timestamp; the commit pipeline sees to that.
 
+use smallvec::smallvec;
+
 use super::commit::replace;
 use super::{Refusal, Step, outcome_of};
 use crate::row::{Bytes, Edit, Guard, Mutation, Row, RowChange, RowKey, Status, TxnId, Value, WriteRecord};
@@ -13,7 +15,7 @@ use crate::timestamp::Timestamp;
 #[derive(Clone, Debug)]
 pub struct OnePhase<'a> {
     /// The row.
-    pub row: RowKey,
+    pub row: &'a RowKey,
     /// Who asks.
     pub txn: TxnId,
     /// What the transaction has seen; any newer version is a conflict.
@@ -41,13 +43,13 @@ pub fn one_phase(row: &Row, request: &OnePhase<'_>) -> Result<Step<Timestamp>, R
         return Err(Refusal::NewerCommit(Box::new(newer.clone())));
     }
     let mut change = RowChange::new(request.row.clone(), txn.start_ts);
-    change.guards = vec![Guard::LockAbsent, Guard::NoCommitAfter(request.read_ts)];
+    change.guards = smallvec![Guard::LockAbsent, Guard::NoCommitAfter(request.read_ts)];
     let value = match request.mutation {
         Mutation::Put(value) => Some(Value::Inline(Bytes(value.clone()))),
         Mutation::Delete => None,
-        Mutation::Hold => return Ok(Step::Apply(Box::new(change), request.commit_ts)),
+        Mutation::Hold => return Ok(Step::Apply(change, request.commit_ts)),
     };
     change.write = Edit::Put(WriteRecord { commit_ts: request.commit_ts, txn, value, held_at: None });
     replace(row, request.keep_replaced, &mut change);
-    Ok(Step::Apply(Box::new(change), request.commit_ts))
+    Ok(Step::Apply(change, request.commit_ts))
 }

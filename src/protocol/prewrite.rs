@@ -11,9 +11,11 @@
 //! its transaction was rolled back finds the rollback record, or, when that has been collected, a safe point above its
 //! `start_ts`. One that arrives after a resolver committed the row is told the commit timestamp.
 
+use smallvec::smallvec;
+
 use super::{Refusal, Step, has_data_entry, lock_of, outcome_of};
 use crate::row::{
-    Bytes, Edit, Guard, Intent, Lock, Mutation, Row, RowChange, RowKey, SHORT_VALUE_MAX_BYTES, Status, TxnId, Value,
+    Bytes, Edit, Guard, Guards, Intent, Lock, Mutation, Row, RowChange, RowKey, SHORT_VALUE_MAX_BYTES, Status, TxnId, Value,
 };
 use crate::timestamp::Timestamp;
 
@@ -70,7 +72,7 @@ pub fn prewrite(row: &Row, request: &Prewrite) -> Result<Step<Prewritten>, Refus
     if let Some(newer) = row.write.as_ref().filter(|write| write.last_commit() > request.read_ts) {
         return Err(Refusal::NewerCommit(Box::new(newer.clone())));
     }
-    let guards = vec![
+    let guards = smallvec![
         Guard::SafePointBelow(txn.start_ts),
         Guard::LockAbsent,
         Guard::NoCommitAfter(request.read_ts),
@@ -87,7 +89,7 @@ fn prewrite_again(own: &Lock, request: &Prewrite) -> Result<Step<Prewritten>, Re
     if request.sequence == own.sequence {
         return Ok(Step::Done(Prewritten::Locked { min_commit_ts: own.min_commit_ts }));
     }
-    let guards = vec![Guard::LockIs(own.stamp())];
+    let guards = smallvec![Guard::LockIs(own.stamp())];
     let mut step = put_lock(request, min_commit_ts, guards);
     if let Step::Apply(change, _) = &mut step {
         if has_data_entry(own) && change.data.is_empty() {
@@ -100,7 +102,7 @@ fn prewrite_again(own: &Lock, request: &Prewrite) -> Result<Step<Prewritten>, Re
     Ok(step)
 }
 
-fn put_lock(request: &Prewrite, min_commit_ts: Timestamp, guards: Vec<Guard>) -> Step<Prewritten> {
+fn put_lock(request: &Prewrite, min_commit_ts: Timestamp, guards: Guards) -> Step<Prewritten> {
     let mut change = RowChange::new(request.row.clone(), request.txn.start_ts);
     change.guards = guards;
     let intent = match &request.mutation {
@@ -120,5 +122,5 @@ fn put_lock(request: &Prewrite, min_commit_ts: Timestamp, guards: Vec<Guard>) ->
         ttl_ms: request.ttl_ms,
         min_commit_ts,
     });
-    Step::Apply(Box::new(change), Prewritten::Locked { min_commit_ts })
+    Step::Apply(change, Prewritten::Locked { min_commit_ts })
 }

@@ -70,5 +70,5 @@ pub fn roll_back(row: &Row, request: &RollBack) -> Result<Step<()>, Refusal> {
             change.data.push((txn.start_ts, Edit::Delete));
         }
     }
-    Ok(Step::Apply(Box::new(change), ()))
+    Ok(Step::Apply(change, ()))
 }

@@ -11,6 +11,8 @@
 //! timestamps, never on anybody's clock. A reader that must not wait for a live transaction pushes it: the owner may
 //! then commit only above the reader's timestamp.
 
+use smallvec::smallvec;
+
 use super::roll_back::roll_back_for_another;
 use super::{Refusal, RollBack, Step, lock_of, outcome_of};
 use crate::row::{Edit, Guard, Lock, Row, RowChange, RowKey, Status, TxnId};
@@ -97,10 +99,10 @@ pub fn check_status(primary: &Row, request: &CheckStatus) -> Result<Step<CommitP
                 return Ok(Step::Done(CommitPoint::Pending));
             }
             let mut change = RowChange::new(request.row.clone(), txn.start_ts);
-            change.guards = vec![Guard::LockIs(lock.stamp())];
+            change.guards = smallvec![Guard::LockIs(lock.stamp())];
             // Not just above the reader: of all timestamps this one alone is nobody's start.
             change.lock = Edit::Put(Lock { min_commit_ts: current_ts.max(read_ts.next()), ..lock.clone() });
-            Ok(Step::Apply(Box::new(change), CommitPoint::Pending))
+            Ok(Step::Apply(change, CommitPoint::Pending))
         }
     }
 }

@@ -206,8 +206,9 @@ impl Hand {
         commit_ts: u64,
     ) -> Result<Timestamp, Refusal> {
         let (read_ts, commit_ts) = (ts(read_ts), ts(commit_ts));
-        let request = OnePhase { row: row(key), txn, read_ts, commit_ts, mutation, keep_replaced: false };
-        self.informed(&request.row, txn.start_ts, |as_read| one_phase(as_read, &request))
+        let row = row(key);
+        let request = OnePhase { row: &row, txn, read_ts, commit_ts, mutation, keep_replaced: false };
+        self.informed(&row, txn.start_ts, |as_read| one_phase(as_read, &request))
     }
 
     /// Commits a primary.

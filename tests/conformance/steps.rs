@@ -26,7 +26,7 @@ pub fn run<T>(
             Step::Done(answer) => return Ok(answer),
             Step::Apply(change, answer) => (change, answer),
         };
-        match engine.apply(&[group([*change])]).as_deref() {
+        match engine.apply(&[group([change])]).as_deref() {
             Ok([Outcome::Applied]) => return Ok(answer),
             Ok([Outcome::Refused { row, .. }]) => seen = Row::clone(row),
             Err(EngineError::Unknown(_)) => seen = look(),
@@ -53,7 +53,7 @@ fn twice<T: Clone + PartialEq + std::fmt::Debug>(
 ) {
     let key = row(key);
     let sent = match step(&engine.row(&key, ts(start_ts)).unwrap()) {
-        Ok(Step::Apply(change, _)) => Some(group([*change])),
+        Ok(Step::Apply(change, _)) => Some(group([change])),
         _ => None,
     };
     assert_eq!(run(&**engine, &key, ts(start_ts), step), expected, "the first time");
@@ -160,7 +160,7 @@ pub fn every_step_made_twice_answers_the_same(engine: &Subject) {
     {
         let key_row = row(key);
         let request = OnePhase {
-            row: key_row,
+            row: &key_row,
             txn: thirty,
             read_ts: ts(29),
             commit_ts: ts(31),
@@ -195,7 +195,7 @@ pub fn every_step_made_twice_answers_the_same(engine: &Subject) {
 /// The change that a step asks for, on its way to the engine.
 fn sent<T>(step: Result<Step<T>, Refusal>) -> RowChange {
     match step {
-        Ok(Step::Apply(change, _)) => *change,
+        Ok(Step::Apply(change, _)) => change,
         _ => panic!("the step has nothing to send"),
     }
 }

@@ -36,7 +36,7 @@ impl Embedded {
             let mut changes = Vec::with_capacity(writes.len());
             for (row, mutation) in writes {
                 let request = OnePhase {
-                    row: row.clone(),
+                    row,
                     txn,
                     read_ts,
                     // Stamped by the pipeline.
@@ -145,7 +145,7 @@ impl Embedded {
                 // Apart from an own lock nothing of the row is known: the guards say what it must look like.
                 let as_read = Row { lock: own.cloned(), ..Row::default() };
                 match prewrite(&as_read, &request).map_err(|why| refused(row, why, read_ts))? {
-                    Step::Apply(change, _) => changes.push(*change),
+                    Step::Apply(change, _) => changes.push(change),
                     Step::Done(_) => {}
                 }
             }
@@ -242,7 +242,7 @@ impl Embedded {
             let needs_replaced = self.has_long_values() || self.history.is_some();
             let as_read = if needs_replaced { self.pipeline.engine().row(row, txn.start_ts)? } else { Row::default() };
             match step(&as_read) {
-                Ok(Step::Apply(change, _)) => return Ok(*change),
+                Ok(Step::Apply(change, _)) => return Ok(change),
                 Ok(Step::Done(_)) => return Ok(RowChange::new(row.clone(), txn.start_ts)),
                 Err(why) => {
                     let obstacle = Refused::Found(row.clone(), Box::new(as_read));

@@ -76,7 +76,7 @@ impl Embedded {
         done.map_err(|why| refused(row, why, txn.start_ts))?;
         if mutated!(RecoveryForgets) {
             let forgotten = forget(lock.primary.clone(), txn.start_ts);
-            self.drive(row, txn.start_ts, Purpose::Other, |_| Ok(Step::Apply(Box::new(forgotten.clone()), ())))?.ok();
+            self.drive(row, txn.start_ts, Purpose::Other, |_| Ok(Step::Apply(forgotten.clone(), ())))?.ok();
         }
         crash_point!(ResolveDone);
         match verdict {

@@ -39,6 +39,9 @@ use super::{Bookmark, EngineError, EngineFigures, LostLog, RowRange};
 /// The engine over RocksDB.
 pub type RocksEngine = LocalEngine<RocksStorage>;
 
+/// So much room is kept for the next write.
+const COPY_KEPT_BYTES: usize = 4 << 20;
+
 /// How RocksDB says that a log has failed before, and not why.
 const ECHOES: [&str; 2] = ["Seen error", "previous error"];
 
@@ -47,6 +50,8 @@ pub struct RocksStorage {
     database: Arc<Database>,
     write_options: WriteOptions,
     writing: Mutex<()>,
+    /// Room for what is being written, kept from one write to the next.
+    copy: Mutex<Vec<u8>>,
     /// Held by every write and sync while it runs.
     running: RwLock<()>,
     /// The first failure that says why.
@@ -190,6 +195,7 @@ impl RocksStorage {
             database: Arc::new(database),
             write_options,
             writing: Mutex::default(),
+            copy: Mutex::default(),
             running: RwLock::default(),
             cause: OnceLock::new(),
             lost: Vec::new(),
@@ -377,10 +383,16 @@ impl Storage for RocksStorage {
         }
         let db = &self.database.borrow_owner().db;
         // RocksDB takes the batch away even where it refuses it.
-        let bytes = batch.batch.data().to_vec();
+        let mut bytes = std::mem::take(&mut *self.copy.lock());
+        bytes.clear();
+        bytes.extend_from_slice(batch.batch.data());
         let refused = match self.on_log(|| db.write_opt(batch.batch, &self.write_options)) {
             Err(why) if why.kind() == rocksdb::ErrorKind::Incomplete => why,
-            done => return done.map_err(failed),
+            done => {
+                bytes.shrink_to(COPY_KEPT_BYTES);
+                *self.copy.lock() = bytes;
+                return done.map_err(failed);
+            }
         };
         let mut stall = Stall::new(self.background()?);
         loop {

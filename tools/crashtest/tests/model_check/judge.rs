@@ -249,7 +249,7 @@ fn settle<T>(
 ) -> Result<T, Rule> {
     match step(&rows.read(row, txn.start_ts)) {
         Ok(Step::Done(answer)) => Ok(answer),
-        Ok(Step::Apply(change, answer)) if rows.refusal(std::slice::from_ref(&*change)).is_none() => {
+        Ok(Step::Apply(change, answer)) if rows.refusal(std::slice::from_ref(&change)).is_none() => {
             rows.change(&change);
             Ok(answer)
         }

@@ -167,7 +167,7 @@ enum Asked<T> {
 
 fn asked<T>(step: Result<Step<T>, Refusal>) -> Asked<T> {
     match step {
-        Ok(Step::Apply(change, answer)) => Asked::Send(Sent::new(*change), answer),
+        Ok(Step::Apply(change, answer)) => Asked::Send(Sent::new(change), answer),
         Ok(Step::Done(answer)) => Asked::Answer(answer),
         Err(why) => Asked::Refused(why),
     }

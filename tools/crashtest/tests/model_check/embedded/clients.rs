@@ -39,7 +39,7 @@ impl Embedded {
             min_commit_ts: txn.start_ts.next(),
         };
         match prewrite(&Row::default(), &request) {
-            Ok(Step::Apply(change, _)) => *change,
+            Ok(Step::Apply(change, _)) => change,
             other => panic!("an untouched row can be locked, not {other:?}"),
         }
     }
@@ -151,9 +151,10 @@ impl Embedded {
         for (row, mutation) in &self.scripts[client].writes {
             let read_ts = state.named[client].expect("it has begun").read_ts;
             let commit_ts = txn.start_ts;
-            let request = OnePhase { row: key(*row), txn, read_ts, commit_ts, mutation, keep_replaced: false };
+            let locked = key(*row);
+            let request = OnePhase { row: &locked, txn, read_ts, commit_ts, mutation, keep_replaced: false };
             match one_phase(&self.guess(state, *row, txn.start_ts), &request) {
-                Ok(Step::Apply(change, _)) => changes.push(*change),
+                Ok(Step::Apply(change, _)) => changes.push(change),
                 Ok(Step::Done(_)) => return Err(Rule::OneVerdict),
                 Err(_) => return Ok(Err(*row)),
             }
@@ -200,7 +201,7 @@ impl Embedded {
             }
             let as_locked = Row { lock: Some(self.lock(state, client, n)), ..Row::default() };
             if let Ok(Step::Apply(change, ())) = roll_back(&as_locked, &RollBack { row, txn }) {
-                changes.push(*change);
+                changes.push(change);
             }
         }
         self.submit(state, changes, None)?.map(drop).map_err(|_| Rule::LiveOwnersLeftAlone)
@@ -215,7 +216,7 @@ impl Embedded {
             let mut changes = Vec::new();
             for n in &rows {
                 match self.commit(state, client, *n, commit_ts, false)? {
-                    Step::Apply(change, _) => changes.push(*change),
+                    Step::Apply(change, _) => changes.push(change),
                     Step::Done(_) => {}
                 }
             }

@@ -38,7 +38,7 @@ impl Embedded {
                 match resolve(&state.now().rows.read(row, start_ts), &request) {
                     Ok(Step::Done(())) => Errand::None,
                     Ok(Step::Apply(change, ())) => {
-                        Errand::Resolving { row, start_ts, verdict, change: Sent::new(*change) }
+                        Errand::Resolving { row, start_ts, verdict, change: Sent::new(change) }
                     }
                     Err(_) => return Err(Rule::LocksResolvable),
                 }
@@ -69,7 +69,7 @@ impl Embedded {
         let request = CheckStatus { row: key(primary), txn, asker: Asker::Orphan };
         match check_status(&rows.read(primary, start_ts), &request) {
             Ok(Step::Done(verdict)) => self.judge(state, row, start_ts, verdict),
-            Ok(Step::Apply(change, _)) => Ok(Errand::Ending { row, start_ts, primary, change: Sent::new(*change) }),
+            Ok(Step::Apply(change, _)) => Ok(Errand::Ending { row, start_ts, primary, change: Sent::new(change) }),
             // The lock is there, so its transaction's records must be.
             Err(_) => Err(Rule::LocksResolvable),
         }
