@@ -106,7 +106,7 @@ impl Embedded {
                 Ok(Step::Done(answer)) => return Ok(Ok(answer)),
                 Err(why) => return Ok(Err(why)),
             };
-            if let Settled::Applied(_) = self.pipeline.submit_own(vec![*change], purpose)? {
+            if let Settled::Applied(_) = self.pipeline.submit_own(vec![change], purpose)? {
                 return Ok(Ok(answer));
             }
         }
