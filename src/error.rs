@@ -65,6 +65,8 @@ pub enum ErrorKind {
     Io(String),
     /// The store has been closed, or has failed and must be opened again.
     Closed(String),
+    /// The caller's own progress callback has stopped the work: see [`Proceed`](crate::Proceed). The text says what is left of it.
+    Stopped(String),
 }
 
 /// Which transaction came first, and where.
@@ -179,7 +181,8 @@ impl fmt::Display for Error {
             | ErrorKind::InvalidArgument(why)
             | ErrorKind::NotAStore(why)
             | ErrorKind::Busy(why)
-            | ErrorKind::Io(why) => f.write_str(why),
+            | ErrorKind::Io(why)
+            | ErrorKind::Stopped(why) => f.write_str(why),
             ErrorKind::Closed(why) => write!(f, "the store is closed: {why}"),
         }
     }

@@ -7,6 +7,7 @@ mod keyspace;
 mod live;
 mod options;
 mod own;
+mod proceed;
 mod range;
 mod read;
 #[cfg(feature = "rocks")]
@@ -28,6 +29,7 @@ pub use live::{Live, LiveKind};
 pub use options::{
     Builder, Durability, KEY_MAX_BYTES, KEYSPACE_NAME_MAX_BYTES, Options, RetryLimits, TxnOptions, VALUE_MAX_BYTES,
 };
+pub use proceed::Proceed;
 pub use range::KeyRange;
 #[cfg(feature = "rocks")]
 pub use repair::Repaired;

@@ -9,6 +9,7 @@ use crate::coordinator::history::{HISTORY, Kept};
 use crate::engine::local::{SAFE_POINT, SUPERSEDED, split_superseded, superseded_key};
 use crate::engine::storage::Column;
 use crate::engine::{EngineError, RowRange, View};
+use crate::error::Result as StoreResult;
 use crate::keys::{data_key, history_key, split_data_key, split_history_key};
 use crate::oracle::LEASE;
 use crate::protocol::{CommitPoint, trace};
@@ -28,11 +29,11 @@ pub struct Verifier<'a> {
     /// The last version that was looked at among those that are kept, which come newest first.
     newer: Option<(RowKey, Timestamp)>,
     pub found: Verified,
-    progress: &'a mut dyn FnMut(&Verified),
+    progress: &'a mut dyn FnMut(&Verified) -> StoreResult<()>,
 }
 
 impl<'a> Verifier<'a> {
-    pub fn new(view: &'a dyn View, progress: &'a mut dyn FnMut(&Verified)) -> Self {
+    pub fn new(view: &'a dyn View, progress: &'a mut dyn FnMut(&Verified) -> StoreResult<()>) -> Self {
         Self {
             view,
             high_water: None,
@@ -51,8 +52,12 @@ impl<'a> Verifier<'a> {
         }
     }
 
-    /// Checks every cell of a column.
-    pub fn column(&mut self, column: Column, check: impl Fn(&mut Self, &[u8], &[u8]) -> Result<(), EngineError>) {
+    /// Checks every cell of a column. Fails only if it is stopped.
+    pub fn column(
+        &mut self,
+        column: Column,
+        check: impl Fn(&mut Self, &[u8], &[u8]) -> Result<(), EngineError>,
+    ) -> StoreResult<()> {
         let mut range = RowRange::all();
         loop {
             let mut page = Vec::new();
@@ -71,16 +76,17 @@ impl<'a> Verifier<'a> {
                     self.problem(column, RowKey::from_bytes(key).as_ref(), told(why));
                 }
             }
-            (self.progress)(&self.found);
+            (self.progress)(&self.found)?;
             let last = page.pop().map(|(key, _)| key);
             if let Err(why) = read {
                 let behind =
                     last.map_or_else(|| "its beginning".into(), |key| format!("{:?}", key.escape_ascii().to_string()));
-                return self.problem(column, None, format!("cannot be read behind {behind}: {}", told(why)));
+                self.problem(column, None, format!("cannot be read behind {behind}: {}", told(why)));
+                return Ok(());
             }
             match last {
                 Some(last) => range.start = Bound::Excluded(last),
-                None => return,
+                None => return Ok(()),
             }
         }
     }
