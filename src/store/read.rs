@@ -173,7 +173,7 @@ pub(super) fn fetch(view: &PinnedView, row: &RowKey, txn: TxnId, value: Value) -
     match value {
         Value::Inline(bytes) => Ok(bytes.0),
         Value::InData => view.view.data(row, txn.start_ts)?.ok_or_else(|| {
-            let what = format!("row {row:?}: the value written by the transaction {} is missing", txn.start_ts);
+            let what = format!("row {row:?}: the value written by the transaction {:#} is missing", txn.start_ts);
             Error::from(ErrorKind::Corruption(what))
         }),
     }

@@ -141,14 +141,18 @@ impl<'a> Verifier<'a> {
     fn check_version(&mut self, column: Column, row: &RowKey, version: &WriteRecord) -> Result<(), EngineError> {
         let (start_ts, commit_ts) = (version.txn.start_ts, version.commit_ts);
         if commit_ts <= start_ts {
-            let what = format!("was committed at {commit_ts}, before its transaction began at {start_ts}");
+            let what = format!("was committed at {commit_ts:#}, before its transaction began at {start_ts:#}");
             self.problem(column, Some(row), what);
         }
         if self.high_water.is_some_and(|mark| version.last_commit() > mark) {
-            self.problem(column, Some(row), format!("was committed at {commit_ts}, which the oracle has not reached"));
+            self.problem(
+                column,
+                Some(row),
+                format!("was committed at {commit_ts:#}, which the oracle has not reached"),
+            );
         }
         if version.value == Some(Value::InData) && !self.has(Column::Data, &data_key(row, start_ts))? {
-            self.problem(column, Some(row), format!("the value that the transaction {start_ts} wrote is missing"));
+            self.problem(column, Some(row), format!("the value that the transaction {start_ts:#} wrote is missing"));
         }
         Ok(())
     }
@@ -159,10 +163,10 @@ impl<'a> Verifier<'a> {
         let (txn, start_ts) = (lock.txn, lock.txn.start_ts);
         let mut wrong = Vec::new();
         if self.high_water.is_some_and(|mark| start_ts > mark) {
-            wrong.push(format!("is locked by a transaction of {start_ts}, which the oracle has not reached"));
+            wrong.push(format!("is locked by a transaction of {start_ts:#}, which the oracle has not reached"));
         }
         if lock.intent == Intent::Put(Value::InData) && !self.has(Column::Data, &data_key(&row, start_ts))? {
-            wrong.push(format!("is locked, but the value that the transaction {start_ts} is to leave is missing"));
+            wrong.push(format!("is locked, but the value that the transaction {start_ts:#} is to leave is missing"));
         }
         if self.keyspaces.as_ref().is_some_and(|known| !known.contains(&lock.primary.keyspace())) {
             wrong.push(format!("is locked, and the primary {:?} is in no known keyspace", lock.primary));
@@ -175,15 +179,15 @@ impl<'a> Verifier<'a> {
                 }
             }
             Some(CommitPoint::Committed(commit_ts)) if commit_ts <= start_ts => {
-                wrong.push(format!("is locked by a transaction that was committed at {commit_ts}, before it began"));
+                wrong.push(format!("is locked by a transaction that was committed at {commit_ts:#}, before it began"));
             }
             Some(CommitPoint::Committed(_) | CommitPoint::RolledBack) if row == lock.primary => {
-                wrong.push(format!("is locked by the transaction {start_ts}, which this row says has ended"));
+                wrong.push(format!("is locked by the transaction {start_ts:#}, which this row says has ended"));
             }
             Some(_) => {}
             None if start_ts < self.safe_point => {
                 wrong.push(format!(
-                    "is locked by the transaction {start_ts}, of which nobody can tell any more how it ended"
+                    "is locked by the transaction {start_ts:#}, of which nobody can tell any more how it ended"
                 ));
             }
             None => {}
@@ -221,7 +225,7 @@ impl<'a> Verifier<'a> {
             !owned
         })?;
         if !owned {
-            let what = format!("nothing refers to the value that the transaction {start_ts} wrote");
+            let what = format!("nothing refers to the value that the transaction {start_ts:#} wrote");
             self.problem(Column::Data, Some(&row), what);
         }
         Ok(())
@@ -237,13 +241,13 @@ impl<'a> Verifier<'a> {
             Some(History::Version(version)) => {
                 self.check_version(Column::History, &row, &version)?;
                 if version.commit_ts != ts {
-                    let what = format!("the version of {} is filed under {ts}", version.commit_ts);
+                    let what = format!("the version of {:#} is filed under {ts:#}", version.commit_ts);
                     self.problem(Column::History, Some(&row), what);
                 }
                 self.check_replaced(row, ts)?;
             }
             Some(History::Ended(crate::row::Status::Committed(commit_ts))) if commit_ts <= ts => {
-                let what = format!("the transaction {ts} was committed at {commit_ts}, before it began");
+                let what = format!("the transaction {ts:#} was committed at {commit_ts:#}, before it began");
                 self.problem(Column::History, Some(&row), what);
             }
             Some(History::Ended(_)) | None => {}
@@ -258,14 +262,19 @@ impl<'a> Verifier<'a> {
         };
         match replaced_at {
             Some(newer) if newer <= ts => {
-                self.problem(Column::History, Some(&row), format!("the version of {ts} was replaced by an older one"));
+                self.problem(
+                    Column::History,
+                    Some(&row),
+                    format!("the version of {ts:#} was replaced by an older one"),
+                );
             }
             Some(newer) if !self.has(Column::Meta, &superseded_key(newer, &row))? => {
-                let what = format!("the version of {ts} was replaced at {newer}, but the collector does not know it");
+                let what =
+                    format!("the version of {ts:#} was replaced at {newer:#}, but the collector does not know it");
                 self.problem(Column::History, Some(&row), what);
             }
             Some(_) => {}
-            None => self.problem(Column::History, Some(&row), format!("the version of {ts} was replaced by none")),
+            None => self.problem(Column::History, Some(&row), format!("the version of {ts:#} was replaced by none")),
         }
         self.newer = Some((row, ts));
         Ok(())
