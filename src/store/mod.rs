@@ -299,7 +299,8 @@ impl Store {
     ///
     /// # Errors
     /// [`ErrorKind::SnapshotTooOld`] for a moment before the history that is kept, [`ErrorKind::InvalidArgument`] when the store
-    /// keeps none ([`Builder::history`]), for a moment that lies in the future, and where others share the engine;
+    /// keeps none ([`Builder::history`]), for a moment that lies in the future, and always where others share the engine
+    /// ([`Builder::open_shared`]);
     /// [`ErrorKind::Closed`], [`ErrorKind::Undetermined`] when a sync fails.
     pub fn snapshot_at(&self, at: impl Into<Timestamp>) -> Result<Snapshot> {
         self.inner.check_open()?;

@@ -95,7 +95,8 @@ impl Verified {
 impl Store {
     /// Looks at everything that is stored and tells what is wrong with it; see [`Verified`]. Nothing is changed by it, and it may
     /// run beside transactions. It reads cells in order: the filters of RocksDB's tables, which only single reads use, and
-    /// what of an index no scan needs are not checked, since the binding does not offer to. `progress` is called every thousand cells or so,
+    /// what of an index no scan needs are not checked, nor checksums of whole files: RocksDB can, but its Rust binding does not
+    /// offer it. `progress` is called every thousand cells or so,
     /// and may [stop](Proceed) it.
     ///
     /// # Errors

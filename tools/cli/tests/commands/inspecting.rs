@@ -164,6 +164,8 @@ fn long_work_that_is_interrupted_says_so_and_leaves_nothing() {
     place.fed("load --create s rows --layout tsv", rows).succeeds();
     for (line, what) in [
         ("verify s", "the rest was not read"),
+        ("delete s rows --prefix key", "interrupted; nothing was deleted"),
+        ("delete s rows --from a", "interrupted; nothing was deleted"),
         ("repair s new", "interrupted; nothing is left of new"),
         ("checkpoint s new", "interrupted; nothing is left of the checkpoint"),
         ("scan s rows", "interrupted; these are not all rows"),
