@@ -16,6 +16,9 @@ use crate::tuning::Tuning;
 
 /// So many rows are met between two looks at the progress bar.
 const ROWS_UNTOLD: u64 = 1024;
+/// Of one that was interrupted.
+const NOTHING: &str =
+    "nothing was deleted, and rows that are still locked are let go when the store is next opened for writing";
 
 /// The command's options.
 #[derive(clap::Args)]
@@ -82,7 +85,7 @@ pub fn run(args: &Args) -> Result<()> {
             };
             // One by one, where the library has a call for all of them, because that one cannot be interrupted.
             for row in rows {
-                interrupt.check("nothing was deleted")?;
+                interrupt.check(NOTHING)?;
                 txn.delete(&keyspace, row?.0)?;
                 deleted += 1;
                 if deleted % ROWS_UNTOLD == 0 {
