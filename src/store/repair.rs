@@ -100,7 +100,9 @@ impl Builder {
         let mut repaired = Repaired::default();
         salvaged.notes.iter().for_each(|note| repaired.lose(Column::Meta, None, note));
         let engine = LocalEngine::new(salvaged.storage, true);
-        let store = self.read_only(false).open(to)?;
+        // Ours from here on, so what cannot be made into a store may go.
+        std::fs::create_dir(to).map_err(|why| EngineError::Open(format!("cannot create {}: {why}", to.display())))?;
+        let store = self.read_only(false).open(to).inspect_err(|_| drop(std::fs::remove_dir_all(to)))?;
         match (read_high_water(&engine), &store.inner.embedded) {
             (Ok(mark), Some(embedded)) => embedded.pipeline().advance_past(mark)?,
             (Err(why), _) => repaired.lose(Column::Meta, None, format!("the newest timestamp is lost: {why}")),

@@ -312,3 +312,17 @@ fn a_repair_that_its_caller_stops_leaves_an_empty_store_and_can_be_made_again() 
     }
     assert!(small().repair(&from, folder.path().join("new"), |_| ()).unwrap().is_whole());
 }
+
+#[test]
+fn a_repair_that_can_make_no_store_leaves_no_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    filled(folder.path());
+    // A folder can have so long a path, and nothing in it can.
+    let mut to = folder.path().to_owned();
+    while to.as_os_str().len() < 4080 {
+        to.push("x".repeat(200.min(4084 - to.as_os_str().len())));
+    }
+    let refused = small().repair(folder.path().join("store"), &to, |_| ()).unwrap_err();
+    assert!(matches!(refused.kind(), ErrorKind::Io(_)), "{refused}");
+    assert!(!to.exists() && to.parent().unwrap().exists(), "{refused}");
+}
