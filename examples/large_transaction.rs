@@ -36,7 +36,7 @@ fn commit(folder: &Path, rows: u64) -> anyhow::Result<()> {
     write(&mut txn, &table, rows)?;
     println!("{:7.1} s  {rows} rows are written: {}", began.elapsed().as_secs_f64(), usage()?);
     let commit = txn.commit()?;
-    println!("{:7.1} s  committed at {}: {}", began.elapsed().as_secs_f64(), commit.ts, usage()?);
+    println!("{:7.1} s  committed at {:#}: {}", began.elapsed().as_secs_f64(), commit.ts, usage()?);
     let seen = store.snapshot()?.range(&table, ..).count();
     println!("{:7.1} s  a snapshot has read all {seen}: {}", began.elapsed().as_secs_f64(), usage()?);
     anyhow::ensure!(seen as u64 == rows, "{seen} rows of {rows} are there");

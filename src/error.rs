@@ -6,7 +6,7 @@ use std::fmt;
 use crate::engine::EngineError;
 use crate::owner::OwnerId;
 use crate::row::RowKey;
-use crate::timestamp::Timestamp;
+use crate::timestamp::{TimeOfDay, Timestamp};
 
 /// The result of everything that can fail here.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -65,6 +65,8 @@ pub enum ErrorKind {
     Io(String),
     /// The store has been closed, or has failed and must be opened again.
     Closed(String),
+    /// The caller's own progress callback has stopped the work: see [`Proceed`](crate::Proceed). The text says what is left of it.
+    Stopped(String),
 }
 
 /// Which transaction came first, and where.
@@ -179,7 +181,8 @@ impl fmt::Display for Error {
             | ErrorKind::InvalidArgument(why)
             | ErrorKind::NotAStore(why)
             | ErrorKind::Busy(why)
-            | ErrorKind::Io(why) => f.write_str(why),
+            | ErrorKind::Io(why)
+            | ErrorKind::Stopped(why) => f.write_str(why),
             ErrorKind::Closed(why) => write!(f, "the store is closed: {why}"),
         }
     }
@@ -192,7 +195,7 @@ impl fmt::Display for Conflict {
             None => write!(f, "row {:?} ", self.row)?,
         }
         match self.reason {
-            ConflictReason::CommittedAt(ts) => write!(f, "was committed at {ts}")?,
+            ConflictReason::CommittedAt(ts) => write!(f, "was committed at {ts:#}")?,
             ConflictReason::Locked => write!(f, "is locked")?,
             ConflictReason::RolledBack => write!(f, "was rolled back")?,
         }
@@ -201,11 +204,11 @@ impl fmt::Display for Conflict {
             if let Some(label) = self.label {
                 write!(f, "{label:?}, ")?;
             }
-            write!(f, "owner {owner}, who began at {} ms since 1970", owner.began_millis())?;
+            write!(f, "owner {owner}, who began at {}", TimeOfDay(owner.began_millis()))?;
         }
         if let Some(start_ts) = self.their_start_ts {
             write!(f, ", start_ts {start_ts}")?;
         }
-        write!(f, "; this transaction reads at {}", self.our_read_ts)
+        write!(f, "; this transaction reads at {:#}", self.our_read_ts)
     }
 }

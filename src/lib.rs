@@ -118,7 +118,7 @@ pub use row::{KeyspaceId, RowKey};
 pub use store::Repaired;
 pub use store::{
     Builder, Commit, ConflictStatus, Dumped, Durability, Existing, KEY_MAX_BYTES, KEYSPACE_NAME_MAX_BYTES, KeyRange,
-    Keyspace, Live, LiveKind, LiveStatus, LockInfo, LockStatus, Locks, Options, Outcome, Problem, RetryLimits,
+    Keyspace, Live, LiveKind, LiveStatus, LockInfo, LockStatus, Locks, Options, Outcome, Problem, Proceed, RetryLimits,
     Savepoint, Scan, SlowStatus, SlowTransaction, Snapshot, Stats, Status, Store, TimeSpent, Txn, TxnOptions,
     TxnStatus, VALUE_MAX_BYTES, Verified, Version, Versions,
 };

@@ -11,6 +11,14 @@ const COUNTER_BITS: u32 = 18;
 /// A point in the store's history. Larger is later; the oracle never hands the same one out twice.
 ///
 /// The upper 46 bits are milliseconds since 1970-01-01 UTC (they last until the year 4199), the lower 18 a counter.
+///
+/// It is shown as both, with `{:#}` and the time of day behind them:
+///
+/// ```
+/// let ts = percolite::Timestamp::from_millis(1_700_000_000_000).next();
+/// assert_eq!(ts.to_string(), "1700000000000.1");
+/// assert_eq!(format!("{ts:#}"), "1700000000000.1 (2023-11-14 22:13:20.000 UTC)");
+/// ```
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Timestamp(u64);
 
@@ -67,7 +75,29 @@ impl From<SystemTime> for Timestamp {
 
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.millis(), self.0 & ((1 << COUNTER_BITS) - 1))
+        write!(f, "{}.{}", self.millis(), self.0 & ((1 << COUNTER_BITS) - 1))?;
+        if f.alternate() { write!(f, " ({})", TimeOfDay(self.millis())) } else { Ok(()) }
+    }
+}
+
+/// Milliseconds since 1970, as people read them. Not beyond 46 bits.
+pub(crate) struct TimeOfDay(pub u64);
+
+impl fmt::Display for TimeOfDay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (days, millis) = (self.0 / 86_400_000, self.0 % 86_400_000);
+        // Years begin in March here, so that leap days come last, and are counted from the year 0, in eras of 400, which are all of one length.
+        let days = days + 719_468;
+        let (era, day) = (days / 146_097, days % 146_097);
+        let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+        let day = day - (365 * year + year / 4 - year / 100);
+        let month = (5 * day + 2) / 153;
+        let day = day - (153 * month + 2) / 5 + 1;
+        let (year, month) = (era * 400 + year, month + 3);
+        let (year, month) = if month > 12 { (year + 1, month - 12) } else { (year, month) };
+        let (minutes, millis) = (millis / 60_000, millis % 60_000);
+        let (hour, minute, second, milli) = (minutes / 60, minutes % 60, millis / 1000, millis % 1000);
+        write!(f, "{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{milli:03} UTC")
     }
 }
 

@@ -45,12 +45,13 @@ pub fn check_moment(at: Timestamp, from: Option<Timestamp>) -> Result<()> {
     match from {
         None => Err(Error::invalid("the store keeps no history: open it with Builder::history to read the past")),
         Some(from) if at < from && !mutated!(ForgottenMomentsRead) => {
-            Err(ErrorKind::SnapshotTooOld(format!("the history begins at {from}, and {at} lies before that")).into())
+            Err(ErrorKind::SnapshotTooOld(format!("the history begins at {from:#}, and {at:#} lies before that"))
+                .into())
         }
         Some(_) => Ok(()),
     }
 }
 
 pub fn in_the_future(at: Timestamp) -> Error {
-    Error::invalid(format!("{at} lies in the future"))
+    Error::invalid(format!("{at:#} lies in the future"))
 }

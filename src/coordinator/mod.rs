@@ -131,9 +131,9 @@ fn refused(row: &RowKey, why: Refusal, read_ts: Timestamp) -> Error {
             conflict(ConflictReason::RolledBack, None)
         }
         Refusal::BelowSafePoint(ts) => {
-            ErrorKind::SnapshotTooOld(format!("the transaction began before the safe point {ts}"))
+            ErrorKind::SnapshotTooOld(format!("the transaction began before the safe point {ts:#}"))
         }
-        Refusal::FromTheFuture(ts) => ErrorKind::InvalidArgument(format!("{ts} lies in the future")),
+        Refusal::FromTheFuture(ts) => ErrorKind::InvalidArgument(format!("{ts:#} lies in the future")),
         Refusal::PrimaryMismatch(lock) => ErrorKind::Corruption(format!(
             "row {row:?} is named as a primary by a lock, but the lock there names {:?}",
             lock.primary

@@ -384,9 +384,12 @@ impl Coordinator for Shared {
         Ok(commit_ts)
     }
 
-    /// The rows have their history, but no client can tell what is decided at a moment of the past.
+    /// The rows keep their versions, and a view opened now could read them at an older timestamp as any late reader does. But nobody
+    /// keeps note of the moment from which on they are whole, so a moment before it would be shown wrong.
     fn snapshot_at(&self, _at: Timestamp) -> Result<Arc<PinnedView>> {
-        Err(Error::invalid("where others share the engine the past cannot be read"))
+        Err(Error::invalid(
+            "where others share the engine the past cannot be read: nobody keeps note of how far back it is whole",
+        ))
     }
 
     fn kept(&self) -> Option<Kept> {

@@ -370,7 +370,7 @@ fn read_status(reader: &impl Reader, row: &RowKey, start_ts: Timestamp) -> Resul
     match read_record(reader, Column::History, &history_key(row, start_ts))? {
         Some(History::Ended(status)) => Ok(Some(status)),
         Some(History::Version(version)) => Err(EngineError::Corruption(format!(
-            "row {row:?}: a version stands where the status of a transaction that began at {start_ts} belongs: {version:?}"
+            "row {row:?}: a version stands where the status of a transaction that began at {start_ts:#} belongs: {version:?}"
         ))),
         None => Ok(None),
     }

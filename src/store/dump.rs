@@ -20,6 +20,7 @@ use std::io::{self, Read, Write};
 use serde::{Deserialize, Serialize};
 
 use super::catalog::Unnamed;
+use super::proceed::{Proceed, go_on};
 use super::{Durability, Snapshot, Store, TxnOptions, VALUE_MAX_BYTES};
 use crate::codec;
 use crate::error::{Error, ErrorKind, Result};
@@ -70,7 +71,7 @@ pub enum Existing {
 
 impl Snapshot {
     /// Writes everything that the snapshot shows, every keyspace of it, in a form that [`Store::restore`] reads. `progress` is
-    /// called after each block.
+    /// called after each block, and may [stop](Proceed) it.
     ///
     /// It takes memory for one block, about the longest value. A dump that takes longer than
     /// [`Builder::age_max`](super::Builder::age_max) of a store that is written to meanwhile ends with
@@ -93,9 +94,13 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] when `to` does not take it, and those of reading. What was written until then is no whole dump, and
+    /// [`ErrorKind::Io`] when `to` does not take it, [`ErrorKind::Stopped`], and those of reading. What was written until then is no whole dump, and
     /// restoring it is refused.
-    pub fn dump(&self, to: impl Write, mut progress: impl FnMut(&Dumped)) -> Result<Dumped> {
+    pub fn dump<P: Proceed>(&self, to: impl Write, mut progress: impl FnMut(&Dumped) -> P) -> Result<Dumped> {
+        let mut progress = |so_far: &Dumped| {
+            let stopped = || format!("stopped after {} rows; what was written is no whole dump", so_far.rows);
+            go_on(progress(so_far), stopped)
+        };
         let mut out = Blocks { stream: to, number: 0, buffer: Vec::new() };
         let mut dumped = Dumped { read_ts: self.read_ts(), ..Dumped::default() };
         out.stream.write_all(format!("{HEADER}{FORMAT}\n").as_bytes()).map_err(unwritten)?;
@@ -113,13 +118,13 @@ impl Snapshot {
                 if bytes >= BLOCK_BYTES || rows.len() >= BLOCK_ROWS {
                     out.write(&Block::Rows(std::mem::take(&mut rows)))?;
                     bytes = 0;
-                    progress(&dumped);
+                    progress(&dumped)?;
                 }
             }
             if !rows.is_empty() {
                 out.write(&Block::Rows(rows))?;
             }
-            progress(&dumped);
+            progress(&dumped)?;
         }
         out.write(&Block::End { keyspaces: dumped.keyspaces, rows: dumped.rows })?;
         out.stream.flush().map_err(unwritten)?;
@@ -129,13 +134,19 @@ impl Snapshot {
 
 impl Store {
     /// Puts everything that a [dump](Snapshot::dump) holds into this store: all of it, durably, or nothing. Every timestamp that
-    /// the store hands out from here on is greater than those in the store that was dumped. `progress` is called after each block.
+    /// the store hands out from here on is greater than those in the store that was dumped. `progress` is called after each block,
+    /// and may [stop](Proceed) it: nothing is restored then.
     ///
     /// # Errors
     /// [`ErrorKind::Corruption`] when the dump is damaged or was cut off, [`ErrorKind::InvalidArgument`] when it is none or of
     /// another format, when the store has keyspaces and [`Existing::Refuse`] is said, when it is read-only or shared with other
-    /// processes; [`ErrorKind::Io`] when `from` cannot be read; and those of a commit.
-    pub fn restore(&self, from: impl Read, existing: Existing, mut progress: impl FnMut(&Dumped)) -> Result<Dumped> {
+    /// processes; [`ErrorKind::Io`] when `from` cannot be read; [`ErrorKind::Stopped`]; and those of a commit.
+    pub fn restore<P: Proceed>(
+        &self,
+        from: impl Read,
+        existing: Existing,
+        mut progress: impl FnMut(&Dumped) -> P,
+    ) -> Result<Dumped> {
         self.inner.check_open()?;
         self.inner.check_writable()?;
         let Some(embedded) = &self.inner.embedded else {
@@ -185,7 +196,7 @@ impl Store {
                     return Ok(restored);
                 }
             }
-            progress(&restored);
+            go_on(progress(&restored), || format!("stopped after {} rows; nothing was restored", restored.rows))?;
         }
     }
 }

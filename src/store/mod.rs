@@ -7,6 +7,7 @@ mod keyspace;
 mod live;
 mod options;
 mod own;
+mod proceed;
 mod range;
 mod read;
 #[cfg(feature = "rocks")]
@@ -28,6 +29,7 @@ pub use live::{Live, LiveKind};
 pub use options::{
     Builder, Durability, KEY_MAX_BYTES, KEYSPACE_NAME_MAX_BYTES, Options, RetryLimits, TxnOptions, VALUE_MAX_BYTES,
 };
+pub use proceed::Proceed;
 pub use range::KeyRange;
 #[cfg(feature = "rocks")]
 pub use repair::Repaired;
@@ -297,7 +299,8 @@ impl Store {
     ///
     /// # Errors
     /// [`ErrorKind::SnapshotTooOld`] for a moment before the history that is kept, [`ErrorKind::InvalidArgument`] when the store
-    /// keeps none ([`Builder::history`]), for a moment that lies in the future, and where others share the engine;
+    /// keeps none ([`Builder::history`]), for a moment that lies in the future, and always where others share the engine
+    /// ([`Builder::open_shared`]);
     /// [`ErrorKind::Closed`], [`ErrorKind::Undetermined`] when a sync fails.
     pub fn snapshot_at(&self, at: impl Into<Timestamp>) -> Result<Snapshot> {
         self.inner.check_open()?;

@@ -441,6 +441,11 @@ impl Builder {
 
     /// Opens a store as one client of an engine that others use too. Commits always take two phases, and keyspaces
     /// cannot be dropped.
+    ///
+    /// Every commit keeps what it replaces here, for readers that are behind, but the past cannot be asked for, whatever
+    /// [`Builder::history`] says: [`Store::snapshot_at`] answers [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument), and
+    /// [`Snapshot::versions`](super::Snapshot::versions) is sure of the newest version only. No client keeps note of the moment from which
+    /// on all that was replaced is there, and none collects it.
     pub fn open_shared(self, commons: Commons) -> Store {
         Store::open_shared(commons, self.options, self.runtime)
     }

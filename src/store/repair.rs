@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::catalog::{CATALOG, Unnamed, number_of};
+use super::proceed::{Proceed, go_on};
 use super::read::{fetch, read_write};
 use super::verify::PROBLEMS_MAX;
 use super::{Builder, Durability, Existing, Keyspace, Problem, Store, TxnOptions};
@@ -25,6 +26,8 @@ use crate::row::{Intent, KeyspaceId, RowKey};
 use crate::timestamp::Timestamp;
 use crate::view::PinnedView;
 
+/// So many cells are looked at between two calls of the progress callback.
+const CELLS_UNTOLD: u64 = 1024;
 const BATCH_ROWS: usize = 1024;
 const BATCH_BYTES: usize = 1 << 20;
 
@@ -61,7 +64,7 @@ impl Repaired {
 impl Builder {
     /// Makes a new store in the folder `to`, with these options, of everything that can still be read of the damaged one in `from`,
     /// and tells what cannot. Nothing in `from` is changed, and it is not opened beside a process that has it open. `progress` is
-    /// called after each portion of rows.
+    /// called every thousand cells or so, from the first pass on, which only looks for names, and may [stop](Proceed) the repair.
     ///
     /// Take it where a store does not open any more, or [`Store::verify`] finds damage, and there is no backup: what it brings over
     /// need not be one moment of the store. What it tells in [`Repaired::losses`] says how far that is so. Rows of a keyspace whose
@@ -74,12 +77,13 @@ impl Builder {
     /// # Errors
     /// [`ErrorKind::Io`] when `to` exists or cannot be made, [`ErrorKind::NotAStore`] when `from` has nothing of a store in it or
     /// a newer format, [`ErrorKind::Busy`] when a process has it open, [`ErrorKind::Corruption`] when nothing at all can be made of
-    /// it, and those of a commit. A store that is in `to` after an error has no keyspaces.
-    pub fn repair(
+    /// it, [`ErrorKind::Stopped`], and those of a commit. A store that is in `to` after an error has no keyspaces, and the folder may be
+    /// removed.
+    pub fn repair<P: Proceed>(
         self,
         from: impl AsRef<Path>,
         to: impl AsRef<Path>,
-        mut progress: impl FnMut(&Repaired),
+        mut progress: impl FnMut(&Repaired) -> P,
     ) -> Result<Repaired> {
         let to = to.as_ref();
         if to.as_os_str().is_empty() || to.symlink_metadata().is_ok() {
@@ -96,12 +100,21 @@ impl Builder {
         let mut repaired = Repaired::default();
         salvaged.notes.iter().for_each(|note| repaired.lose(Column::Meta, None, note));
         let engine = LocalEngine::new(salvaged.storage, true);
-        let store = self.read_only(false).open(to)?;
+        // Ours from here on, so what cannot be made into a store may go.
+        std::fs::create_dir(to).map_err(|why| EngineError::Open(format!("cannot create {}: {why}", to.display())))?;
+        let store = self.read_only(false).open(to).inspect_err(|_| drop(std::fs::remove_dir_all(to)))?;
         match (read_high_water(&engine), &store.inner.embedded) {
             (Ok(mark), Some(embedded)) => embedded.pipeline().advance_past(mark)?,
             (Err(why), _) => repaired.lose(Column::Meta, None, format!("the newest timestamp is lost: {why}")),
             (Ok(_), None) => {}
         }
+        let mut progress = |so_far: &Repaired| {
+            let stopped = || {
+                let (rows, to) = (so_far.rows, to.display());
+                format!("stopped after {rows} rows; the store in {to} has no keyspaces, and may be removed")
+            };
+            go_on(progress(so_far), stopped)
+        };
         // Everything that was committed, whatever the oracle remembers.
         let view = PinnedView::new(Timestamp::MAX, engine.view()?, true);
         let mut repair = Repair {
@@ -114,6 +127,7 @@ impl Builder {
             batch_bytes: 0,
             repaired,
             store: &store,
+            looked: 0,
             progress: &mut progress,
         };
         let storage = engine.storage();
@@ -145,12 +159,20 @@ struct Repair<'a> {
     batch_bytes: usize,
     repaired: Repaired,
     store: &'a Store,
-    progress: &'a mut dyn FnMut(&Repaired),
+    /// At so many cells, passes that only look for names included.
+    looked: u64,
+    progress: &'a mut dyn FnMut(&Repaired) -> Result<()>,
 }
 
 impl Repair<'_> {
+    fn tell(&mut self) -> Result<()> {
+        self.looked += 1;
+        if self.looked.is_multiple_of(CELLS_UNTOLD) { (self.progress)(&self.repaired) } else { Ok(()) }
+    }
+
     /// Looks for what the catalog says.
     fn name(&mut self, column: Column, key: &[u8]) -> Result<()> {
+        self.tell()?;
         let Some(row) = RowKey::from_bytes(key).filter(|row| row.keyspace() == CATALOG) else { return Ok(()) };
         let found = self.value(column, &row).and_then(|value| {
             let Some(value) = value else { return Ok(()) };
@@ -183,6 +205,7 @@ impl Repair<'_> {
 
     /// Brings a row over.
     fn row(&mut self, column: Column, key: &[u8]) -> Result<()> {
+        self.tell()?;
         let Some(row) = RowKey::from_bytes(key) else {
             self.repaired.lose(column, None, format!("{:?} is no row", key.escape_ascii().to_string()));
             return Ok(());
@@ -255,8 +278,7 @@ impl Repair<'_> {
         })?;
         self.repaired.rows += batch.len() as u64;
         self.repaired.bytes += batch.iter().map(|(_, key, value)| (key.len() + value.len()) as u64).sum::<u64>();
-        (self.progress)(&self.repaired);
-        Ok(())
+        (self.progress)(&self.repaired)
     }
 
     fn finish(mut self) -> Result<Self> {

@@ -169,9 +169,17 @@ fn moments_that_cannot_be_read_are_refused() {
         store.clone().close().unwrap();
         assert!(matches!(refusal(&store, from), ErrorKind::Closed(_)));
     }
-    let shared = Home::shared().open(Store::builder());
-    let now = shared.snapshot().unwrap().read_ts();
-    assert!(matches!(refusal(&shared, now), ErrorKind::InvalidArgument(why) if why.contains("share")));
+    let home = Home::shared();
+    for builder in [Store::builder(), keeping(HOUR)] {
+        let shared = home.open(builder);
+        let now = shared.snapshot().unwrap().read_ts();
+        for at in [Timestamp::ZERO, now, Timestamp::MAX] {
+            assert!(
+                matches!(refusal(&shared, at), ErrorKind::InvalidArgument(why) if why.contains("others share the engine"))
+            );
+        }
+        assert_eq!(shared.stats().history_from, None);
+    }
 }
 
 #[cfg(feature = "rocks")]

@@ -1,13 +1,14 @@
 //! Taking a store elsewhere: dumps, restores and checkpoints.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use percolite::engine::RowRange;
 use percolite::engine::sim::SimStorage;
 use percolite::engine::storage::{Column, Reader};
-use percolite::{ErrorKind, Existing, KEY_MAX_BYTES, RetryLimits, Store, TxnOptions};
+use percolite::{Dumped, ErrorKind, Existing, KEY_MAX_BYTES, RetryLimits, Store, TxnOptions};
 
 type Rows = BTreeMap<String, Vec<(Vec<u8>, Vec<u8>)>>;
 
@@ -332,4 +333,23 @@ fn a_restore_meets_no_conflict_with_those_who_use_the_store_meanwhile() {
         over.store(true, Ordering::Relaxed);
         restored.unwrap();
     });
+}
+
+#[test]
+fn a_dump_or_restore_that_its_caller_stops_leaves_nothing_to_be_taken_for_whole() {
+    let store = filled();
+    let dump = dump(&store);
+    let mut part = Vec::new();
+    let stopped = store.snapshot().unwrap().dump(&mut part, |_| ControlFlow::Break(())).unwrap_err();
+    assert!(matches!(stopped.kind(), ErrorKind::Stopped(_)) && part.len() < dump.len(), "{stopped}");
+    let copy = Store::in_memory().unwrap();
+    let refused = copy.restore(part.as_slice(), Existing::Refuse, |_| ()).unwrap_err();
+    assert!(matches!(refused.kind(), ErrorKind::Corruption(_)), "{refused}");
+    let some = |so_far: &Dumped| if so_far.rows > 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+    let stopped = copy.restore(dump.as_slice(), Existing::Refuse, some).unwrap_err();
+    assert!(matches!(stopped.kind(), ErrorKind::Stopped(_)), "{stopped}");
+    assert!(stopped.to_string().contains("nothing was restored"), "{stopped}");
+    assert!(copy.keyspaces().unwrap().is_empty());
+    copy.restore(dump.as_slice(), Existing::Refuse, |_| ()).unwrap();
+    assert_eq!(content(&copy), content(&store));
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use percolite::{Builder, CommitProtocol, Compression, ErrorKind, Repaired, Store};
@@ -285,4 +286,43 @@ fn a_repair_is_refused_where_it_could_cost_anything() {
     fs::write(store.join("PERCOLITE"), "percolite store, format 9\n").unwrap();
     assert!(refused(&store, &new).to_string().contains("format 9"));
     assert!(!new.exists());
+}
+
+#[test]
+fn a_repair_that_its_caller_stops_leaves_an_empty_store_and_can_be_made_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let before = filled(folder.path());
+    let from = folder.path().join("store");
+    let as_it_was = state(&from);
+    // While names are looked for, and when some rows are over.
+    for stops_at in [0, 1000] {
+        let to = folder.path().join(format!("stopped {stops_at}"));
+        let (mut rows, mut keyspaces) = (0, 0);
+        let stop = |so_far: &Repaired| {
+            (rows, keyspaces) = (so_far.rows, so_far.keyspaces);
+            if rows >= stops_at { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        let stopped = small().repair(&from, &to, stop).unwrap_err();
+        assert!(matches!(stopped.kind(), ErrorKind::Stopped(_)), "{stopped}");
+        assert!((stops_at..before.len() as u64).contains(&rows) && (stops_at > 0) == (keyspaces > 0), "{rows}");
+        assert!(stopped.to_string().contains(&format!("after {rows} rows")), "{stopped}");
+        assert_eq!(state(&from), as_it_was, "the damaged folder was changed");
+        let store = small().open(&to).unwrap();
+        assert!(store.keyspaces().unwrap().is_empty() && store.verify(|_| ()).unwrap().is_sound());
+    }
+    assert!(small().repair(&from, folder.path().join("new"), |_| ()).unwrap().is_whole());
+}
+
+#[test]
+fn a_repair_that_can_make_no_store_leaves_no_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    filled(folder.path());
+    // A folder can have so long a path, and nothing in it can.
+    let mut to = folder.path().to_owned();
+    while to.as_os_str().len() < 4080 {
+        to.push("x".repeat(200.min(4084 - to.as_os_str().len())));
+    }
+    let refused = small().repair(folder.path().join("store"), &to, |_| ()).unwrap_err();
+    assert!(matches!(refused.kind(), ErrorKind::Io(_)), "{refused}");
+    assert!(!to.exists() && to.parent().unwrap().exists(), "{refused}");
 }

@@ -2,13 +2,14 @@
 
 use percolite::codec::Record;
 use percolite::engine::sim::SimStorage;
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use percolite::engine::RowRange;
 use percolite::engine::storage::{Batch, Column, Reader, Storage};
 use percolite::keys::data_key;
 use percolite::row::{Intent, KeyspaceId, Lock, TxnId, Value, WriteRecord};
-use percolite::{CommitProtocol, OwnerId, RowKey, Store, Timestamp, Verified};
+use percolite::{CommitProtocol, ErrorKind, OwnerId, RowKey, Store, Timestamp, Verified};
 
 /// A store with short and long values, and a deleted row.
 fn filled(memory: &SimStorage) -> KeyspaceId {
@@ -200,4 +201,22 @@ fn damage_in_one_place_does_not_hide_damage_in_another() {
     });
     assert_eq!(told.len(), 4, "{told:?}");
     assert!(told[0].contains("the catalog cannot be read"), "{told:?}");
+}
+
+#[test]
+fn a_verification_ends_where_its_caller_says_so() {
+    let store = Store::in_memory().unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    store.transact(|txn| (0..5000_u32).try_for_each(|n| txn.put(&rows, n.to_be_bytes(), "v"))).unwrap();
+    let whole = store.verify(|_| ()).unwrap().cells();
+    let mut seen = 0;
+    let stopped = store
+        .verify(|so_far| {
+            seen = so_far.cells();
+            if seen > 1000 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })
+        .unwrap_err();
+    assert!(matches!(stopped.kind(), ErrorKind::Stopped(_)), "{stopped}");
+    assert!(seen < whole && stopped.to_string().contains(&format!("after {seen} cells")), "{stopped}, {whole} in all");
+    assert_eq!(store.verify(|_| ControlFlow::Continue(())).unwrap().cells(), whole, "the next one reads everything");
 }

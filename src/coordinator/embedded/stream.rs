@@ -137,7 +137,7 @@ pub fn mutation_of(view: &dyn View, row: &RowKey, lock: Lock) -> Result<Mutation
     Ok(match lock.intent {
         Intent::Put(Value::Inline(bytes)) => Mutation::Put(bytes.0),
         Intent::Put(Value::InData) => Mutation::Put(view.data(row, lock.txn.start_ts)?.ok_or_else(|| {
-            let what = format!("row {row:?}: the value written by the transaction {} is missing", lock.txn.start_ts);
+            let what = format!("row {row:?}: the value written by the transaction {:#} is missing", lock.txn.start_ts);
             Error::from(ErrorKind::Corruption(what))
         })?),
         Intent::Delete => Mutation::Delete,

@@ -9,6 +9,7 @@ use crate::coordinator::history::{HISTORY, Kept};
 use crate::engine::local::{SAFE_POINT, SUPERSEDED, split_superseded, superseded_key};
 use crate::engine::storage::Column;
 use crate::engine::{EngineError, RowRange, View};
+use crate::error::Result as StoreResult;
 use crate::keys::{data_key, history_key, split_data_key, split_history_key};
 use crate::oracle::LEASE;
 use crate::protocol::{CommitPoint, trace};
@@ -28,11 +29,11 @@ pub struct Verifier<'a> {
     /// The last version that was looked at among those that are kept, which come newest first.
     newer: Option<(RowKey, Timestamp)>,
     pub found: Verified,
-    progress: &'a mut dyn FnMut(&Verified),
+    progress: &'a mut dyn FnMut(&Verified) -> StoreResult<()>,
 }
 
 impl<'a> Verifier<'a> {
-    pub fn new(view: &'a dyn View, progress: &'a mut dyn FnMut(&Verified)) -> Self {
+    pub fn new(view: &'a dyn View, progress: &'a mut dyn FnMut(&Verified) -> StoreResult<()>) -> Self {
         Self {
             view,
             high_water: None,
@@ -51,8 +52,12 @@ impl<'a> Verifier<'a> {
         }
     }
 
-    /// Checks every cell of a column.
-    pub fn column(&mut self, column: Column, check: impl Fn(&mut Self, &[u8], &[u8]) -> Result<(), EngineError>) {
+    /// Checks every cell of a column. Fails only if it is stopped.
+    pub fn column(
+        &mut self,
+        column: Column,
+        check: impl Fn(&mut Self, &[u8], &[u8]) -> Result<(), EngineError>,
+    ) -> StoreResult<()> {
         let mut range = RowRange::all();
         loop {
             let mut page = Vec::new();
@@ -71,16 +76,17 @@ impl<'a> Verifier<'a> {
                     self.problem(column, RowKey::from_bytes(key).as_ref(), told(why));
                 }
             }
-            (self.progress)(&self.found);
+            (self.progress)(&self.found)?;
             let last = page.pop().map(|(key, _)| key);
             if let Err(why) = read {
                 let behind =
                     last.map_or_else(|| "its beginning".into(), |key| format!("{:?}", key.escape_ascii().to_string()));
-                return self.problem(column, None, format!("cannot be read behind {behind}: {}", told(why)));
+                self.problem(column, None, format!("cannot be read behind {behind}: {}", told(why)));
+                return Ok(());
             }
             match last {
                 Some(last) => range.start = Bound::Excluded(last),
-                None => return,
+                None => return Ok(()),
             }
         }
     }
@@ -135,14 +141,18 @@ impl<'a> Verifier<'a> {
     fn check_version(&mut self, column: Column, row: &RowKey, version: &WriteRecord) -> Result<(), EngineError> {
         let (start_ts, commit_ts) = (version.txn.start_ts, version.commit_ts);
         if commit_ts <= start_ts {
-            let what = format!("was committed at {commit_ts}, before its transaction began at {start_ts}");
+            let what = format!("was committed at {commit_ts:#}, before its transaction began at {start_ts:#}");
             self.problem(column, Some(row), what);
         }
         if self.high_water.is_some_and(|mark| version.last_commit() > mark) {
-            self.problem(column, Some(row), format!("was committed at {commit_ts}, which the oracle has not reached"));
+            self.problem(
+                column,
+                Some(row),
+                format!("was committed at {commit_ts:#}, which the oracle has not reached"),
+            );
         }
         if version.value == Some(Value::InData) && !self.has(Column::Data, &data_key(row, start_ts))? {
-            self.problem(column, Some(row), format!("the value that the transaction {start_ts} wrote is missing"));
+            self.problem(column, Some(row), format!("the value that the transaction {start_ts:#} wrote is missing"));
         }
         Ok(())
     }
@@ -153,10 +163,10 @@ impl<'a> Verifier<'a> {
         let (txn, start_ts) = (lock.txn, lock.txn.start_ts);
         let mut wrong = Vec::new();
         if self.high_water.is_some_and(|mark| start_ts > mark) {
-            wrong.push(format!("is locked by a transaction of {start_ts}, which the oracle has not reached"));
+            wrong.push(format!("is locked by a transaction of {start_ts:#}, which the oracle has not reached"));
         }
         if lock.intent == Intent::Put(Value::InData) && !self.has(Column::Data, &data_key(&row, start_ts))? {
-            wrong.push(format!("is locked, but the value that the transaction {start_ts} is to leave is missing"));
+            wrong.push(format!("is locked, but the value that the transaction {start_ts:#} is to leave is missing"));
         }
         if self.keyspaces.as_ref().is_some_and(|known| !known.contains(&lock.primary.keyspace())) {
             wrong.push(format!("is locked, and the primary {:?} is in no known keyspace", lock.primary));
@@ -169,15 +179,15 @@ impl<'a> Verifier<'a> {
                 }
             }
             Some(CommitPoint::Committed(commit_ts)) if commit_ts <= start_ts => {
-                wrong.push(format!("is locked by a transaction that was committed at {commit_ts}, before it began"));
+                wrong.push(format!("is locked by a transaction that was committed at {commit_ts:#}, before it began"));
             }
             Some(CommitPoint::Committed(_) | CommitPoint::RolledBack) if row == lock.primary => {
-                wrong.push(format!("is locked by the transaction {start_ts}, which this row says has ended"));
+                wrong.push(format!("is locked by the transaction {start_ts:#}, which this row says has ended"));
             }
             Some(_) => {}
             None if start_ts < self.safe_point => {
                 wrong.push(format!(
-                    "is locked by the transaction {start_ts}, of which nobody can tell any more how it ended"
+                    "is locked by the transaction {start_ts:#}, of which nobody can tell any more how it ended"
                 ));
             }
             None => {}
@@ -215,7 +225,7 @@ impl<'a> Verifier<'a> {
             !owned
         })?;
         if !owned {
-            let what = format!("nothing refers to the value that the transaction {start_ts} wrote");
+            let what = format!("nothing refers to the value that the transaction {start_ts:#} wrote");
             self.problem(Column::Data, Some(&row), what);
         }
         Ok(())
@@ -231,13 +241,13 @@ impl<'a> Verifier<'a> {
             Some(History::Version(version)) => {
                 self.check_version(Column::History, &row, &version)?;
                 if version.commit_ts != ts {
-                    let what = format!("the version of {} is filed under {ts}", version.commit_ts);
+                    let what = format!("the version of {:#} is filed under {ts:#}", version.commit_ts);
                     self.problem(Column::History, Some(&row), what);
                 }
                 self.check_replaced(row, ts)?;
             }
             Some(History::Ended(crate::row::Status::Committed(commit_ts))) if commit_ts <= ts => {
-                let what = format!("the transaction {ts} was committed at {commit_ts}, before it began");
+                let what = format!("the transaction {ts:#} was committed at {commit_ts:#}, before it began");
                 self.problem(Column::History, Some(&row), what);
             }
             Some(History::Ended(_)) | None => {}
@@ -252,14 +262,19 @@ impl<'a> Verifier<'a> {
         };
         match replaced_at {
             Some(newer) if newer <= ts => {
-                self.problem(Column::History, Some(&row), format!("the version of {ts} was replaced by an older one"));
+                self.problem(
+                    Column::History,
+                    Some(&row),
+                    format!("the version of {ts:#} was replaced by an older one"),
+                );
             }
             Some(newer) if !self.has(Column::Meta, &superseded_key(newer, &row))? => {
-                let what = format!("the version of {ts} was replaced at {newer}, but the collector does not know it");
+                let what =
+                    format!("the version of {ts:#} was replaced at {newer:#}, but the collector does not know it");
                 self.problem(Column::History, Some(&row), what);
             }
             Some(_) => {}
-            None => self.problem(Column::History, Some(&row), format!("the version of {ts} was replaced by none")),
+            None => self.problem(Column::History, Some(&row), format!("the version of {ts:#} was replaced by none")),
         }
         self.newer = Some((row, ts));
         Ok(())

@@ -21,6 +21,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use self::checks::Verifier;
+use super::proceed::{Proceed, go_on};
 use super::range::prefix_range;
 use super::scan::Scan;
 use super::{Keyspace, Store};
@@ -94,12 +95,14 @@ impl Verified {
 impl Store {
     /// Looks at everything that is stored and tells what is wrong with it; see [`Verified`]. Nothing is changed by it, and it may
     /// run beside transactions. It reads cells in order: the filters of RocksDB's tables, which only single reads use, and
-    /// what of an index no scan needs are not checked, since the binding does not offer to. `progress` is called every thousand cells or so.
+    /// what of an index no scan needs are not checked, nor checksums of whole files: RocksDB can, but its Rust binding does not
+    /// offer it. `progress` is called every thousand cells or so,
+    /// and may [stop](Proceed) it.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) where the engine does not show what it stores,
-    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed). Damage is no error but a [`Problem`].
-    pub fn verify(&self, mut progress: impl FnMut(&Verified)) -> Result<Verified> {
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed), [`ErrorKind::Stopped`](crate::ErrorKind::Stopped). Damage is no error but a [`Problem`].
+    pub fn verify<P: Proceed>(&self, mut progress: impl FnMut(&Verified) -> P) -> Result<Verified> {
         self.inner.check_open()?;
         let view = PinnedView::new(Timestamp::MAX, self.inner.engine.view()?, true);
         // An engine that cannot show its cells says so here.
@@ -107,6 +110,13 @@ impl Store {
             EngineError::Unsupported(_) => Err(why),
             _ => Ok(()),
         })?;
+        let mut progress = |so_far: &Verified| {
+            let stopped = || {
+                let (cells, problems) = (so_far.cells(), so_far.problems_found);
+                format!("stopped after {cells} cells, with {problems} problems found; the others were not read")
+            };
+            go_on(progress(so_far), stopped)
+        };
         let mut verifier = Verifier::new(&*view.view, &mut progress);
         verifier.found.lost_logs = self.lost_logs();
         verifier.bookkeeping();
@@ -117,11 +127,11 @@ impl Store {
         verifier.column(Column::Meta, |verifier, key, value| {
             verifier.meta(key, value);
             Ok(())
-        });
-        verifier.column(Column::Write, Verifier::version);
-        verifier.column(Column::Lock, Verifier::lock);
-        verifier.column(Column::Data, Verifier::value);
-        verifier.column(Column::History, Verifier::history);
+        })?;
+        verifier.column(Column::Write, Verifier::version)?;
+        verifier.column(Column::Lock, Verifier::lock)?;
+        verifier.column(Column::Data, Verifier::value)?;
+        verifier.column(Column::History, Verifier::history)?;
         Ok(verifier.found)
     }
 

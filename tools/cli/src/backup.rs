@@ -16,6 +16,7 @@ use crate::moment::Moment;
 use crate::open::{self, Folder};
 use crate::output::{Unread, count, say, unsaid};
 use crate::progress::Progress;
+use crate::table;
 use crate::tuning::Tuning;
 
 /// The options of `dump`.
@@ -171,6 +172,7 @@ fn report(what: &str, dumped: &Dumped, json: bool) -> Result<()> {
             "rows": dumped.rows,
             "bytes": dumped.bytes,
             "read_ts": dumped.read_ts.to_string(),
+            "read_time": table::moment(dumped.read_ts),
         }));
     }
     let (keyspaces, rows) = (count(dumped.keyspaces, "keyspace"), count(dumped.rows, "row"));

@@ -8,9 +8,17 @@ use serde_json::json;
 
 use crate::bytes::Forms;
 use crate::exit::Code;
+use crate::interrupt::Interrupt;
 use crate::open::{self, Folder};
 use crate::output::{count, say};
+use crate::progress::Progress;
 use crate::tuning::Tuning;
+
+/// So many rows are met between two looks at the progress bar.
+const ROWS_UNTOLD: u64 = 1024;
+/// Of one that was interrupted.
+const NOTHING: &str =
+    "nothing was deleted, and rows that are still locked are let go when the store is next opened for writing";
 
 /// The command's options.
 #[derive(clap::Args)]
@@ -23,7 +31,7 @@ Examples:
   percolite delete shop fruit --from a --to c  every row from a up to, and without, c
   percolite keyspaces shop --truncate fruit    every row there is
 
-If any of the named keys is not there nothing is deleted, and the exit code is 3.")]
+If any of the named keys is not there nothing is deleted, and the exit code is 3. Nothing is deleted either where Ctrl-C comes first.")]
 pub struct Args {
     #[command(flatten)]
     store: Folder,
@@ -62,18 +70,30 @@ pub fn run(args: &Args) -> Result<()> {
     {
         return Err(Code::Usage.error("--from lies behind --to"));
     }
+    let interrupt = Interrupt::watch()?;
     let store = args.store.write_tuned(false, &args.tuning)?;
     let keyspace = open::keyspace(&store, &args.keyspace, false)?;
+    let progress = Progress::of_rows();
     let deleted = store.transact(|txn| {
-        if let Some(prefix) = &prefix {
-            return Ok(txn.delete_prefix(&keyspace, prefix)?);
-        }
+        let mut deleted = 0;
         if keys.is_empty() {
             let start = from.as_ref().map_or(Bound::Unbounded, Bound::Included);
             let end = to.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
-            return Ok(txn.delete_range(&keyspace, (start, end))?);
+            let rows = match &prefix {
+                Some(prefix) => txn.prefix(&keyspace, prefix),
+                None => txn.range(&keyspace, (start, end)),
+            };
+            // One by one, where the library has a call for all of them, because that one cannot be interrupted.
+            for row in rows {
+                interrupt.check(NOTHING)?;
+                txn.delete(&keyspace, row?.0)?;
+                deleted += 1;
+                if deleted % ROWS_UNTOLD == 0 {
+                    progress.at(deleted, format!("{} met, none deleted yet", count(deleted, "row")));
+                }
+            }
+            return Ok(deleted);
         }
-        let mut deleted = 0;
         for key in &keys {
             if txn.get_for_update(&keyspace, key)?.is_some() {
                 txn.delete(&keyspace, key)?;
@@ -86,6 +106,7 @@ pub fn run(args: &Args) -> Result<()> {
         }
         Ok::<u64, anyhow::Error>(deleted)
     })?;
+    drop(progress);
     open::finish(store)?;
     if args.json {
         return say(json!({ "deleted": deleted }));

@@ -67,6 +67,7 @@ impl Code {
             ErrorKind::NotAStore(_) => Self::NotAStore,
             ErrorKind::Corruption(_) => Self::Damaged,
             ErrorKind::Conflict(_) | ErrorKind::Exhausted { .. } => Self::Conflict,
+            ErrorKind::Stopped(_) => Self::Interrupted,
             _ => Self::Failed,
         }
     }

@@ -46,6 +46,7 @@ pub fn run(args: &Args) -> Result<()> {
     if args.json {
         return say(json!({
             "from": from.map(|from| from.to_string()),
+            "from_time": from.map(table::moment),
             "from_ms": from.map(percolite::Timestamp::millis),
             "keep_seconds": keep.map(|keep| keep.as_secs_f64()),
         }));

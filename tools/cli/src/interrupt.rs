@@ -1,11 +1,12 @@
 //! Ctrl-C: long work ends where that makes sense and says what is done. A second one ends the program at once.
 
 use std::io::{self, Read, Write};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result};
+use percolite::ErrorKind;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
@@ -27,19 +28,16 @@ impl Interrupt {
         Ok(Self(wanted))
     }
 
-    /// Runs work that is in somebody else's hands and calls the stop that it is given now and then. `None` if it was stopped
-    /// there, with everything dropped that it had open.
-    pub fn stopping<T>(&self, work: impl FnOnce(&dyn Fn()) -> T) -> Option<T> {
-        struct Stopped;
-        let stop = || {
-            if self.is_wanted() {
-                resume_unwind(Box::new(Stopped));
-            }
-        };
-        match catch_unwind(AssertUnwindSafe(|| work(&stop))) {
-            Ok(done) => Some(done),
-            Err(why) if why.is::<Stopped>() => None,
-            Err(why) => resume_unwind(why),
+    /// What a progress callback of the library answers.
+    pub fn flow(&self) -> ControlFlow<()> {
+        if self.is_wanted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    /// What is said of work that the library has ended for it; of other errors, they themselves.
+    pub fn told(why: percolite::Error, what: impl FnOnce() -> String) -> anyhow::Error {
+        match why.kind() {
+            ErrorKind::Stopped(_) => Code::Interrupted.error(format!("interrupted; {}", what())),
+            _ => why.into(),
         }
     }
 

@@ -118,18 +118,20 @@ pub fn names(store: &Store) -> Result<Names> {
 fn as_json(lock: &LockInfo, forms: Forms) -> Value {
     let (fate, commit_ts) = match lock.commit_point {
         CommitPoint::Pending => ("pending", None),
-        CommitPoint::Committed(ts) => ("committed", Some(ts.to_string())),
+        CommitPoint::Committed(ts) => ("committed", Some(ts)),
         CommitPoint::RolledBack => ("rolled back", None),
     };
     json!({
         "keyspace": lock.keyspace,
         "key": forms.keys.json(lock.row.key()),
         "start_ts": lock.start_ts.to_string(),
+        "start_time": table::moment(lock.start_ts),
         "owner": lock.owner.to_string(),
         "owner_began_ms": lock.owner.began_millis(),
         "primary": { "keyspace": lock.primary_keyspace, "key": forms.keys.json(lock.primary.key()) },
         "commit_point": fate,
-        "commit_ts": commit_ts,
+        "commit_ts": commit_ts.map(|ts| ts.to_string()),
+        "commit_time": commit_ts.map(table::moment),
         "orphan": lock.orphan,
     })
 }
@@ -193,7 +195,7 @@ fn txn_of_open(args: &TxnArgs, status: &Status) -> Result<()> {
     let locks: Vec<_> = status.locks.iter().filter(|lock| lock.start_ts == args.start_ts).cloned().collect();
     if live.is_empty() && slow.is_empty() && locks.is_empty() {
         return Err(Code::Missing.error(format!(
-            "process {}, which has the store open, said nothing of a transaction {} when it last spoke, {:.1?} ago: it was not live, held no lock and was not slow",
+            "process {}, which has the store open, said nothing of a transaction {:#} when it last spoke, {:.1?} ago: it was not live, held no lock and was not slow",
             status.pid,
             args.start_ts,
             told::age(status)
@@ -229,26 +231,25 @@ pub fn run_txn(args: &TxnArgs) -> Result<()> {
             TxnStatus::RolledBack => ("rolled back", None),
             TxnStatus::NoTrace => {
                 let what = format!(
-                    "this row knows nothing of the transaction {}: ask at one that only it has written",
+                    "this row knows nothing of the transaction {:#}: ask at one that only it has written",
                     args.start_ts
                 );
                 return Err(Code::Missing.error(what));
             }
         };
         if args.json {
-            return say(json!({ "status": word, "commit_ts": commit_ts.map(|ts| ts.to_string()) }));
+            return say(
+                json!({ "status": word, "commit_ts": commit_ts.map(|ts| ts.to_string()), "commit_time": commit_ts.map(table::moment) }),
+            );
         }
         return match commit_ts {
-            Some(ts) => say(format_args!(
-                "committed at {}, timestamp {ts}",
-                table::time(ts.millis(), "%Y-%m-%d %H:%M:%S%.3f UTC")
-            )),
+            Some(ts) => say(format_args!("committed at {ts:#}")),
             None => say(word),
         };
     }
     let nobody = || {
         Code::Missing.error(format!(
-            "no row is locked by a transaction {}; to ask a row that it wrote, say --owner, --keyspace and --key",
+            "no row is locked by a transaction {:#}; to ask a row that it wrote, say --owner, --keyspace and --key",
             args.start_ts
         ))
     };

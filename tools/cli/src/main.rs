@@ -4,7 +4,7 @@
 //! `run`. An error is one line on standard error, its causes after it; its exit code says what sort it is ([`exit`]). A reader that
 //! stops reading, as `head` does, ends the program quietly.
 //!
-//! [`open`] opens stores, [`bytes`] reads and shows keys and values, [`output`], [`table`] and [`progress`] talk to people.
+//! [`usage`] reads the command line, [`open`] opens stores, [`bytes`] reads and shows keys and values, [`output`], [`table`] and [`progress`] talk to people.
 
 mod backup;
 mod bytes;
@@ -33,6 +33,7 @@ mod table;
 mod told;
 mod top;
 mod tuning;
+mod usage;
 mod verify;
 mod versions;
 
@@ -117,7 +118,13 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let command = Cli::parse().command;
+    let command = match usage::parse::<Cli>() {
+        Ok(cli) => cli.command,
+        Err(why) => {
+            eprintln!("error: {why}");
+            return ExitCode::from(Code::Usage as u8);
+        }
+    };
     // These say themselves what is damaged and what to do about it.
     let advised = matches!(command, Command::Restore(_) | Command::Repair(_) | Command::Verify(_) | Command::Demo(_));
     let done = match command {

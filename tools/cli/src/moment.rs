@@ -34,7 +34,7 @@ impl Moment {
     pub fn keyspace(&self, store: &Store, snapshot: &Snapshot, name: &str) -> Result<Keyspace> {
         let Some(at) = self.at else { return crate::open::keyspace(store, name, false) };
         let found = snapshot.keyspaces()?.into_iter().find(|keyspace| keyspace.name() == name);
-        found.ok_or_else(|| Code::Missing.error(format!("there was no keyspace {name:?} at {at}")))
+        found.ok_or_else(|| Code::Missing.error(format!("there was no keyspace {name:?} at {at:#}")))
     }
 }
 

@@ -45,19 +45,15 @@ pub fn run(args: &Args) -> Result<()> {
     open::refuse_inside(&args.from, &args.to)?;
     let made = Made::unless_there(&args.to);
     let progress = Progress::new(None);
-    let repaired = interrupt.stopping(|stop| {
-        args.tuning.builder().repair(&args.from, &args.to, |so_far| {
-            made.is_ours();
-            stop();
-            let losses = if so_far.is_whole() { String::new() } else { format!(", {}", losses(so_far.losses_found)) };
-            progress.at(so_far.bytes, format!("{}{losses}", count(so_far.rows, "row")));
-        })
+    let repaired = args.tuning.builder().repair(&args.from, &args.to, |so_far| {
+        made.is_ours();
+        let losses = if so_far.is_whole() { String::new() } else { format!(", {}", losses(so_far.losses_found)) };
+        progress.at(so_far.bytes, format!("{}{losses}", count(so_far.rows, "row")));
+        interrupt.flow()
     });
     drop(progress);
-    let Some(repaired) = repaired else {
-        return Err(Code::Interrupted.error(format!("interrupted; nothing is left of {}", args.to.display())));
-    };
-    let repaired = repaired?;
+    let repaired =
+        repaired.map_err(|why| Interrupt::told(why, || format!("nothing is left of {}", args.to.display())))?;
     made.keep();
     let (keyspaces, rows) = (count(repaired.keyspaces, "keyspace"), count(repaired.rows, "row"));
     if args.json {

@@ -77,7 +77,9 @@ fn closed(args: &Args, store: &Store) -> Result<()> {
             "bytes_on_disk": bytes,
             "newest_ts": newest.to_string(),
             "newest_ms": newest.millis(),
+            "newest_time": table::moment(newest),
             "history_from_ms": history_from.map(Timestamp::millis),
+            "history_from_time": history_from.map(table::moment),
         }));
     }
     let time = |ts: Timestamp| table::time(ts.millis(), "%Y-%m-%d %H:%M:%S UTC");

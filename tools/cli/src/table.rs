@@ -161,6 +161,11 @@ pub fn time(unix_millis: u64, format: &str) -> String {
     moment.map_or_else(|| format!("{unix_millis} ms"), |moment| moment.strftime(format).to_string())
 }
 
+/// A timestamp's moment, as programs and `--at` read it.
+pub fn moment(ts: Timestamp) -> String {
+    time(ts.millis(), "%Y-%m-%dT%H:%M:%S%.3fZ")
+}
+
 /// A key, readable.
 pub fn key(bytes: &[u8]) -> String {
     let halves: Vec<String> = bytes.split(|byte| *byte == 0).map(|half| Form::Text.show(half)).collect();
@@ -185,4 +190,20 @@ fn empty(preset: &str) -> Table {
         table.force_no_tty();
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn the_library_tells_the_time_of_day_as_the_tables_do(number: u64) {
+            let ts = Timestamp::from_u64(number);
+            let shown = format!("{ts} ({})", time(ts.millis(), "%Y-%m-%d %H:%M:%S%.3f UTC"));
+            prop_assert_eq!(format!("{ts:#}"), shown);
+        }
+    }
 }

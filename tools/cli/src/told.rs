@@ -199,6 +199,7 @@ impl<'a> Between<'a> {
             "locks_met": locks.len(),
             "locks": locks,
             "visible_ts": stats.visible_ts.to_string(),
+            "visible_time": table::moment(stats.visible_ts),
             "durable_ts": stats.durable_ts.to_string(),
         })
     }

@@ -38,28 +38,17 @@ pub fn run(args: &Args) -> Result<()> {
     let store = args.store.look()?;
     let progress = Progress::new(None);
     let mut read = (0, 0);
-    let verified = interrupt.stopping(|stop| {
-        store.verify(|so_far| {
-            read = (so_far.cells(), so_far.problems_found);
-            stop();
-            let problems = if so_far.is_sound() {
-                String::new()
-            } else {
-                format!(", {}", count(so_far.problems_found, "problem"))
-            };
-            progress.at(so_far.bytes, format!("{}{problems}", count(so_far.cells(), "cell")));
-        })
+    let verified = store.verify(|so_far| {
+        read = (so_far.cells(), so_far.problems_found);
+        let problems =
+            if so_far.is_sound() { String::new() } else { format!(", {}", count(so_far.problems_found, "problem")) };
+        progress.at(so_far.bytes, format!("{}{problems}", count(so_far.cells(), "cell")));
+        interrupt.flow()
     });
     drop(progress);
-    let Some(verified) = verified else {
-        let what = format!(
-            "interrupted; {} found in {}, and the rest was not read",
-            count(read.1, "problem"),
-            count(read.0, "cell")
-        );
-        return Err(Code::Interrupted.error(what));
-    };
-    let verified = verified?;
+    let (cells, problems) = (count(read.0, "cell"), count(read.1, "problem"));
+    let verified = verified
+        .map_err(|why| Interrupt::told(why, || format!("{problems} found in {cells}, and the rest was not read")))?;
     if args.json {
         let problem = |problem: &percolite::Problem| {
             let key = problem.row.as_ref().map(|row| json!({ "hex": data_encoding::HEXLOWER.encode(row.key()) }));

@@ -43,7 +43,7 @@ pub struct Args {
     limit: Option<usize>,
     #[command(flatten)]
     forms: Forms,
-    /// JSON lines: {"timestamp": …, "ms": …, "owner": …, "value": …}
+    /// JSON lines: {"timestamp": …, "ms": …, "time": …, "owner": …, "value": …}
     #[arg(long)]
     json: bool,
 }
@@ -79,6 +79,7 @@ pub fn run(args: &Args) -> Result<()> {
             out.say(json!({
                 "timestamp": commit_ts.to_string(),
                 "ms": commit_ts.millis(),
+                "time": table::moment(commit_ts),
                 "owner": owner.to_string(),
                 "value": value.map(|value| args.forms.values.json(&value)),
             }))?;

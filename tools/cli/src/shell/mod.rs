@@ -154,12 +154,12 @@ impl Session {
                     bail!("a transaction is open already: commit or rollback");
                 }
                 let txn = self.store.begin()?;
-                say(format_args!("begun; it reads the state of {}", txn.read_ts()))?;
+                say(format_args!("begun; it reads the state of {:#}", txn.read_ts()))?;
                 self.txn = Some(txn);
             }
             Statement::Commit => {
                 let commit = self.open_txn()?.commit()?;
-                say(format_args!("committed at {}", commit.ts))?;
+                say(format_args!("committed at {:#}", commit.ts))?;
             }
             Statement::Rollback => {
                 self.open_txn()?.roll_back()?;

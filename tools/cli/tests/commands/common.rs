@@ -102,8 +102,7 @@ impl Ran {
     pub fn fails(self, code: i32, what: &str) -> Self {
         assert_eq!(self.code, Some(code), "{}: {}{}", self.line, self.out, self.err);
         assert!(self.err.contains(what), "{}: wanted {what:?} in {}", self.line, self.err);
-        // Those of a command line that makes no sense are clap's, and have a hint.
-        assert!(self.err.starts_with("error: ") && (code == 2 || self.err.lines().count() == 1), "{}", self.err);
+        assert!(self.err.starts_with("error: ") && self.err.lines().count() == 1, "{}", self.err);
         self
     }
 }

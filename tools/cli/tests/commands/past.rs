@@ -40,6 +40,12 @@ fn the_past_is_shown_as_it_was_where_history_is_kept() {
     let told = place.json(&format!("versions --at {before} shop fruit apple --json"));
     assert_eq!((told.len(), &told[0]["value"], &told[1]["value"]), (2, &"green".into(), &"red".into()));
     assert_eq!(told[0]["timestamp"], versions[1].commit_ts.to_string());
+    let time = told[0]["time"].as_str().unwrap();
+    assert_eq!(
+        place.ok(&format!("get --at {time} shop fruit apple")),
+        "red\n",
+        "a millisecond begins before what happened in it"
+    );
     let shown = place.ok(&format!("versions --at {before} shop fruit apple"));
     assert!(shown.contains("green") && shown.contains("red") && shown.contains("committed"), "{shown}");
     place.run(&format!("versions --at {before} shop fruit kiwi")).fails(3, "was never in");
@@ -49,7 +55,7 @@ fn the_past_is_shown_as_it_was_where_history_is_kept() {
     place.ok(&format!("dump --at {from} shop old.dump"));
     place.ok("restore copy old.dump");
     assert_eq!(place.ok("get copy fruit apple"), "red\n");
-    place.run("get --at 400d shop fruit apple").fails(1, "the history begins at");
+    place.run("get --at 400d shop fruit apple").fails(1, &format!("the history begins at {from:#}, and "));
     place.run("get --at 2999-01-01T00:00Z shop fruit apple").fails(1, "lies in the future");
 
     assert_eq!(place.ok("history shop --end"), "no history is kept\n");

@@ -125,9 +125,19 @@ fn a_command_line_that_makes_no_sense_is_exit_code_2() {
         ("history shop --keep 1d --end", "cannot be used with"),
         ("fetch shop", "unrecognized subcommand"),
         ("get shop", "required arguments"),
+        ("get", "were not provided: <STORE>, <KEYSPACE>, <KEY>...; see `percolite get --help`\n"),
+        (
+            "scan --prefx a shop fruit",
+            "'--prefx' found; a similar argument exists: '--prefix'; see `percolite scan --help`\n",
+        ),
+        ("put shop fruit k v --compression zip", "[possible values: none, lz4]; see `percolite put --help`\n"),
+        ("scann shop", "a similar subcommand exists: 'scan'; see `percolite --help`\n"),
+        ("--store shop", "unexpected argument '--store' found; see `percolite --help`\n"),
     ] {
         place.run(line).fails(2, what);
     }
+    let two_lines = place.command("get shop fruit apple").arg("--no\nsuch\n\noption").output().unwrap();
+    Ran::of("an option of several lines", two_lines).fails(2, "unexpected argument");
 }
 
 #[test]
