@@ -309,7 +309,7 @@ pub fn is_allowed(engine: &dyn Engine, key: &str, start_ts: u64, guards: &[Guard
     let before = engine.view().unwrap();
     let mark = (1..1000).find(|mark| before.data(&row(key), ts(*mark)).unwrap().is_none()).unwrap();
     let data = vec![(ts(mark), Edit::Put(b"probed".to_vec()))];
-    let probe = RowChange { guards: guards.to_vec(), data, ..change(key, start_ts) };
+    let probe = RowChange { guards: guards.into(), data, ..change(key, start_ts) };
     let outcomes = engine.apply(&[group([probe])]).unwrap();
     let allowed = match outcomes.as_slice() {
         [Outcome::Applied] => true,

@@ -146,7 +146,7 @@ fn an_embedded_engine_does_not_outlive_a_crash_and_a_shared_one_does() {
     let view = embedded.view().unwrap();
     embedded.sync().unwrap();
     storage.crash(0);
-    let guarded = RowChange { guards: vec![Guard::LockAbsent], ..put_write("a", put(99)) };
+    let guarded = RowChange { guards: vec![Guard::LockAbsent].into(), ..put_write("a", put(99)) };
     gone(embedded.apply(&[group(batch(3))]));
     gone(embedded.apply(&[group([guarded])]));
     gone(embedded.view().map(drop));

@@ -18,7 +18,7 @@ fn network(faults: Faults, seed: u64) -> Unreliable<SimEngine> {
 }
 
 fn locked() -> Group {
-    group([RowChange { guards: vec![Guard::LockAbsent], ..put_lock("a", lock(10)) }])
+    group([RowChange { guards: vec![Guard::LockAbsent].into(), ..put_lock("a", lock(10)) }])
 }
 
 fn is_lost<T>(answer: Result<T, EngineError>) -> bool {
@@ -235,7 +235,7 @@ fn the_seed_decides_everything() {
         let engine = network(Faults::of_a_bad_network(), seed);
         let answers: Vec<String> = (0..300)
             .map(|number| {
-                let guards = vec![Guard::NoCommitAfter(ts(number + 10))];
+                let guards = vec![Guard::NoCommitAfter(ts(number + 10))].into();
                 let write = |key: &str| RowChange { guards: guards.clone(), ..put_write(key, put(number + 10)) };
                 let answer = engine.apply(&[group([write("a")]), group([write("b")])]);
                 format!("{answer:?} {:?}", engine.row(&row("a"), ts(1)))

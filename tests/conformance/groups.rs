@@ -35,7 +35,7 @@ pub fn a_refused_group_changes_nothing_in_any_row(engine: &Subject) {
             })
             .collect();
         // Rows with guards that hold, rows with no guards at all, and one that refuses, at every place.
-        changes[0].guards = vec![Guard::LockAbsent, Guard::NoCommitAfter(ts(20))];
+        changes[0].guards = vec![Guard::LockAbsent, Guard::NoCommitAfter(ts(20))].into();
         changes.insert(refusing, guarded(&[Guard::LockAbsent], put_lock("z", lock(50))));
         let outcomes = engine.apply(&[group(changes)]).unwrap();
         assert!(matches!(outcomes[..], [Outcome::Refused { index, .. }] if index == refusing), "{outcomes:?}");

@@ -139,18 +139,18 @@ pub fn a_refused_row_answers_with_what_was_found(engine: &Subject) {
     let guards =
         [Guard::LockAbsent, Guard::NoCommitAfter(ts(19)), Guard::NoRecordOf(ts(30)), Guard::SafePointBelow(ts(2))];
     for guard in guards {
-        let asked = RowChange { guards: vec![guard], status: Edit::Delete, ..change("a", 30) };
+        let asked = RowChange { guards: vec![guard].into(), status: Edit::Delete, ..change("a", 30) };
         let refused = Outcome::Refused { index: 0, row: Box::new(found.clone()) };
         assert_eq!(engine.apply(&[group([asked])]).unwrap(), [refused], "{guard:?}");
     }
     // The status is that of the transaction that the change names.
-    let asked = RowChange { guards: vec![Guard::LockAbsent], lock: Edit::Put(lock(31)), ..change("a", 31) };
+    let asked = RowChange { guards: vec![Guard::LockAbsent].into(), lock: Edit::Put(lock(31)), ..change("a", 31) };
     let refused = Outcome::Refused { index: 0, row: Box::new(Row { status: None, ..found.clone() }) };
     assert_eq!(engine.apply(&[group([asked])]).unwrap(), [refused]);
     assert_eq!(engine.row(&row("a"), ts(30)).unwrap(), found, "and a plain look sees the same");
     let absent = Row { safe_point: ts(3), ..Row::default() };
     let asked =
-        RowChange { guards: vec![Guard::LockIs(lock(31).stamp())], lock: Edit::Put(lock(32)), ..change("b", 32) };
+        RowChange { guards: vec![Guard::LockIs(lock(31).stamp())].into(), lock: Edit::Put(lock(32)), ..change("b", 32) };
     assert_eq!(engine.apply(&[group([asked])]).unwrap(), [Outcome::Refused { index: 0, row: Box::new(absent) }]);
 }
 
