@@ -18,26 +18,13 @@ pub(super) struct PageRead {
     pub rows: VecDeque<(RowKey, Vec<u8>)>,
     /// What of the range is still to be read; `None` when nothing is.
     pub rest: Option<RowRange>,
-    /// How many rows were looked at, those included that are not there at the view.
-    pub looked_at: usize,
 }
 
 /// Where the pages of a scan have ended, in each column that it reads.
 #[derive(Default)]
 pub(super) struct Bookmarks {
     pub writes: Bookmark,
-    locks: Bookmark,
-    ahead: Option<LocksAhead>,
-}
-
-/// Locks that were read with a page and lie behind its end. Looking for them again with every page would cost a large transaction's
-/// reader the square of its rows: where rows have been unlocked in great number, the engine has to step over what was there.
-struct LocksAhead {
-    /// What follows behind the page, in the direction of reading.
-    near: Bound<Vec<u8>>,
-    /// How far these are all there are; `None` if only up to the last one.
-    far: Option<Bound<Vec<u8>>>,
-    locks: VecDeque<(RowKey, Lock)>,
+    pub locks: Bookmark,
 }
 
 /// What a lock says about a row at a view.
@@ -97,15 +84,17 @@ impl Store {
         range: &RowRange,
         backwards: bool,
         limit: usize,
-        bookmarks: &mut Bookmarks,
+        bookmarks: &Bookmarks,
     ) -> Result<PageRead> {
-        let far = ends(range, backwards).1.clone();
         let mut range = range.clone();
         let mut rest = None;
-        let (mut locks, mut more_locks) = (VecDeque::new(), false);
+        let mut locks = VecDeque::new();
         if view.check_locks && !mutated!(ReaderIgnoresLocks) {
-            (locks, more_locks) = bookmarks.locks(view, &range, backwards, limit)?;
-            if more_locks && let Some((last, _)) = locks.back() {
+            locks =
+                view.view.locks(&Page { range: &range, backwards, limit, bookmark: Some(&bookmarks.locks) })?.into();
+            if locks.len() >= limit
+                && let Some((last, _)) = locks.back()
+            {
                 // Beyond the last lock read nothing is known of locks: the page ends there.
                 rest = Some(beyond(&range, last.as_bytes(), backwards));
                 range = upto(&range, last.as_bytes(), backwards);
@@ -124,7 +113,6 @@ impl Store {
         }
         let last_write = writes.last().filter(|_| writes.len() >= limit).map(|(row, _)| row.clone());
 
-        let looked_at = writes.len().max(locks.len());
         let mut rows = VecDeque::with_capacity(writes.len());
         let before = |a: &RowKey, b: &RowKey| if backwards { a > b } else { a < b };
         let mut writes = writes.into_iter().peekable();
@@ -154,64 +142,7 @@ impl Store {
                 rows.push_back((row, value));
             }
         }
-        bookmarks.ahead = rest.as_ref().map(|rest| {
-            let near = ends(rest, backwards).0.clone();
-            LocksAhead { near, far: (!more_locks).then_some(far), locks }
-        });
-        Ok(PageRead { rows, rest, looked_at })
-    }
-}
-
-impl Bookmarks {
-    /// The next locks of a range, and whether there may be more in it behind them.
-    fn locks(
-        &mut self,
-        view: &PinnedView,
-        range: &RowRange,
-        backwards: bool,
-        limit: usize,
-    ) -> Result<(VecDeque<(RowKey, Lock)>, bool)> {
-        let (near, far) = ends(range, backwards);
-        if let Some(mut ahead) = self.ahead.take().filter(|ahead| ahead.near == *near) {
-            // The other end of the scan may have come nearer.
-            let read = ahead.locks.len();
-            while ahead.locks.back().is_some_and(|(row, _)| lies_behind(row.as_bytes(), far, backwards)) {
-                ahead.locks.pop_back();
-            }
-            let whole = ahead.locks.len() < read || ahead.far.as_ref() == Some(far);
-            if whole || !ahead.locks.is_empty() {
-                return Ok((ahead.locks, !whole));
-            }
-        }
-        let locks = view.view.locks(&Page { range, backwards, limit, bookmark: Some(&self.locks) })?;
-        let more = locks.len() >= limit;
-        Ok((locks.into(), more))
-    }
-}
-
-/// Where a range begins and ends, in the direction of reading.
-fn ends(range: &RowRange, backwards: bool) -> (&Bound<Vec<u8>>, &Bound<Vec<u8>>) {
-    if backwards { (&range.end, &range.start) } else { (&range.start, &range.end) }
-}
-
-/// Whether a row is not in a range any more that ends so, in the direction of reading.
-fn lies_behind(row: &[u8], far: &Bound<Vec<u8>>, backwards: bool) -> bool {
-    match far {
-        Bound::Included(far) => {
-            if backwards {
-                row < far.as_slice()
-            } else {
-                row > far.as_slice()
-            }
-        }
-        Bound::Excluded(far) => {
-            if backwards {
-                row <= far.as_slice()
-            } else {
-                row >= far.as_slice()
-            }
-        }
-        Bound::Unbounded => false,
+        Ok(PageRead { rows, rest })
     }
 }
 

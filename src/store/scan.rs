@@ -169,11 +169,11 @@ impl Ahead {
             Some(streamed) => streamed.page(range, backwards, limit)?,
             None => (BTreeMap::new(), range.clone(), None),
         };
-        let page = store.read_page(view, &range, backwards, limit, &mut near.bookmarks)?;
+        let page = store.read_page(view, &range, backwards, limit, &near.bookmarks)?;
         let size = |row: &RowKey, value_bytes: usize| row.as_bytes().len() + value_bytes;
         let read = page.rows.iter().map(|(row, value)| size(row, value.len()));
         let read_back = streamed.iter().map(|(row, mutation)| size(row, mutation.value_bytes()));
-        let told = (page.looked_at.max(streamed.len()), read.chain(read_back).sum());
+        let told = (page.rows.len().max(streamed.len()), read.chain(read_back).sum());
         let covered = page.rest.as_ref().map_or_else(|| range.clone(), |rest| without(&range, rest, backwards));
         let mut own = take_range(&mut self.own, &covered);
         let mut streamed = take_range(&mut streamed, &covered);

@@ -100,42 +100,6 @@ pub fn locks_at_page_borders_hide_nothing(world: &World) {
     assert_eq!(rows(store.snapshot().unwrap().range(&store.rows, ..)), expected);
 }
 
-/// Where a scan reads locks again with every page, it takes the square of the time.
-pub fn locks_are_read_once_however_many_rows_have_none(world: &World) {
-    const ROWS: u64 = 3000;
-    const LOCKED: std::ops::Range<u64> = 1500..2000;
-    let before = world.open();
-    let mut txn = before.begin().unwrap();
-    (0..ROWS).for_each(|number| txn.put(&before.rows, key(number), "old").unwrap());
-    txn.commit().unwrap();
-    let mut txn = before.begin().unwrap();
-    // Rows that are looked at and not there: they count towards the size of pages, too.
-    (0..1000).for_each(|number| txn.delete(&before.rows, key(number)).unwrap());
-    txn.commit().unwrap();
-    drop(before);
-    let primary = key(LOCKED.start);
-    world.leave_behind(
-        |store, txn| LOCKED.for_each(|number| txn.put(&store.rows, key(number), "lost").unwrap()),
-        move |groups, rows| commits(groups, &rows.row_of(&primary)).then_some(Act::Refuse),
-    );
-    let store = world.open_unswept();
-    let snapshot = store.snapshot().unwrap();
-    let mut dice = world.dice();
-    for turn in 0..3 {
-        let read_before = store.tap.locks_read();
-        let seen = match turn {
-            0 => rows(snapshot.range(&store.rows, ..)).len(),
-            1 => rows(snapshot.range(&store.rows, ..).rev()).len(),
-            _ => alternating(snapshot.range(&store.rows, ..), &mut dice).len(),
-        };
-        let read = store.tap.locks_read() - read_before;
-        let locked = LOCKED.end - LOCKED.start;
-        // Both ends may read the same ones ahead.
-        let most = if turn == 2 { 2 * locked } else { locked };
-        assert!(seen == 2000 && (locked..=most).contains(&read), "turn {turn}: {seen} rows, {read} locks read");
-    }
-}
-
 pub fn own_writes_are_read_everywhere(world: &World) {
     let mut dice = world.dice();
     let store = world.open();

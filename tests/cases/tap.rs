@@ -35,7 +35,6 @@ pub struct Control {
     on_read: Mutex<Option<OnRead>>,
     on_view: Mutex<Option<OnRead>>,
     on_row: Mutex<Option<(RowKey, OnRead)>>,
-    locks_read: AtomicU64,
 }
 
 impl Control {
@@ -72,11 +71,6 @@ impl Control {
     /// How many writes of any sort there were.
     pub fn writes(&self) -> u64 {
         self.writes.load(Ordering::SeqCst)
-    }
-
-    /// How many locks scans have read.
-    pub fn locks_read(&self) -> u64 {
-        self.locks_read.load(Ordering::SeqCst)
     }
 
     /// Cuts the engine off at the `index`-th write from now on, counted from 0: that write suffers `act`, and
@@ -226,9 +220,7 @@ impl View for TapView {
         self.view.newest(page, cells)
     }
     fn locks(&self, page: &Page<'_>) -> Result<Vec<(RowKey, Lock)>, EngineError> {
-        let locks = self.view.locks(page)?;
-        self.control.locks_read.fetch_add(locks.len() as u64, Ordering::SeqCst);
-        Ok(locks)
+        self.view.locks(page)
     }
 }
 
