@@ -111,12 +111,8 @@ impl View for PatientView {
         ask(&*self.runtime, || self.view.version(row, upto))
     }
 
-    fn newest(&self, page: &Page<'_>, cells: &mut Cells) -> Result<(), EngineError> {
-        ask(&*self.runtime, || self.view.newest(page, cells))
-    }
-
-    fn locks(&self, page: &Page<'_>) -> Result<Vec<(RowKey, Lock)>, EngineError> {
-        ask(&*self.runtime, || self.view.locks(page))
+    fn page(&self, column: Column, page: &Page<'_>, cells: &mut Cells) -> Result<(), EngineError> {
+        ask(&*self.runtime, || self.view.page(column, page, cells))
     }
 
     fn cells(&self, column: Column, range: &RowRange, visit: Visit<'_>) -> Result<(), EngineError> {

@@ -9,7 +9,7 @@ use std::ops::Range;
 use super::EngineError;
 use super::local::decode;
 use super::storage::Column;
-use crate::row::{RowKey, WriteRecord};
+use crate::row::{Lock, RowKey, WriteRecord};
 
 /// Keys and contents, in the order in which they were read.
 #[derive(Debug, Default)]
@@ -56,6 +56,11 @@ impl Cells {
         self.places.iter().map(|place| self.at(place))
     }
 
+    /// The first one.
+    pub fn first(&self) -> Option<(&[u8], &[u8])> {
+        self.places.front().map(|place| self.at(place))
+    }
+
     /// The last one.
     pub fn last(&self) -> Option<(&[u8], &[u8])> {
         self.places.back().map(|place| self.at(place))
@@ -85,6 +90,11 @@ impl Cells {
 pub fn row_of(key: &[u8]) -> Result<RowKey, EngineError> {
     let what = || EngineError::Corruption(format!("{key:?} is no row"));
     RowKey::from_bytes(key).ok_or_else(what)
+}
+
+/// What a cell of the lock column says.
+pub fn lock_of(key: &[u8], content: &[u8]) -> Result<Lock, EngineError> {
+    decode(Column::Lock, key, content)
 }
 
 /// What a cell of the write column says.

@@ -13,7 +13,6 @@ use std::sync::Arc;
 use super::storage::{Batch, Column, Reader, Storage};
 use super::{
     Capabilities, Cells, Engine, EngineError, EngineFigures, Group, LostLog, Outcome, Page, RowRange, View, Visit,
-    row_of,
 };
 use crate::codec::{CodecError, History, Record};
 use crate::keys::{after_prefix, data_key, history_key, keyspace_bounds, split_history_key};
@@ -314,25 +313,17 @@ impl<R: Reader> View for LocalView<R> {
         found
     }
 
-    fn newest(&self, page: &Page<'_>, cells: &mut Cells) -> Result<(), EngineError> {
+    fn page(&self, column: Column, page: &Page<'_>, cells: &mut Cells) -> Result<(), EngineError> {
         cells.clear();
-        scan_page(&self.0, Column::Write, page, |row, content| {
+        let visit = |row: &[u8], content: &[u8]| {
             cells.push(row, content);
             cells.len() < page.limit
-        })
-    }
-
-    fn locks(&self, page: &Page<'_>) -> Result<Vec<(RowKey, Lock)>, EngineError> {
-        let mut found = Vec::new();
-        let mut failed = None;
-        scan_page(&self.0, Column::Lock, page, |row, content| {
-            match row_of(row).and_then(|locked| Ok((locked, decode(Column::Lock, row, content)?))) {
-                Ok(lock) => found.push(lock),
-                Err(why) => failed = Some(why),
-            }
-            failed.is_none() && found.len() < page.limit
-        })?;
-        failed.map_or(Ok(found), Err)
+        };
+        match page.bookmark {
+            _ if page.limit == 0 => Ok(()),
+            Some(bookmark) => self.0.scan_on(bookmark, column, page.range, page.backwards, visit),
+            None => self.0.scan(column, page.range, page.backwards, visit),
+        }
     }
 
     fn cells(&self, column: Column, range: &RowRange, visit: Visit<'_>) -> Result<(), EngineError> {
@@ -387,19 +378,6 @@ fn read_safe_point(reader: &impl Reader) -> Result<Timestamp, EngineError> {
 
 fn read_record<T: Record>(reader: &impl Reader, column: Column, key: &[u8]) -> Result<Option<T>, EngineError> {
     reader.get(column, key, |bytes| decode(column, key, bytes))?.transpose()
-}
-
-fn scan_page(
-    reader: &impl Reader,
-    column: Column,
-    page: &Page<'_>,
-    visit: impl FnMut(&[u8], &[u8]) -> bool,
-) -> Result<(), EngineError> {
-    match page.bookmark {
-        _ if page.limit == 0 => Ok(()),
-        Some(bookmark) => reader.scan_on(bookmark, column, page.range, page.backwards, visit),
-        None => reader.scan(column, page.range, page.backwards, visit),
-    }
 }
 
 pub(super) fn decode<T: Record>(column: Column, key: &[u8], bytes: &[u8]) -> Result<T, EngineError> {

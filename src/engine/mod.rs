@@ -30,7 +30,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 pub use self::cells::Cells;
-pub(crate) use self::cells::{row_of, write_of};
+pub(crate) use self::cells::{lock_of, row_of, write_of};
 pub use self::figures::{ColumnFigures, EngineFigures};
 pub use self::lost::LostLog;
 use self::storage::Column;
@@ -192,11 +192,9 @@ pub trait View: Send + Sync {
     fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Vec<u8>>, EngineError>;
     /// The newest replaced version committed at or below a timestamp, where history is kept.
     fn version(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError>;
-    /// The write column's cells of a range of rows, from its start or, backwards, from its end, in the place of what `cells` held.
-    /// Scans decode what they hand out, into the memory that they hand out.
-    fn newest(&self, page: &Page<'_>, cells: &mut Cells) -> Result<(), EngineError>;
-    /// Locks of a range of rows, from its start or, backwards, from its end.
-    fn locks(&self, page: &Page<'_>) -> Result<Vec<(RowKey, Lock)>, EngineError>;
+    /// The lock or write column's cells of a range of rows, from its start or, backwards, from its end, in the place of what
+    /// `cells` held. Scans decode what they hand out, into the memory that they hand out.
+    fn page(&self, column: Column, page: &Page<'_>, cells: &mut Cells) -> Result<(), EngineError>;
 
     /// Hands the cells of a column to `visit`, in order and as they are stored, until it answers `false`. For whoever looks for
     /// damage: nothing is decoded.
@@ -204,10 +202,17 @@ pub trait View: Send + Sync {
         Err(EngineError::Unsupported("show its cells"))
     }
 
-    /// The same, decoded.
+    /// A page of the lock column, decoded.
+    fn locks(&self, page: &Page<'_>) -> Result<Vec<(RowKey, Lock)>, EngineError> {
+        let mut cells = Cells::default();
+        self.page(Column::Lock, page, &mut cells)?;
+        cells.iter().map(|(row, lock)| Ok((row_of(row)?, lock_of(row, lock)?))).collect()
+    }
+
+    /// A page of the write column, decoded.
     fn writes(&self, page: &Page<'_>) -> Result<Vec<(RowKey, WriteRecord)>, EngineError> {
         let mut cells = Cells::default();
-        self.newest(page, &mut cells)?;
+        self.page(Column::Write, page, &mut cells)?;
         cells.iter().map(|(row, record)| Ok((row_of(row)?, write_of(row, record)?))).collect()
     }
 

@@ -444,12 +444,8 @@ impl View for UnreliableView {
         self.read(|view| view.version(row, upto))
     }
 
-    fn newest(&self, page: &Page<'_>, cells: &mut Cells) -> Result<(), EngineError> {
-        self.read(|view| view.newest(page, cells))
-    }
-
-    fn locks(&self, page: &Page<'_>) -> Result<Vec<(RowKey, Lock)>, EngineError> {
-        self.read(|view| view.locks(page))
+    fn page(&self, column: Column, page: &Page<'_>, cells: &mut Cells) -> Result<(), EngineError> {
+        self.read(|view| view.page(column, page, cells))
     }
 
     fn cells(&self, column: Column, range: &RowRange, visit: Visit<'_>) -> Result<(), EngineError> {

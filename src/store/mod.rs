@@ -4,6 +4,7 @@ mod catalog;
 mod dump;
 mod inspect;
 mod keyspace;
+mod layer;
 mod live;
 mod options;
 mod own;

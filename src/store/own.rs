@@ -4,10 +4,9 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use super::Store;
-use super::read::{beyond, upto};
 use crate::coordinator::Writes;
 use crate::coordinator::embedded::{Embedded, Stream, mutation_of, streamed_write};
-use crate::engine::{Page, RowRange, View};
+use crate::engine::{View, lock_of};
 use crate::error::{Conflict, Error, ErrorKind, Result};
 use crate::observe::Spent;
 use crate::pipeline::{Conditions, Held, Life};
@@ -256,9 +255,6 @@ impl OwnWrites {
     }
 }
 
-/// Rows, the range in which they are all there are, and the rest of what was asked for.
-type StreamedPage = (Writes, RowRange, Option<RowRange>);
-
 /// What a transaction has streamed out, as of one moment.
 pub(super) struct Streamed {
     pub view: Arc<dyn View>,
@@ -270,21 +266,10 @@ impl Streamed {
         streamed_write(&*self.view, self.txn, row)
     }
 
-    /// What was written to the next rows of a range; how far that reaches, and what lies beyond.
-    pub(super) fn page(&self, range: &RowRange, backwards: bool, limit: usize) -> Result<StreamedPage> {
-        let locks = self.view.locks(&Page { range, backwards, limit, bookmark: None })?;
-        let cut = locks.last().filter(|_| locks.len() >= limit).map(|(row, _)| row.clone());
-        let mut rows = Writes::new();
-        for (row, lock) in locks.into_iter().filter(|(_, lock)| lock.txn == self.txn) {
-            let mutation = mutation_of(&*self.view, &row, lock)?;
-            rows.insert(row, mutation);
-        }
-        Ok(match cut {
-            Some(last) => {
-                (rows, upto(range, last.as_bytes(), backwards), Some(beyond(range, last.as_bytes(), backwards)))
-            }
-            None => (rows, range.clone(), None),
-        })
+    /// What was written to a row, given its cell in the lock column.
+    pub(super) fn write_of(&self, row: &RowKey, lock: &[u8]) -> Result<Option<Mutation>> {
+        let lock = lock_of(row.as_bytes(), lock)?;
+        if lock.txn == self.txn { mutation_of(&*self.view, row, lock).map(Some) } else { Ok(None) }
     }
 }
 

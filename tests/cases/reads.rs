@@ -49,6 +49,7 @@ pub fn cases() -> Vec<Case> {
             .on(STORES, a_held_row_reads_as_before),
         Case::new(27, "a scan over locks misses no row and repeats none")
             .on(TWO, scans::locks_at_page_borders_hide_nothing)
+            .on(TWO, scans::no_part_of_a_column_is_walked_over_twice)
             .not_on(STEPS, WHOLE_STORE)
             .not_on(ONE, NO_LOCKS),
         Case::new(28, "a transaction reads its own writes, in scans too")

@@ -1,12 +1,13 @@
 //! Reads of many rows: over locks, over own writes, over keys that are prefixes of each other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
+use percolite::engine::storage::Column;
 use percolite::{Keyspace, Scan, Snapshot, Txn};
 
 use crate::tap::{Act, commits};
-use crate::world::{Dice, World};
+use crate::world::{Dice, Opened, World};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -98,6 +99,92 @@ pub fn locks_at_page_borders_hide_nothing(world: &World) {
         assert!(seen == *wanted, "direction {}: {} rows of {}", turn % 3, seen.len(), wanted.len());
     }
     assert_eq!(rows(store.snapshot().unwrap().range(&store.rows, ..)), expected);
+}
+
+/// Where one column has many cells and another few, or where many have gone that the engine must still pass by, reading a
+/// part of a column for every page would make a scan quadratic.
+pub fn no_part_of_a_column_is_walked_over_twice(world: &World) {
+    const ROWS: u64 = 1200;
+    let mut dice = world.dice();
+    let put = |numbers: std::ops::Range<u64>| {
+        move |store: &Opened, txn: &mut Txn| {
+            numbers.clone().for_each(|number| txn.put(&store.rows, key(number), "new").unwrap());
+        }
+    };
+    let before = world.open();
+    let mut txn = before.begin().unwrap();
+    put(ROWS / 3..ROWS)(&before, &mut txn);
+    txn.commit().unwrap();
+    drop(before);
+    // First locks alone, then versions alone, then both.
+    for numbers in [0..ROWS / 3, ROWS - ROWS / 4..ROWS] {
+        let primary = key(numbers.start);
+        world.leave_behind(put(numbers), move |groups, rows| {
+            commits(groups, &rows.row_of(&primary)).then_some(Act::Refuse)
+        });
+    }
+    let mut model: Model = (ROWS / 3..ROWS).map(|number| (key(number), b"new".to_vec())).collect();
+
+    let store = world.open_with(world.builder().sweep(false).stream_at_bytes(8 << 10));
+    let snapshot = store.snapshot().unwrap();
+    for own in [false, true] {
+        let mut txn = store.begin().unwrap();
+        if own {
+            write_over_and_over(&mut txn, &store, ROWS / 2..ROWS / 2 + ROWS / 8, &mut model);
+        }
+        let scan_from = |start: u64| {
+            let range = key(start)..;
+            if own { txn.range(&store.rows, range) } else { snapshot.range(&store.rows, range) }
+        };
+        let scan = || scan_from(0);
+        for turn in 0..5 {
+            store.tap.take_walks();
+            let mut seen = match turn {
+                0 => rows(scan()),
+                1 => rows(scan().rev()),
+                _ => alternating(scan(), &mut dice),
+            };
+            let walks = store.tap.take_walks();
+            seen.sort();
+            assert!(seen == model.clone().into_iter().collect::<Vec<_>>(), "own {own}, turn {turn}");
+            let views = |column| walks.iter().filter(move |walk| walk.column == column).map(|walk| walk.view);
+            assert!(views(Column::Write).count() > 1);
+            let lock_views = views(Column::Lock).collect::<BTreeSet<_>>().len();
+            assert_eq!(lock_views, if own && !world.is_shared() { 2 } else { 1 }, "the locks are not looked at");
+            for (at, walk) in walks.iter().enumerate() {
+                let again = walks.iter().skip(at + 1).find(|again| again.overlaps(walk));
+                assert!(again.is_none(), "own {own}, turn {turn}: {walk:?} and again {again:?}");
+            }
+        }
+        // Whoever stops early does not look for locks in all the rest.
+        store.tap.take_walks();
+        assert!(scan_from(ROWS / 2).next().is_some());
+        let walks = store.tap.take_walks();
+        assert!(walks.len() > 1);
+        assert!(walks.iter().all(|walk| walk.over.end == walks[0].over.end), "{walks:?}");
+    }
+}
+
+/// Writes, and writes again what has been streamed by then; takes some of that back.
+fn write_over_and_over(txn: &mut Txn, store: &Opened, numbers: std::ops::Range<u64>, model: &mut Model) {
+    for number in numbers.clone() {
+        if number % 3 == 0 {
+            txn.delete(&store.rows, key(number)).unwrap();
+            model.remove(&key(number));
+        } else {
+            txn.put(&store.rows, key(number), "own").unwrap();
+            model.insert(key(number), b"own".to_vec());
+        }
+    }
+    let savepoint = txn.savepoint();
+    for number in numbers.clone().step_by(5) {
+        txn.put(&store.rows, key(number + 1), "taken back").unwrap();
+    }
+    txn.rollback_to(savepoint).unwrap();
+    for number in numbers.step_by(7) {
+        txn.put(&store.rows, key(number), "again").unwrap();
+        model.insert(key(number), b"again".to_vec());
+    }
 }
 
 pub fn own_writes_are_read_everywhere(world: &World) {

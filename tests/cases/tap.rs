@@ -1,10 +1,12 @@
 //! An engine in front of another one that a test can stop, cut off, make fail and look through.
 
+use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use percolite::engine::{Capabilities, Cells, Engine, EngineError, Group, Outcome, Page, View};
+use percolite::engine::storage::Column;
+use percolite::engine::{Capabilities, Cells, Engine, EngineError, Group, Outcome, Page, RowRange, View};
 use percolite::row::{Edit, KeyspaceId, Lock, Row, RowChange, RowKey, Status, WriteRecord};
 use percolite::timestamp::Timestamp;
 
@@ -35,9 +37,41 @@ pub struct Control {
     on_read: Mutex<Option<OnRead>>,
     on_view: Mutex<Option<OnRead>>,
     on_row: Mutex<Option<(RowKey, OnRead)>>,
+    views: AtomicU64,
+    walks: Mutex<Vec<Walk>>,
+}
+
+/// What had to be walked over for one page: up to its last cell if it was full, or else to the end of its range.
+#[derive(Clone, Debug)]
+pub struct Walk {
+    /// Views are numbered as they are opened.
+    pub view: u64,
+    pub column: Column,
+    pub over: RowRange,
+}
+
+impl Walk {
+    /// Whether the two have a part of a column in common.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        let ends_before = |end: &Bound<Vec<u8>>, start: &Bound<Vec<u8>>| match (end, start) {
+            (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
+            (Bound::Included(end), Bound::Included(start)) => end < start,
+            (Bound::Included(end) | Bound::Excluded(end), Bound::Included(start) | Bound::Excluded(start)) => {
+                end <= start
+            }
+        };
+        (self.view, self.column) == (other.view, other.column)
+            && !ends_before(&self.over.end, &other.over.start)
+            && !ends_before(&other.over.end, &self.over.start)
+    }
 }
 
 impl Control {
+    /// What was walked over since this was asked last.
+    pub fn take_walks(&self) -> Vec<Walk> {
+        std::mem::take(&mut self.walks.lock().unwrap())
+    }
+
     /// Called before every `apply`; it may block.
     pub fn on_write(&self, hook: impl Fn(&[Group]) -> Act + Send + Sync + 'static) {
         *self.on_write.lock().unwrap() = Some(Arc::new(hook));
@@ -129,7 +163,8 @@ impl Engine for Tap {
         if let Some(hook) = hook {
             hook();
         }
-        Ok(Arc::new(TapView { view, control: Arc::clone(&self.control) }))
+        let number = self.control.views.fetch_add(1, Ordering::SeqCst);
+        Ok(Arc::new(TapView { view, number, control: Arc::clone(&self.control) }))
     }
     fn row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
         self.control.alive()?;
@@ -186,6 +221,7 @@ impl Engine for Tap {
 
 struct TapView {
     view: Arc<dyn View>,
+    number: u64,
     control: Arc<Control>,
 }
 
@@ -195,6 +231,15 @@ impl TapView {
         if let Some(hook) = hook {
             hook();
         }
+    }
+
+    fn walked(&self, column: Column, page: &Page<'_>, cells: &Cells) {
+        let mut over = page.range.clone();
+        if cells.len() >= page.limit {
+            let end = if page.backwards { &mut over.start } else { &mut over.end };
+            *end = Bound::Included(cells.last().unwrap().0.to_vec());
+        }
+        self.control.walks.lock().unwrap().push(Walk { view: self.number, column, over });
     }
 }
 
@@ -215,12 +260,13 @@ impl View for TapView {
     fn version(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError> {
         self.view.version(row, upto)
     }
-    fn newest(&self, page: &Page<'_>, cells: &mut Cells) -> Result<(), EngineError> {
-        self.before_read();
-        self.view.newest(page, cells)
-    }
-    fn locks(&self, page: &Page<'_>) -> Result<Vec<(RowKey, Lock)>, EngineError> {
-        self.view.locks(page)
+    fn page(&self, column: Column, page: &Page<'_>, cells: &mut Cells) -> Result<(), EngineError> {
+        if column == Column::Write {
+            self.before_read();
+        }
+        self.view.page(column, page, cells)?;
+        self.walked(column, page, cells);
+        Ok(())
     }
 }
 

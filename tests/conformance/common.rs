@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use percolite::engine::sim::SimStorage;
+use percolite::engine::storage::Column;
 use percolite::engine::unreliable::{Faults, Unreliable};
 use percolite::engine::{Capabilities, Cells, Engine, EngineError, Group, Outcome, Page, RowRange, View};
 use percolite::owner::OwnerId;
@@ -211,11 +212,8 @@ impl View for AnsweredView {
     fn version(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError> {
         until_answered(|| self.0.version(row, upto))
     }
-    fn newest(&self, page: &Page<'_>, cells: &mut Cells) -> Result<(), EngineError> {
-        until_answered(|| self.0.newest(page, cells))
-    }
-    fn locks(&self, page: &Page<'_>) -> Result<Vec<(RowKey, Lock)>, EngineError> {
-        until_answered(|| self.0.locks(page))
+    fn page(&self, column: Column, page: &Page<'_>, cells: &mut Cells) -> Result<(), EngineError> {
+        until_answered(|| self.0.page(column, page, cells))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use percolite::engine::storage::Column;
 use percolite::engine::{Capabilities, Cells, Engine, EngineError, Group, Outcome, Page, View};
 use percolite::row::{Lock, Row, Status, WriteRecord};
 use percolite::{KeyspaceId, RowKey, Timestamp};
@@ -163,11 +164,7 @@ impl View for ScheduledView {
         self.turn("read version")?.version(row, upto)
     }
 
-    fn newest(&self, page: &Page<'_>, cells: &mut Cells) -> Result<(), EngineError> {
-        self.turn("read writes")?.newest(page, cells)
-    }
-
-    fn locks(&self, page: &Page<'_>) -> Result<Vec<(RowKey, Lock)>, EngineError> {
-        self.turn("read locks")?.locks(page)
+    fn page(&self, column: Column, page: &Page<'_>, cells: &mut Cells) -> Result<(), EngineError> {
+        self.turn(if column == Column::Lock { "read locks" } else { "read writes" })?.page(column, page, cells)
     }
 }

@@ -1,0 +1,136 @@
+//! One column of what a scan reads, from either end.
+//!
+//! What was read and is not wanted yet waits for its turn, and what was found empty is not asked for again, so that every part of a
+//! column is walked over once, however many pages there are. An engine is as slow to pass by what was removed as by what is there.
+
+use std::mem::replace;
+use std::ops::Bound;
+
+use crate::engine::storage::Column;
+use crate::engine::{Bookmark, Cells, Page, RowRange, View};
+use crate::error::Result;
+use crate::row::RowKey;
+
+// Tests of crashes have few rows, and are to meet the ends of pages.
+const PAGE_CELLS_MIN: usize = if cfg!(feature = "crashtest") { 2 } else { 16 };
+const PAGE_CELLS_MAX: usize = 512;
+/// A page is to hold about this much, going by the cells read last.
+const PAGE_BYTES: usize = 1 << 20;
+/// So large a part of what was read before is the next page, that whoever stops early has read little in vain.
+const PAGE_PART: usize = 4;
+
+/// See the [module](self).
+pub(super) struct Layer {
+    column: Column,
+    /// What neither end has read.
+    unread: Option<RowRange>,
+    front: End,
+    back: End,
+    /// How many cells both ends have read.
+    cells_read: usize,
+    /// How large those of the last page were.
+    cell_bytes: usize,
+}
+
+/// What one end has read and not handed out, in the direction of reading.
+#[derive(Default)]
+struct End {
+    cells: Cells,
+    bookmark: Bookmark,
+}
+
+impl Layer {
+    /// The cells of a column in a range; of no range, none.
+    pub fn new(column: Column, range: Option<RowRange>) -> Self {
+        let (front, back) = (End::default(), End::default());
+        Self { column, unread: range, front, back, cells_read: 0, cell_bytes: 1 }
+    }
+
+    /// Whether a page has to be read before the next cell is known; where one is asked for up to a row only, whether there is such.
+    #[inline]
+    pub fn lacks(&self, upto: Option<&[u8]>, backwards: bool) -> bool {
+        let (near, _) = self.ends(backwards);
+        near.cells.is_empty()
+            && self.unread.as_ref().is_some_and(|unread| {
+                match (if backwards { &unread.end } else { &unread.start }, upto) {
+                    (Bound::Excluded(known), Some(upto)) => is_before(known, upto, backwards),
+                    _ => true,
+                }
+            })
+    }
+
+    /// Reads the next page, and nothing behind the row `upto`, which the other end must not have come to.
+    pub fn read(&mut self, view: &dyn View, upto: Option<&[u8]>, backwards: bool) -> Result<()> {
+        let Some(mut range) = self.unread.take() else { return Ok(()) };
+        let End { cells, bookmark } = if backwards { &mut self.back } else { &mut self.front };
+        let limit = (self.cells_read / PAGE_PART).clamp(PAGE_CELLS_MIN, PAGE_CELLS_MAX);
+        let limit = limit.min(PAGE_BYTES / self.cell_bytes).max(1);
+        let far = upto.map(|row| replace(far_end(&mut range, backwards), Bound::Included(row.to_vec())));
+        view.page(self.column, &Page { range: &range, backwards, limit, bookmark: Some(bookmark) }, cells)?;
+        self.cells_read += cells.len();
+        self.cell_bytes = (cells.size_bytes() / cells.len().max(1)).max(1);
+        let last = cells.last().filter(|_| cells.len() >= limit).map(|(row, _)| row);
+        if let Some(known) = last.or(upto) {
+            *far_end(&mut range, !backwards) = Bound::Excluded(known.to_vec());
+            if let Some(far) = far {
+                *far_end(&mut range, backwards) = far;
+            }
+            self.unread = Some(range);
+        }
+        Ok(())
+    }
+
+    /// Up to which row this end has read; `None` when nothing is unread.
+    pub fn known(&self, backwards: bool) -> Option<&[u8]> {
+        let (near, _) = self.ends(backwards);
+        self.unread.as_ref().and_then(|_| near.cells.last()).map(|(row, _)| row)
+    }
+
+    /// The row of the next cell.
+    pub fn peek(&self, backwards: bool) -> Option<&[u8]> {
+        let (near, far) = self.ends(backwards);
+        let next = near.cells.first().or_else(|| if self.unread.is_none() { far.cells.last() } else { None });
+        next.map(|(row, _)| row)
+    }
+
+    /// Takes the next cell out.
+    #[inline]
+    pub fn next(&mut self, backwards: bool) -> Option<(&[u8], &[u8])> {
+        let (near, far) = if backwards { (&mut self.back, &mut self.front) } else { (&mut self.front, &mut self.back) };
+        if !near.cells.is_empty() {
+            near.cells.pop_front()
+        } else if self.unread.is_none() {
+            // The other end has read all there was; what it has not handed out is met from this side.
+            far.cells.pop_back()
+        } else {
+            None
+        }
+    }
+
+    /// Takes the next cell out if it is the row's.
+    pub fn next_of(&mut self, row: &RowKey, backwards: bool) -> Option<&[u8]> {
+        let is_next = self.peek(backwards) == Some(row.as_bytes());
+        if is_next { self.next(backwards).map(|(_, content)| content) } else { None }
+    }
+
+    /// How many cells were read.
+    #[cfg(feature = "tokio")]
+    pub fn cells_read(&self) -> usize {
+        self.cells_read
+    }
+
+    #[inline]
+    fn ends(&self, backwards: bool) -> (&End, &End) {
+        if backwards { (&self.back, &self.front) } else { (&self.front, &self.back) }
+    }
+}
+
+/// Whether `a` comes before `b`, in the direction of reading.
+pub(super) fn is_before(a: &[u8], b: &[u8], backwards: bool) -> bool {
+    if backwards { a > b } else { a < b }
+}
+
+/// Where the range ends, in the direction of reading.
+fn far_end(range: &mut RowRange, backwards: bool) -> &mut Bound<Vec<u8>> {
+    if backwards { &mut range.start } else { &mut range.end }
+}
