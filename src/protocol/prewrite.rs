@@ -15,7 +15,8 @@ use smallvec::smallvec;
 
 use super::{Refusal, Step, has_data_entry, lock_of, outcome_of};
 use crate::row::{
-    Bytes, Edit, Guard, Guards, Intent, Lock, Mutation, Row, RowChange, RowKey, SHORT_VALUE_MAX_BYTES, Status, TxnId, Value,
+    Bytes, Edit, Guard, Guards, Intent, Lock, Mutation, Row, RowChange, RowKey, SHORT_VALUE_MAX_BYTES, Status, TxnId,
+    Value,
 };
 use crate::timestamp::Timestamp;
 

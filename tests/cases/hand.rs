@@ -164,7 +164,7 @@ impl Hand {
                 Step::Done(answer) => return Ok(answer),
             };
             assert_eq!((&change.row, change.start_ts), (row, start_ts));
-            match self.0.make(*change) {
+            match self.0.make(change) {
                 Ok(()) => return Ok(answer),
                 Err(found) => as_read = found,
             }

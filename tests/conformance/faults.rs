@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use percolite::engine::sim::{SimEngine, SimStorage};
 use percolite::engine::unreliable::{Faults, Injected, LATE_COPIES_MAX, Unreliable};
 use percolite::engine::{Capabilities, Engine, EngineError, Group, Outcome, View};
-use percolite::row::{Edit, Guard, KeyspaceId, Row, RowChange, RowKey, Status};
+use percolite::row::{Edit, Guard, Guards, KeyspaceId, Row, RowChange, RowKey, Status};
 use percolite::timestamp::Timestamp;
 
 use crate::common::{
@@ -235,7 +235,7 @@ fn the_seed_decides_everything() {
         let engine = network(Faults::of_a_bad_network(), seed);
         let answers: Vec<String> = (0..300)
             .map(|number| {
-                let guards = vec![Guard::NoCommitAfter(ts(number + 10))].into();
+                let guards: Guards = vec![Guard::NoCommitAfter(ts(number + 10))].into();
                 let write = |key: &str| RowChange { guards: guards.clone(), ..put_write(key, put(number + 10)) };
                 let answer = engine.apply(&[group([write("a")]), group([write("b")])]);
                 format!("{answer:?} {:?}", engine.row(&row("a"), ts(1)))

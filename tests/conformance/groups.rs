@@ -13,7 +13,7 @@ use crate::common::{
 };
 
 fn guarded(guards: &[Guard], change: RowChange) -> RowChange {
-    RowChange { guards: guards.to_vec(), ..change }
+    RowChange { guards: guards.into(), ..change }
 }
 
 pub fn a_refused_group_changes_nothing_in_any_row(engine: &Subject) {

@@ -149,15 +149,18 @@ pub fn a_refused_row_answers_with_what_was_found(engine: &Subject) {
     assert_eq!(engine.apply(&[group([asked])]).unwrap(), [refused]);
     assert_eq!(engine.row(&row("a"), ts(30)).unwrap(), found, "and a plain look sees the same");
     let absent = Row { safe_point: ts(3), ..Row::default() };
-    let asked =
-        RowChange { guards: vec![Guard::LockIs(lock(31).stamp())].into(), lock: Edit::Put(lock(32)), ..change("b", 32) };
+    let asked = RowChange {
+        guards: vec![Guard::LockIs(lock(31).stamp())].into(),
+        lock: Edit::Put(lock(32)),
+        ..change("b", 32)
+    };
     assert_eq!(engine.apply(&[group([asked])]).unwrap(), [Outcome::Refused { index: 0, row: Box::new(absent) }]);
 }
 
 pub fn a_refusal_names_the_first_change_whose_guard_fails(engine: &Subject) {
     make(&**engine, [put_lock("b", lock(10)), put_lock("c", lock(11)), put_write("d", put(90))]);
     let guarded = |key: &str, guards: &[Guard]| RowChange {
-        guards: guards.to_vec(),
+        guards: guards.into(),
         write: Edit::Put(WriteRecord { txn: txn(20), ..put(30) }),
         ..change(key, 20)
     };

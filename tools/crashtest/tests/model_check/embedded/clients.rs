@@ -121,7 +121,7 @@ impl Embedded {
                 let Step::Apply(change, _) = self.commit(state, client, 0, earliest, secondaries)? else {
                     return Err(Rule::OneVerdict);
                 };
-                match self.submit(state, vec![*change], Some(client))? {
+                match self.submit(state, vec![change], Some(client))? {
                     Ok(commit_ts) if secondaries => Phase::Secondaries { group: 0, commit_ts },
                     Ok(commit_ts) => Phase::Unacknowledged(commit_ts),
                     // Nobody may have touched a lock of a transaction that lives.
