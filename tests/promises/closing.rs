@@ -15,8 +15,8 @@ fn closing_a_failed_store_says_that_something_acknowledged_may_be_lost() {
     let store = Store::builder().durability(Durability::Buffered).open_sim(&memory).unwrap();
     let rows = store.keyspace("rows").unwrap();
     store.sync().unwrap();
-    memory.fail_sync(1);
     put_five(&store, &rows);
+    memory.fail_sync(1);
     // The background may have been first.
     let failed = store.sync().unwrap_err();
     assert!(matches!(failed.kind(), ErrorKind::Undetermined(_) | ErrorKind::Closed(_)), "{failed}");
