@@ -75,6 +75,9 @@ impl Waking {
 #[derive(Default)]
 struct State {
     syncing: bool,
+    /// How many syncs have begun, and how many of them have ended well.
+    begun: u64,
+    ended: u64,
     /// Somebody wants a sync though nobody waits for it.
     wanted: bool,
     waiting: Vec<(Timestamp, Arc<Slot>)>,
@@ -86,6 +89,7 @@ struct State {
 impl State {
     fn begin_sync(&mut self, waiting: usize) {
         self.syncing = true;
+        self.begun += 1;
         self.gathering.begins(waiting);
     }
 }
@@ -128,10 +132,18 @@ impl Durability {
         }
     }
 
+    /// How long to hold the next sync back for so many. Nobody is waited for by a store that closes.
+    fn hold(&self, state: &mut State, now: Duration, waiting: usize) -> Option<Duration> {
+        let holds = !state.syncing && !state.wanted && !self.stopping.load(Ordering::Acquire);
+        if holds { state.gathering.hold(now, waiting) } else { None }
+    }
+
     /// Has the syncer thread look, if anybody waits and nobody syncs.
     pub fn kick(&self) {
         let state = self.state.lock();
-        if !state.syncing && !state.holding && (state.wanted || !state.waiting.is_empty()) {
+        let waiting = state.waiting.len();
+        let looks_itself = state.holding && !state.wanted && !state.gathering.is_complete(waiting);
+        if !state.syncing && !looks_itself && (state.wanted || waiting > 0) {
             self.wake_syncer();
         }
     }
@@ -172,8 +184,13 @@ impl Pipeline {
                 return Err(undetermined(why));
             }
             let mut state = durability.state.lock();
+            // A sync may have ended meanwhile, and would be waited for again.
+            if durability.durable_ts() >= ts {
+                return Ok(());
+            }
             let waiting = state.waiting.len() + 1;
-            if !state.syncing && state.gathering.hold(self.runtime().elapsed(), waiting).is_none() {
+            let hold = durability.hold(&mut state, self.runtime().elapsed(), waiting);
+            if !state.syncing && hold.is_none() {
                 state.begin_sync(waiting);
                 drop(state);
                 self.sync_once(1).map_err(|why| undetermined(&why.to_string()))?;
@@ -212,10 +229,17 @@ impl Pipeline {
     /// Returns once all that was written before this call is durable, bookkeeping too. Never two syncs at a time: a failed one may
     /// have taken what another would then report as durable.
     pub fn sync_now(&self) -> Result<()> {
+        // One that runs may have begun too early.
+        let next = self.durability.state.lock().begun + 1;
         while !self.sync_if_nobody_does()? {
+            self.durability.want();
             self.runtime().sleep(LEASE_POLL);
             // Nobody syncs a store that has failed.
             self.check_alive()?;
+            // Under load others begin the next one at once.
+            if self.durability.state.lock().ended >= next {
+                return Ok(());
+            }
         }
         Ok(())
     }
@@ -243,8 +267,7 @@ impl Pipeline {
                 let waiting = state.waiting.len();
                 let due = !state.syncing && (state.wanted || waiting > 0);
                 // Also while none of those who are awaited is there.
-                let holds = !state.syncing && !state.wanted;
-                let hold = if holds { state.gathering.hold(self.runtime().elapsed(), waiting) } else { None };
+                let hold = durability.hold(&mut state, self.runtime().elapsed(), waiting);
                 state.holding = hold.is_some();
                 if due && hold.is_none() {
                     state.begin_sync(waiting);
@@ -334,6 +357,7 @@ impl Pipeline {
         let mut answered = Vec::new();
         let mut state = durability.state.lock();
         state.syncing = false;
+        state.ended = state.begun;
         let before = state.waiting.len();
         state.waiting.retain(|(wanted, slot)| {
             let answer = *wanted <= ts || mutated!(AnySyncAcknowledges);

@@ -10,6 +10,8 @@
 
 use std::time::Duration;
 
+/// A disk that has stood still for seconds is no reason to stand still for longer.
+const HOLD_MAX: Duration = Duration::from_millis(5);
 /// For so many syncs at most waiting is given up.
 const SKIPS_MAX: u32 = 64;
 
@@ -32,9 +34,14 @@ impl Gathering {
     /// How long to hold the next sync back while so many wait for it; `None` if not at all.
     pub fn hold(&mut self, now: Duration, waiting: usize) -> Option<Duration> {
         let left = self.until.saturating_sub(now);
-        let holds = waiting < self.expected && !left.is_zero();
+        let holds = !self.is_complete(waiting) && !left.is_zero();
         self.held |= holds;
         holds.then_some(left)
+    }
+
+    /// Whether all who are awaited are waiting.
+    pub fn is_complete(&self, waiting: usize) -> bool {
+        waiting >= self.expected
     }
 
     /// Notes that a sync begins for so many.
@@ -53,7 +60,7 @@ impl Gathering {
             self.skips -= 1;
         } else {
             self.expected = served + waiting;
-            self.until = now + took / 2;
+            self.until = now + (took / 2).min(HOLD_MAX);
         }
     }
 }
@@ -88,6 +95,14 @@ mod tests {
         assert_eq!(gathering.hold(micros(1040), 2), Some(micros(60)));
         assert_eq!(gathering.hold(micros(1050), 3), None);
         assert_eq!(gathering.hold(micros(1100), 2), None);
+    }
+
+    #[test]
+    fn nobody_is_waited_for_as_long_as_a_disk_that_stood_still() {
+        let mut gathering = Gathering::default();
+        gathering.begins(2);
+        gathering.ended(micros(0), Duration::from_secs(4), 2, 0);
+        assert_eq!(gathering.hold(micros(0), 1), Some(HOLD_MAX));
     }
 
     #[test]

@@ -194,8 +194,7 @@ impl Admission {
     /// Notes that an attempt has committed.
     pub fn note_commit(&self) {
         if self.is_guarded() {
-            // Two that meet here may count as one.
-            self.guarded.store(self.guarded.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
+            let _ = self.guarded.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
         }
     }
 

@@ -389,6 +389,7 @@ impl Storage for RocksStorage {
         let refused = match self.on_log(|| db.write_opt(batch.batch, &self.write_options)) {
             Err(why) if why.kind() == rocksdb::ErrorKind::Incomplete => why,
             done => {
+                bytes.clear();
                 bytes.shrink_to(COPY_KEPT_BYTES);
                 *self.copy.lock() = bytes;
                 return done.map_err(failed);
