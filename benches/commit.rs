@@ -4,7 +4,7 @@
 //! inverse, which is printed too, is what the store gets done. Samples have equally many transfers, since a short one
 //! would mostly show how the clients come and go.
 //!
-//! `cargo bench --bench commit`, or with `-- durable/2-of-10000/16` for one line of it.
+//! `cargo bench --bench commit`, or with `-- durable/2-of-10000` for one group of it.
 
 #![allow(clippy::unwrap_used)] // What fails here is to stop the bench.
 
@@ -103,7 +103,7 @@ fn commits(criterion: &mut Criterion) {
             for clients in [1, 16, 64] {
                 // Opened by its first sample, so that one which is filtered out costs nothing.
                 let mut bank = None;
-                group.bench_function(format!("{clients}-clients"), |bencher| {
+                group.bench_function(format!("clients-{clients}"), |bencher| {
                     let bank = bank.get_or_insert_with(|| Bank::open(durability, size, clients));
                     bencher.iter_custom(|transfers| bank.transfers(transfers));
                 });

@@ -3,7 +3,7 @@
 //! The stores are closed and opened again after they were filled, so that all of them lies in tables and none in the
 //! write buffer. Rows are chosen at random.
 //!
-//! `cargo bench --bench read`, or with `-- get/10000` for one line of it.
+//! `cargo bench --bench read`, or with `-- get` for one group of it.
 
 #![allow(clippy::unwrap_used)] // What fails here is to stop the bench.
 

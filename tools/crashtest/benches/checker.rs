@@ -6,7 +6,7 @@
 
 #![allow(clippy::unwrap_used)] // What fails here is to stop the bench.
 
-// The tests' own, of which only the history is wanted.
+#[allow(clippy::pedantic)] // The tests' own, as they have it.
 #[path = "../tests/support/mod.rs"]
 mod support;
 
