@@ -1,110 +1,90 @@
-//! Point reads and short scans on percolite, and on RocksDB itself with the same options.
+//! Point reads and scans of 100 rows, in stores of ten thousand and of a million rows.
 //!
-//! `cargo bench --bench read`.
+//! The stores are closed and opened again after they were filled, so that all of them lies in tables and none in the
+//! write buffer. Rows are chosen at random.
+//!
+//! `cargo bench --bench read`, or with `-- get` for one group of it.
 
-#![allow(missing_docs, clippy::unwrap_used, clippy::cast_precision_loss)]
-
-mod common;
+#![allow(clippy::unwrap_used)] // What fails here is to stop the bench.
 
 use std::time::Duration;
 
-use clap::Parser;
-use comfy_table::Table;
-use percolite::{Durability, Store, Txn};
-use rocksdb::{BlockBasedOptions, Cache, DB, DBCompressionType};
-
-use crate::common::{line, rate};
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use percolite::{Durability, Keyspace, Snapshot, Store, Txn};
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+use tempfile::TempDir;
 
 const VALUE: [u8; 100] = [7; 100];
 const SCAN_ROWS: usize = 100;
+const LOAD_ROWS: usize = 10_000;
 
-#[derive(Parser)]
-struct Arguments {
-    /// How long each measurement runs, in seconds.
-    #[arg(long, default_value_t = 2.0)]
-    seconds: f64,
-    /// How many rounds the ratios are taken over.
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
-    /// How many rows there are.
-    #[arg(long, value_delimiter = ',', default_values_t = [10_000, 1_000_000])]
-    rows: Vec<u64>,
-    /// Given by cargo.
-    #[arg(long, hide = true)]
-    bench: bool,
+/// The rows of a store, all of one keyspace.
+struct Rows {
+    snapshot: Snapshot,
+    keyspace: Keyspace,
+    count: u64,
+    _folder: TempDir,
 }
 
-fn main() {
-    let arguments = Arguments::parse();
-    let duration = Duration::from_secs_f64(arguments.seconds);
-    let names = ["percolite", "RocksDB"];
-    let mut table = Table::new();
-    table.set_header(["work", "rows", "clients", names[0], names[1], "ratio"]);
-    for &rows in &arguments.rows {
+impl Rows {
+    fn load(count: u64) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::builder().durability(Durability::Buffered).open(folder.path().join("percolite")).unwrap();
-        let keyspace = store.keyspace("rows").unwrap();
-        let db = open_rocksdb(&folder.path().join("rocksdb"));
-        let all: Vec<u64> = (0..rows).collect();
-        for some in all.chunks(10_000) {
-            let load = |txn: &mut Txn| some.iter().try_for_each(|row| txn.put(&keyspace, row.to_be_bytes(), VALUE));
-            store.transact(load).unwrap();
-            some.iter().for_each(|row| db.put(row.to_be_bytes(), VALUE).unwrap());
-        }
-        let snapshot = store.snapshot().unwrap();
-        for clients in [1, 2] {
-            let get = |_| {
-                vec![
-                    rate(clients, duration, |numbers| {
-                        assert!(snapshot.get(&keyspace, numbers.below(rows).to_be_bytes()).unwrap().is_some());
-                    }),
-                    rate(clients, duration, |numbers| {
-                        assert!(db.get(numbers.below(rows).to_be_bytes()).unwrap().is_some());
-                    }),
-                ]
-            };
-            add(&mut table, "get", rows, clients, &names, &(0..arguments.rounds).map(get).collect::<Vec<_>>());
-        }
-        let last = rows - SCAN_ROWS as u64;
-        let scan = |_| {
-            vec![
-                rate(1, duration, |numbers| {
-                    let from = numbers.below(last).to_be_bytes();
-                    assert_eq!(
-                        snapshot.range(&keyspace, from..).take(SCAN_ROWS).map(Result::unwrap).count(),
-                        SCAN_ROWS
-                    );
-                }),
-                rate(1, duration, |numbers| {
-                    let from = numbers.below(last).to_be_bytes();
-                    let mode = rocksdb::IteratorMode::From(&from, rocksdb::Direction::Forward);
-                    assert_eq!(db.iterator(mode).take(SCAN_ROWS).map(Result::unwrap).count(), SCAN_ROWS);
-                }),
-            ]
+        let open = || {
+            let store = Store::builder().durability(Durability::Buffered).open(folder.path()).unwrap();
+            let keyspace = store.keyspace("rows").unwrap();
+            (store, keyspace)
         };
-        add(&mut table, "scan of 100", rows, 1, &names, &(0..arguments.rounds).map(scan).collect::<Vec<_>>());
+        {
+            let (store, keyspace) = open();
+            for from in (0..count).step_by(LOAD_ROWS) {
+                let upto = count.min(from + LOAD_ROWS as u64);
+                let put = |txn: &mut Txn, row: u64| txn.put(&keyspace, row.to_be_bytes(), VALUE);
+                store.transact(|txn| (from..upto).try_for_each(|row| put(txn, row))).unwrap();
+            }
+            store.close().unwrap();
+        }
+        let (store, keyspace) = open();
+        Self { snapshot: store.snapshot().unwrap(), keyspace, count, _folder: folder }
     }
-    println!("\nOperations a second: medians of {} rounds. Ratios: median (least..most).", arguments.rounds);
-    println!("{table}");
 }
 
-fn add(table: &mut Table, work: &str, rows: u64, clients: u64, names: &[&str], rounds: &[Vec<f64>]) {
-    let mut cells = vec![work.to_owned(), rows.to_string(), clients.to_string()];
-    cells.extend(line(names, rounds));
-    println!("{}", cells.join("  "));
-    table.add_row(cells);
+fn reads(criterion: &mut Criterion) {
+    // Loaded before, not by the first sample: `--quick` takes the time of a sample for that of a read.
+    let stores = [10_000, 1_000_000].map(Rows::load);
+    let mut dice = StdRng::seed_from_u64(0);
+
+    let mut group = criterion.benchmark_group("get");
+    group.throughput(Throughput::Elements(1));
+    for Rows { snapshot, keyspace, count, .. } in &stores {
+        group.bench_function(count.to_string(), |bencher| {
+            bencher.iter(|| {
+                let row = dice.random_range(0..*count).to_be_bytes();
+                assert!(snapshot.get(keyspace, row).unwrap().is_some());
+            });
+        });
+    }
+    group.finish();
+
+    let mut group = criterion.benchmark_group("scan-100");
+    group.throughput(Throughput::Elements(SCAN_ROWS as u64));
+    for Rows { snapshot, keyspace, count, .. } in &stores {
+        group.bench_function(count.to_string(), |bencher| {
+            bencher.iter(|| {
+                let from = dice.random_range(0..=count - SCAN_ROWS as u64).to_be_bytes();
+                let rows = snapshot.range(keyspace, from..).take(SCAN_ROWS);
+                assert_eq!(rows.map(Result::unwrap).count(), SCAN_ROWS);
+            });
+        });
+    }
 }
 
-/// The options that the store's engine sets, as far as they concern reading.
-fn open_rocksdb(path: &std::path::Path) -> DB {
-    let mut table = BlockBasedOptions::default();
-    table.set_block_cache(&Cache::new_hyper_clock_cache(128 << 20, 0));
-    table.set_bloom_filter(10.0, false);
-    table.set_cache_index_and_filter_blocks(true);
-    table.set_pin_l0_filter_and_index_blocks_in_cache(true);
-    let mut options = rocksdb::Options::default();
-    options.create_if_missing(true);
-    options.set_compression_type(DBCompressionType::Lz4);
-    options.set_block_based_table_factory(&table);
-    DB::open(&options, path).unwrap()
+criterion_group! {
+    name = benches;
+    config = Criterion::default()
+        .without_plots()
+        .warm_up_time(Duration::from_secs(1))
+        .measurement_time(Duration::from_secs(3));
+    targets = reads
 }
+criterion_main!(benches);

@@ -1,0 +1,61 @@
+//! Records to bytes and back: a version of 100 bytes, and a lock with as much.
+//!
+//! `cargo bench --bench codec`, or with `-- version` for one sort of record.
+
+#![allow(clippy::unwrap_used)] // What fails here is to stop the bench.
+
+use std::fmt::Debug;
+use std::hint::black_box;
+use std::time::Duration;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use percolite::codec::{Put, Record};
+use percolite::owner::OwnerId;
+use percolite::row::{Bytes, Intent, KeyspaceId, Lock, RowKey, TxnId, Value, WriteRecord};
+use percolite::timestamp::Timestamp;
+
+fn records(criterion: &mut Criterion) {
+    // As long as those of a store of today.
+    let start_ts = Timestamp::from_millis(1_800_000_000_000);
+    let txn = TxnId { start_ts, owner: OwnerId::new(1_800_000_000_000, 7) };
+    let value = Value::Inline(Bytes(vec![7; 100]));
+
+    let commit_ts = Timestamp::from_u64(start_ts.to_u64() + 100);
+    let version = WriteRecord { commit_ts, txn, value: Some(value.clone()), held_at: None };
+    let bytes = measure(criterion, "version", &version);
+    // What a read does: it borrows the value from where the engine has it.
+    criterion.benchmark_group("codec/version").bench_function("decode-in-place", |bencher| {
+        bencher.iter(|| Put::decode(black_box(&bytes)).unwrap().value.len());
+    });
+
+    let primary = RowKey::new(KeyspaceId(1), &7_u64.to_be_bytes());
+    let (intent, min_commit_ts) = (Intent::Put(value), start_ts.next());
+    measure(criterion, "lock", &Lock { txn, primary, intent, sequence: 0, ttl_ms: 1000, min_commit_ts });
+}
+
+fn measure<R: Record + Debug + PartialEq>(criterion: &mut Criterion, name: &str, record: &R) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    record.encode(&mut bytes);
+    assert_eq!(R::decode(&bytes).unwrap(), *record);
+
+    let mut group = criterion.benchmark_group(format!("codec/{name}"));
+    let mut buffer = Vec::with_capacity(bytes.len());
+    group.bench_function("encode", |bencher| {
+        bencher.iter(|| {
+            buffer.clear();
+            black_box(record).encode(&mut buffer);
+        });
+    });
+    group.bench_function("decode", |bencher| bencher.iter(|| R::decode(black_box(&bytes))));
+    bytes
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default()
+        .without_plots()
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_secs(2));
+    targets = records
+}
+criterion_main!(benches);

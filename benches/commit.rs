@@ -1,0 +1,127 @@
+//! What a transfer costs when 1, 16 or 64 clients make them at once: it reads two rows and writes both.
+//!
+//! An iteration is one transfer, and its time is a share of the time in which all clients together make very many: the
+//! inverse, which is printed too, is what the store gets done. Samples have equally many transfers, since a short one
+//! would mostly show how the clients come and go.
+//!
+//! `cargo bench --bench commit`, or with `-- durable/2-of-10000` for one group of it.
+
+#![allow(clippy::unwrap_used)] // What fails here is to stop the bench.
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use criterion::{Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
+use percolite::{Durability, Error, Keyspace, Store, Txn};
+use rand::rngs::StdRng;
+use rand::{RngExt as _, SeedableRng as _};
+use tempfile::TempDir;
+
+const VALUE_BYTES: usize = 100;
+const OPENING_BALANCE: u64 = 1000;
+
+/// A store with accounts, and the clients that move money between them.
+struct Bank {
+    store: Store,
+    accounts: Keyspace,
+    size: u64,
+    clients: Vec<StdRng>,
+    _folder: TempDir,
+}
+
+impl Bank {
+    fn open(durability: Durability, size: u64, clients: u64) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::builder().durability(durability).open(folder.path()).unwrap();
+        let accounts = store.keyspace("accounts").unwrap();
+        let load =
+            |txn: &mut Txn| (0..size).try_for_each(|account| txn.put(&accounts, key(account), value(OPENING_BALANCE)));
+        store.transact(load).unwrap();
+        Self { store, accounts, size, clients: (0..clients).map(StdRng::seed_from_u64).collect(), _folder: folder }
+    }
+
+    /// Has the clients make so many transfers, all together; the answer is how long that took.
+    fn transfers(&mut self, wanted: u64) -> Duration {
+        let Self { store, accounts, size, clients, .. } = self;
+        let taken = AtomicU64::new(0);
+        let start = Barrier::new(clients.len());
+        let client = |dice: &mut StdRng| {
+            start.wait();
+            let began = Instant::now();
+            while taken.fetch_add(1, Ordering::Relaxed) < wanted {
+                let from = dice.random_range(0..*size);
+                let to = (from + dice.random_range(1..*size)) % *size;
+                let amount = dice.random_range(1..=10);
+                store.transact(|txn| transfer(txn, accounts, from, to, amount)).unwrap();
+            }
+            (began, Instant::now())
+        };
+        let client = &client;
+        thread::scope(|scope| {
+            let clients: Vec<_> = clients.iter_mut().map(|dice| scope.spawn(move || client(dice))).collect();
+            let times: Vec<_> = clients.into_iter().map(|client| client.join().unwrap()).collect();
+            let began = times.iter().map(|(began, _)| *began).min().unwrap();
+            let ended = times.iter().map(|(_, ended)| *ended).max().unwrap();
+            ended.duration_since(began)
+        })
+    }
+
+    fn sum(&self) -> u64 {
+        self.store.snapshot().unwrap().range(&self.accounts, ..).map(|row| balance(&row.unwrap().1)).sum()
+    }
+}
+
+fn transfer(txn: &mut Txn, accounts: &Keyspace, from: u64, to: u64, amount: u64) -> Result<(), Error> {
+    let payer = balance(&txn.get(accounts, key(from))?.unwrap());
+    let payee = balance(&txn.get(accounts, key(to))?.unwrap());
+    let amount = amount.min(payer);
+    txn.put(accounts, key(from), value(payer - amount))?;
+    txn.put(accounts, key(to), value(payee + amount))
+}
+
+fn key(account: u64) -> [u8; 8] {
+    account.to_be_bytes()
+}
+
+fn value(balance: u64) -> [u8; VALUE_BYTES] {
+    let mut bytes = [0; VALUE_BYTES];
+    bytes[..8].copy_from_slice(&balance.to_be_bytes());
+    bytes
+}
+
+fn balance(value: &[u8]) -> u64 {
+    u64::from_be_bytes(value[..8].try_into().unwrap())
+}
+
+fn commits(criterion: &mut Criterion) {
+    for (name, durability) in [("durable", Durability::Sync), ("buffered", Durability::Buffered)] {
+        for size in [10_000, 10] {
+            let mut group = criterion.benchmark_group(format!("commit/{name}/2-of-{size}"));
+            group.sampling_mode(SamplingMode::Flat).throughput(Throughput::Elements(1));
+            for clients in [1, 16, 64] {
+                // Opened by its first sample, so that one which is filtered out costs nothing.
+                let mut bank = None;
+                group.bench_function(format!("clients-{clients}"), |bencher| {
+                    let bank = bank.get_or_insert_with(|| Bank::open(durability, size, clients));
+                    bencher.iter_custom(|transfers| bank.transfers(transfers));
+                });
+                if let Some(bank) = bank {
+                    assert_eq!(bank.sum(), size * OPENING_BALANCE);
+                }
+            }
+        }
+    }
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default()
+        .without_plots()
+        .sample_size(30)
+        .warm_up_time(Duration::from_secs(1))
+        .measurement_time(Duration::from_secs(3));
+    targets = commits
+}
+criterion_main!(benches);

@@ -1,0 +1,90 @@
+//! The protocol's steps as decisions over one row, which has a committed version of 100 bytes and gets another one.
+//!
+//! Each is measured where it makes a change; what the change costs the engine is not in it.
+//!
+//! `cargo bench --bench protocol`, or with `-- prewrite` for one line of it.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use percolite::owner::OwnerId;
+use percolite::protocol::{
+    Commit, CommitPoint, OnePhase, Prewrite, Refusal, Resolve, Step, commit, one_phase, prewrite, resolve,
+};
+use percolite::row::{Bytes, Intent, KeyspaceId, Lock, Mutation, Row, RowKey, TxnId, Value, WriteRecord};
+use percolite::timestamp::Timestamp;
+
+const VALUE: [u8; 100] = [7; 100];
+const BEFORE: u64 = 10;
+const READ: u64 = 20;
+const START: u64 = 21;
+const COMMIT: u64 = 30;
+
+fn txn(start_ts: u64) -> TxnId {
+    TxnId { start_ts: Timestamp::from_u64(start_ts), owner: OwnerId::from_u64(1) }
+}
+
+fn key(key: &str) -> RowKey {
+    RowKey::new(KeyspaceId(1), key.as_bytes())
+}
+
+fn steps(criterion: &mut Criterion) {
+    let written = WriteRecord {
+        commit_ts: Timestamp::from_u64(BEFORE),
+        txn: txn(BEFORE - 1),
+        value: Some(Value::Inline(Bytes(VALUE.to_vec()))),
+        held_at: None,
+    };
+    let lock = Lock {
+        txn: txn(START),
+        primary: key("primary"),
+        intent: Intent::Put(Value::Inline(Bytes(VALUE.to_vec()))),
+        sequence: 0,
+        ttl_ms: 1000,
+        min_commit_ts: Timestamp::from_u64(START + 1),
+    };
+    let unlocked = Row { write: Some(written), ..Row::default() };
+    let locked = Row { lock: Some(lock), ..unlocked.clone() };
+    let (read_ts, commit_ts) = (Timestamp::from_u64(READ), Timestamp::from_u64(COMMIT));
+    let (row, txn) = (key("row"), txn(START));
+    let mutation = Mutation::Put(VALUE.to_vec());
+
+    let request = Prewrite {
+        row: row.clone(),
+        txn,
+        read_ts,
+        primary: key("primary"),
+        mutation: mutation.clone(),
+        sequence: 0,
+        ttl_ms: 1000,
+        min_commit_ts: Timestamp::from_u64(START + 1),
+    };
+    measure(criterion, "prewrite", || prewrite(black_box(&unlocked), black_box(&request)));
+
+    let request =
+        Commit { row: row.clone(), txn, commit_ts, keep_status: true, keep_replaced: false, record_holds: false };
+    measure(criterion, "commit", || commit(black_box(&locked), black_box(&request)));
+
+    let request = OnePhase { row: &row, txn, read_ts, commit_ts, mutation: &mutation, keep_replaced: false };
+    measure(criterion, "one-phase", || one_phase(black_box(&unlocked), black_box(&request)));
+
+    let verdict = CommitPoint::Committed(commit_ts);
+    let request = Resolve { row: row.clone(), txn, verdict, keep_replaced: false, record_holds: false };
+    measure(criterion, "resolve", || resolve(black_box(&locked), black_box(&request)));
+}
+
+fn measure<T>(criterion: &mut Criterion, name: &str, step: impl Fn() -> Result<Step<T>, Refusal>) {
+    assert!(matches!(step(), Ok(Step::Apply(..))), "{name} changes nothing");
+    criterion.benchmark_group("protocol").bench_function(name, |bencher| bencher.iter(&step));
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default()
+        .without_plots()
+        .warm_up_time(Duration::from_millis(500))
+        .measurement_time(Duration::from_secs(2));
+    targets = steps
+}
+criterion_main!(benches);
