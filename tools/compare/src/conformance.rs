@@ -12,7 +12,8 @@ use crate::peer::{
 use crate::spec::{Conditions, Setting, Spec};
 use crate::testing;
 use crate::workload::{
-    BulkLoad, Counters, HotRow, How, Index, Mix, Reads, ReadsDuringLoad, TimeTravel, Transfers, Workload, Ycsb,
+    BulkLoad, Bystanders, Counters, HotRow, How, Index, Mix, Reads, ReadsDuringLoad, TimeTravel, Transfers, Workload,
+    Ycsb,
 };
 
 const THREADS: u64 = 4;
@@ -145,6 +146,7 @@ fn workloads(store: Kind) {
     let all = [
         Workload::Transfers(Transfers { accounts: 10, touched: 4, skew }),
         Workload::Counters(Counters { counters: 3, skew: Skew::Uniform }),
+        Workload::Bystanders(Bystanders { others: 3 }),
         Workload::Index(Index {}),
         Workload::BulkLoad(BulkLoad { rows: 25_000 }),
         Workload::ReadsDuringLoad(ReadsDuringLoad { rows: 200 }),
