@@ -167,6 +167,10 @@ fn workloads(store: Kind) {
             let folder = tempfile::tempdir().unwrap();
             let outcome = crate::cell::run(&spec, &folder.path().join("store"));
             assert!(outcome.measured().is_some(), "{work} on {store:?}: {outcome:?}");
+            let measured = outcome.measured().unwrap();
+            // Those who do other work beside the clients are not counted.
+            let sum = measured.by_client.iter().sum::<u64>();
+            assert_eq!((measured.by_client.len(), sum), (3, measured.operations), "{work} on {store:?}");
         }
     }
 }
