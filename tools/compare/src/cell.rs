@@ -8,9 +8,9 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use crate::client::{Client, Course, Total};
 use crate::dice::Dice;
 use crate::peer::{Fjall, Kind, Lmdb, Optimistic, Peer, Percolite, Pessimistic, Plain, Redb, Setup, Sqlite, SurrealKv};
-use crate::spec::{Measured, Outcome, Spec};
+use crate::spec::{Attempts, Measured, Outcome, Spec};
 use crate::usage;
-use crate::workload::{Values, Work, Workload, with_work};
+use crate::workload::{Values, Work, with_work};
 
 /// Far from every seed of a client.
 const PREPARING: u64 = 1 << 19;
@@ -31,7 +31,7 @@ fn measure(spec: &Spec, folder: &Path) -> Result<Measured> {
         durable: spec.setting.durable,
         cache_bytes: spec.conditions.cache_bytes,
         write_buffer_bytes: spec.conditions.write_buffer_bytes,
-        clients: usize::try_from(spec.setting.clients)?,
+        clients: usize::try_from(spec.setting.clients + spec.setting.work.extras())?,
         history: spec.setting.work.needs_history(),
     };
     with_work!(&spec.setting.work, work => match spec.store {
@@ -78,7 +78,7 @@ fn prepare<P: Peer>(spec: &Spec, setup: &Setup, work: &impl Work) -> Result<()> 
 fn drive<P: Peer>(spec: &Spec, peer: &P, work: &impl Work) -> Result<(Total, Duration)> {
     let conditions = &spec.conditions;
     let is_extra = |number| number >= spec.setting.clients;
-    let all = spec.setting.clients + u64::from(matches!(spec.setting.work, Workload::ReadsDuringLoad(_)));
+    let all = spec.setting.clients + spec.setting.work.extras();
     let operations = if spec.setting.work.is_one_piece() { Some(1) } else { conditions.operations };
     let course = Course::new(usize::try_from(all)?, operations);
     std::thread::scope(|scope| {
@@ -111,9 +111,16 @@ fn figures(total: &Total, took: Duration, written: u64, peak_bytes: u64) -> Meas
         commits: total.commits,
         aborts_per_commit: (total.measured_commits > 0).then(|| total.aborts as f64 / total.measured_commits as f64),
         p50: micros(0.5),
+        p95: micros(0.95),
         p99: micros(0.99),
         p999: micros(0.999),
         written_per_byte: (total.bytes > 0).then(|| written as f64 / total.bytes as f64),
         peak_bytes,
+        attempts: (!total.attempts.is_empty()).then(|| Attempts {
+            p50: total.attempts.value_at_quantile(0.5),
+            p99: total.attempts.value_at_quantile(0.99),
+            max: total.attempts.max(),
+        }),
+        by_client: total.by_client.clone(),
     }
 }

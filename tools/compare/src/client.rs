@@ -70,12 +70,25 @@ pub struct Total {
     pub bytes: u64,
     /// In nanoseconds.
     pub latencies: Histogram<u64>,
+    /// Of each measured commit.
+    pub attempts: Histogram<u64>,
+    /// What was measured, client by client.
+    pub by_client: Vec<u64>,
 }
 
 impl Total {
     pub fn new() -> Result<Self> {
-        let latencies = Histogram::new(SIGNIFICANT_DIGITS)?;
-        Ok(Self { operations: 0, aborts: 0, measured_commits: 0, commits: 0, loaded: 0, bytes: 0, latencies })
+        Ok(Self {
+            operations: 0,
+            aborts: 0,
+            measured_commits: 0,
+            commits: 0,
+            loaded: 0,
+            bytes: 0,
+            latencies: Histogram::new(SIGNIFICANT_DIGITS)?,
+            attempts: Histogram::new(SIGNIFICANT_DIGITS)?,
+            by_client: Vec::new(),
+        })
     }
 
     pub fn add(&mut self, other: &Self) -> Result<()> {
@@ -86,6 +99,8 @@ impl Total {
         self.loaded += other.loaded;
         self.bytes += other.bytes;
         self.latencies.add(&other.latencies)?;
+        self.attempts.add(&other.attempts)?;
+        self.by_client.extend(&other.by_client);
         Ok(())
     }
 }
@@ -153,6 +168,7 @@ impl<'a> Client<'a> {
             self.total.operations += 1;
             self.total.measured_commits += 1;
             self.total.aborts += attempts - 1;
+            self.total.attempts.record(attempts)?;
         }
         self.done += 1;
         self.total.commits += 1;
@@ -197,11 +213,14 @@ impl<'a> Client<'a> {
             self.course.phase.store(OVER, Ordering::Relaxed);
         }
         self.is_ready();
+        if !self.is_extra {
+            self.total.by_client.push(self.total.operations);
+        }
         outcome.map(|()| self.total)
     }
 
     fn is_measured(&self) -> bool {
-        self.course.phase.load(Ordering::Relaxed) == MEASURING
+        !self.is_extra && self.course.phase.load(Ordering::Relaxed) == MEASURING
     }
 
     fn time(&mut self, began: Instant) -> Result<()> {

@@ -170,10 +170,12 @@ pub fn summarize(
                 commits: all.iter().map(|one| one.commits).sum(),
                 aborts_per_commit: median_of(|one| one.aborts_per_commit),
                 p50: median(|one| one.p50).unwrap_or_default(),
+                p95: median(|one| one.p95).unwrap_or_default(),
                 p99: median(|one| one.p99).unwrap_or_default(),
                 p999: median(|one| one.p999).unwrap_or_default(),
                 written_per_byte: median_of(|one| one.written_per_byte),
                 peak_bytes: all.iter().map(|one| one.peak_bytes).max().unwrap_or_default(),
+                ..Measured::default()
             }),
             failed: outcomes.failure(contestant, conditions, rounds).map(str::to_owned),
         }
@@ -259,7 +261,8 @@ pub fn count(number: f64) -> String {
     }
 }
 
-fn time(micros: f64) -> String {
+/// As much of it as means something.
+pub fn time(micros: f64) -> String {
     match micros {
         _ if micros >= 1e6 => format!("{:.2} s", micros / 1e6),
         _ if micros >= 1e3 => format!("{:.2} ms", micros / 1e3),

@@ -12,7 +12,8 @@ use crate::peer::{
 use crate::spec::{Conditions, Setting, Spec};
 use crate::testing;
 use crate::workload::{
-    BulkLoad, Counters, HotRow, How, Index, Mix, Reads, ReadsDuringLoad, TimeTravel, Transfers, Workload, Ycsb,
+    BulkLoad, Bystanders, Counters, HotRow, How, Index, Mix, Reads, ReadsDuringLoad, TimeTravel, Transfers, Workload,
+    Ycsb,
 };
 
 const THREADS: u64 = 4;
@@ -145,6 +146,7 @@ fn workloads(store: Kind) {
     let all = [
         Workload::Transfers(Transfers { accounts: 10, touched: 4, skew }),
         Workload::Counters(Counters { counters: 3, skew: Skew::Uniform }),
+        Workload::Bystanders(Bystanders { others: 3 }),
         Workload::Index(Index {}),
         Workload::BulkLoad(BulkLoad { rows: 25_000 }),
         Workload::ReadsDuringLoad(ReadsDuringLoad { rows: 200 }),
@@ -165,6 +167,10 @@ fn workloads(store: Kind) {
             let folder = tempfile::tempdir().unwrap();
             let outcome = crate::cell::run(&spec, &folder.path().join("store"));
             assert!(outcome.measured().is_some(), "{work} on {store:?}: {outcome:?}");
+            let measured = outcome.measured().unwrap();
+            // Those who do other work beside the clients are not counted.
+            let sum = measured.by_client.iter().sum::<u64>();
+            assert_eq!((measured.by_client.len(), sum), (3, measured.operations), "{work} on {store:?}");
         }
     }
 }

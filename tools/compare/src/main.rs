@@ -2,7 +2,8 @@
 //!
 //! This file knows the commands and nothing else. [`peer`] has the stores and [`workload`] the work; [`cell`] measures one
 //! on the other in a process of its own, which [`child`] starts; [`rounds`] puts cells in their order and keeps what came
-//! out; [`statistics`] makes ratios of it, and [`compare`], [`goals`], [`syncs`] and [`report`] show them.
+//! out; [`statistics`] makes ratios of it, and [`compare`], [`goals`], [`fairness`], [`syncs`] and
+//! [`report`] show them. [`stalls`] has a measurement of its own, of percolite alone.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::cast_precision_loss))]
 
@@ -13,6 +14,7 @@ mod compare;
 #[cfg(test)]
 mod conformance;
 mod dice;
+mod fairness;
 mod goals;
 mod interrupt;
 mod options;
@@ -20,6 +22,7 @@ mod peer;
 mod report;
 mod rounds;
 mod spec;
+mod stalls;
 mod statistics;
 mod syncs;
 #[cfg(test)]
@@ -32,8 +35,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
+use serde::Serialize;
 
 use self::child::Scratch;
+use self::fairness::Requirement;
 use self::options::Arguments;
 use self::peer::Kind;
 use self::report::Evidence;
@@ -46,15 +51,16 @@ Examples:
   percolite-compare run transfers --clients 1,16,64,256 --rows 10 --html hot.html
   percolite-compare run ycsb-a ycsb-b --stores percolite,rocks-transaction,lmdb --buffered --rows 1000000
   percolite-compare run get scan --rows 10000,1000000,10000000 --clients 1,2 --json > reads.json
+  percolite-compare fairness --rounds 3                256 clients on ten rows, and writers faster than the disk
   percolite-compare syncs                              whether everybody syncs as often as they say
 
 Each measurement is made in a process of its own, in a folder that is removed. Ratios are medians of those within each round.
 
 Exit codes:
-  0    done; of goals, all required ones are met
+  0    done; of goals and fairness, all required ones are met
   1    failed, or a store has
   2    a command line that makes no sense
-  3    a required goal is missed
+  3    something required of percolite is missed
   130  interrupted";
 
 const MISSED: u8 = 3;
@@ -74,6 +80,14 @@ enum Command {
     Run {
         #[command(flatten)]
         choice: compare::Choice,
+        #[command(flatten)]
+        arguments: Arguments,
+    },
+    /// Measure what becomes of percolite under too many clients on a few rows, and under writers that are too fast
+    Fairness {
+        /// These stores' figures, too, but for stalls
+        #[arg(long, value_delimiter = ',', default_values_t = [Kind::Percolite], value_enum)]
+        stores: Vec<Kind>,
         #[command(flatten)]
         arguments: Arguments,
     },
@@ -117,6 +131,7 @@ fn run(command: Command) -> Result<u8> {
         Command::Cell { .. } => Some(0),
         Command::Goals(arguments) => run_goals(&arguments)?,
         Command::Run { choice, arguments } => run_choice(&choice, &arguments)?,
+        Command::Fairness { stores, arguments } => run_fairness(&stores, &arguments)?,
         Command::Syncs { stores, arguments } => run_syncs(&stores, &arguments)?,
     };
     Ok(code.unwrap_or_else(|| {
@@ -151,6 +166,37 @@ fn run_choice(choice: &compare::Choice, arguments: &Arguments) -> Result<Option<
     Ok(Some(u8::from(evidence.summaries.iter().any(|one| one.failed.is_some()))))
 }
 
+/// What `fairness` came to, as `--json` has it.
+#[derive(Serialize)]
+struct Overload<'a> {
+    #[serde(flatten)]
+    evidence: &'a Evidence,
+    requirements: &'a [Requirement],
+    fairness: &'a [fairness::Line],
+    stalls: &'a [stalls::Stalls],
+}
+
+fn run_fairness(stores: &[Kind], arguments: &Arguments) -> Result<Option<u8>> {
+    let mut journal = arguments.journal()?;
+    let Some((plan, found)) = fairness::run(stores, arguments, &mut journal)? else { return Ok(None) };
+    let Some(stalls) = stalls::run(arguments)? else { return Ok(None) };
+    let mut requirements = found.requirements;
+    requirements.extend(stalls::judge(&stalls));
+    let summaries = compare::summarize(&plan.contestants, &journal.outcomes, &plan.conditions, plan.rounds);
+    let evidence = Evidence::new(plan.conditions, plan.rounds, Vec::new(), summaries)?;
+    write_page(&evidence, arguments)?;
+    let missed = requirements.iter().filter(|one| one.is_missed_by_percolite()).count();
+    if arguments.json {
+        let (requirements, fairness) = (&requirements, &found.lines);
+        let overload = Overload { evidence: &evidence, requirements, fairness, stalls: &stalls };
+        println!("{}", serde_json::to_string_pretty(&overload)?);
+    } else {
+        println!("{}\n{}", fairness::show_lines(&found.lines), stalls::show(&stalls));
+        println!("{}\n{missed} requirements missed by percolite", fairness::show(&requirements));
+    }
+    Ok(Some(if missed > 0 { MISSED } else { 0 }))
+}
+
 fn run_syncs(stores: &[Kind], arguments: &Arguments) -> Result<Option<u8>> {
     if let Some(why) = syncs::skipped() {
         println!("SKIPPED ({why})");
@@ -167,12 +213,17 @@ fn run_syncs(stores: &[Kind], arguments: &Arguments) -> Result<Option<u8>> {
 }
 
 fn publish(evidence: &Evidence, arguments: &Arguments) -> Result<()> {
+    write_page(evidence, arguments)?;
+    if arguments.json {
+        println!("{}", serde_json::to_string_pretty(evidence)?);
+    }
+    Ok(())
+}
+
+fn write_page(evidence: &Evidence, arguments: &Arguments) -> Result<()> {
     if let Some(path) = &arguments.html {
         let page = report::page(evidence)?;
         std::fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))?;
-    }
-    if arguments.json {
-        println!("{}", serde_json::to_string_pretty(evidence)?);
     }
     Ok(())
 }

@@ -46,8 +46,9 @@ pub enum Outcome {
     Failed(String),
 }
 
-/// Figures of a cell that went well.
+/// Figures of a cell that went well. Those that a file of results does not have are of an older version.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Measured {
     /// Operations a second.
     pub rate: f64,
@@ -58,12 +59,34 @@ pub struct Measured {
     pub aborts_per_commit: Option<f64>,
     /// Latencies, in microseconds.
     pub p50: f64,
+    pub p95: f64,
     pub p99: f64,
     pub p999: f64,
     /// Handed to the disk, opening and closing included, for each byte of keys and values committed.
     pub written_per_byte: Option<f64>,
     /// Resident at most since the rows were there, mapped files included.
     pub peak_bytes: u64,
+    /// `None` where nothing was committed.
+    pub attempts: Option<Attempts>,
+    /// Operations of each client.
+    pub by_client: Vec<u64>,
+}
+
+/// How often transactions were begun until they committed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attempts {
+    pub p50: u64,
+    pub p99: u64,
+    pub max: u64,
+}
+
+impl Measured {
+    /// What the slowest client did, of what all did on average. `None` where nobody did anything.
+    #[allow(clippy::cast_precision_loss, reason = "figures for people")]
+    pub fn slowest_share(&self) -> Option<f64> {
+        let (least, sum) = (*self.by_client.iter().min()?, self.by_client.iter().sum::<u64>());
+        (sum > 0).then(|| least as f64 * self.by_client.len() as f64 / sum as f64)
+    }
 }
 
 /// A line of the file of results.

@@ -3,6 +3,7 @@
 //! A workload prepares its rows, drives one client, and judges what is there when the store has been closed and opened again.
 
 mod bulk_load;
+mod bystanders;
 mod counters;
 mod hot_row;
 mod index;
@@ -18,6 +19,7 @@ use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
 pub use self::bulk_load::BulkLoad;
+pub use self::bystanders::Bystanders;
 pub use self::counters::Counters;
 pub use self::hot_row::HotRow;
 pub use self::index::Index;
@@ -34,6 +36,7 @@ use crate::peer::{Kind, Read, Row, Session};
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Workload {
     Transfers(Transfers),
+    Bystanders(Bystanders),
     Ycsb(Ycsb),
     Index(Index),
     Counters(Counters),
@@ -95,6 +98,15 @@ impl Workload {
         matches!(self, Self::BulkLoad(_))
     }
 
+    /// How many clients do other work beside those that are counted.
+    pub fn extras(&self) -> u64 {
+        match self {
+            Self::ReadsDuringLoad(_) => 1,
+            Self::Bystanders(work) => work.others,
+            _ => 0,
+        }
+    }
+
     /// Whether it writes nothing that is counted, so that durability says nothing.
     pub fn only_reads(&self) -> bool {
         matches!(self, Self::Reads(_) | Self::TimeTravel(_) | Self::HotRow(_) | Self::ReadsDuringLoad(_))
@@ -103,7 +115,7 @@ impl Workload {
     /// What one operation is.
     pub fn unit(&self) -> &'static str {
         match self {
-            Self::Transfers(_) => "transfers",
+            Self::Transfers(_) | Self::Bystanders(_) => "transfers",
             Self::Ycsb(_) => "operations",
             Self::Index(_) => "records",
             Self::Counters(_) => "increments",
@@ -118,6 +130,7 @@ impl fmt::Display for Workload {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
             Self::Transfers(work) => work.fmt(f),
+            Self::Bystanders(work) => work.fmt(f),
             Self::Ycsb(work) => work.fmt(f),
             Self::Index(work) => work.fmt(f),
             Self::Counters(work) => work.fmt(f),
@@ -135,6 +148,7 @@ macro_rules! with_work {
     ($workload:expr, $work:ident => $what:expr) => {
         match $workload {
             $crate::workload::Workload::Transfers($work) => $what,
+            $crate::workload::Workload::Bystanders($work) => $what,
             $crate::workload::Workload::Ycsb($work) => $what,
             $crate::workload::Workload::Index($work) => $what,
             $crate::workload::Workload::Counters($work) => $what,

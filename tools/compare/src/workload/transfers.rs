@@ -10,7 +10,7 @@ use crate::client::{Client, Total};
 use crate::dice::{Rows, Skew, key, number};
 use crate::peer::Session;
 
-const OPENING_BALANCE: u64 = 1_000_000;
+pub(super) const OPENING_BALANCE: u64 = 1_000_000;
 const AMOUNT_MAX: u64 = 10;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -35,9 +35,21 @@ impl Work for Transfers {
     }
 
     fn client(&self, session: &mut impl Session, client: &mut Client) -> Result<()> {
+        self.client_from(0, session, client)
+    }
+
+    fn verify(&self, session: &mut impl Session, _: &Total) -> Result<()> {
+        verify(session, self.accounts)
+    }
+}
+
+impl Transfers {
+    /// One client among the accounts whose numbers begin here.
+    pub(super) fn client_from(&self, first: u64, session: &mut impl Session, client: &mut Client) -> Result<()> {
         let rows = Rows::new(self.accounts, self.skew)?;
         while client.goes_on() {
             let touched = rows.draw_different(self.touched, &mut client.dice);
+            let touched: Vec<u64> = touched.into_iter().map(|account| first + account).collect();
             // Who pays is not always the one whose key comes first.
             let payer = usize::try_from(client.dice.below(self.touched as u64))?;
             let amount = 1 + client.dice.below(AMOUNT_MAX);
@@ -62,12 +74,13 @@ impl Work for Transfers {
         }
         Ok(())
     }
+}
 
-    fn verify(&self, session: &mut impl Session, _: &Total) -> Result<()> {
-        let (rows, sum) = sum(&session.reader(None)?)?;
-        let right = self.accounts * OPENING_BALANCE;
-        ensure!(rows == self.accounts, "{rows} accounts are there instead of {}", self.accounts);
-        ensure!(sum == right, "the sum of all accounts is {sum} instead of {right}");
-        Ok(())
-    }
+/// That there are so many accounts, and nothing has come to them or gone.
+pub(super) fn verify(session: &mut impl Session, accounts: u64) -> Result<()> {
+    let (rows, sum) = sum(&session.reader(None)?)?;
+    let right = accounts * OPENING_BALANCE;
+    ensure!(rows == accounts, "{rows} accounts are there instead of {accounts}");
+    ensure!(sum == right, "the sum of all accounts is {sum} instead of {right}");
+    Ok(())
 }
