@@ -5,7 +5,7 @@
 //! away with next to nothing, and that the bystanders hardly notice. Each cell is one of [`crate::rounds`], so ratios
 //! are those within a round; of the stalls, which are another kind of overload, see [`crate::stalls`].
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use comfy_table::{Cell, CellAlignment, Color, Table};
 use serde::Serialize;
 
@@ -193,6 +193,7 @@ fn line(contestant: &Contestant, outcomes: &Outcomes, conditions: &Conditions, r
 
 /// Measures and judges. `None` if the run was interrupted.
 pub fn run(stores: &[Kind], arguments: &Arguments, journal: &mut Journal) -> Result<Option<(Plan, Found)>> {
+    ensure!(!stores.contains(&Kind::Rocks), "{} has no transactions", Kind::Rocks.name());
     let plan =
         Plan { contestants: contestants(stores), conditions: arguments.conditions(), rounds: arguments.rounds() };
     let scratch = arguments.scratch()?;
