@@ -4,21 +4,22 @@
 
 #![allow(clippy::unwrap_used)] // What fails here is to stop the bench.
 
+mod common;
+
 use std::fmt::Debug;
 use std::hint::black_box;
-use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use percolite::codec::{Put, Record};
 use percolite::owner::OwnerId;
-use percolite::row::{Bytes, Intent, KeyspaceId, Lock, RowKey, TxnId, Value, WriteRecord};
+use percolite::row::{Intent, KeyspaceId, Lock, RowKey, TxnId, Value, WriteRecord};
 use percolite::timestamp::Timestamp;
 
 fn records(criterion: &mut Criterion) {
     // As long as those of a store of today.
     let start_ts = Timestamp::from_millis(1_800_000_000_000);
     let txn = TxnId { start_ts, owner: OwnerId::new(1_800_000_000_000, 7) };
-    let value = Value::Inline(Bytes(vec![7; 100]));
+    let value = Value::Inline(vec![7; 100].into());
 
     let commit_ts = Timestamp::from_u64(start_ts.to_u64() + 100);
     let version = WriteRecord { commit_ts, txn, value: Some(value.clone()), held_at: None };
@@ -52,10 +53,7 @@ fn measure<R: Record + Debug + PartialEq>(criterion: &mut Criterion, name: &str,
 
 criterion_group! {
     name = benches;
-    config = Criterion::default()
-        .without_plots()
-        .warm_up_time(Duration::from_millis(500))
-        .measurement_time(Duration::from_secs(2));
+    config = common::of_steps();
     targets = records
 }
 criterion_main!(benches);

@@ -8,6 +8,8 @@
 
 #![allow(clippy::unwrap_used)] // What fails here is to stop the bench.
 
+mod common;
+
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -117,11 +119,7 @@ fn commits(criterion: &mut Criterion) {
 
 criterion_group! {
     name = benches;
-    config = Criterion::default()
-        .without_plots()
-        .sample_size(30)
-        .warm_up_time(Duration::from_secs(1))
-        .measurement_time(Duration::from_secs(3));
+    config = common::of_stores().sample_size(30);
     targets = commits
 }
 criterion_main!(benches);

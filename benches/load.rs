@@ -6,7 +6,7 @@
 
 #![allow(clippy::unwrap_used)] // What fails here is to stop the bench.
 
-use std::time::Duration;
+mod common;
 
 use criterion::{Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
 use percolite::{Store, Txn};
@@ -34,11 +34,7 @@ fn load(criterion: &mut Criterion) {
 
 criterion_group! {
     name = benches;
-    config = Criterion::default()
-        .without_plots()
-        .sample_size(20)
-        .warm_up_time(Duration::from_secs(1))
-        .measurement_time(Duration::from_secs(3));
+    config = common::of_stores().sample_size(20);
     targets = load
 }
 criterion_main!(benches);

@@ -4,15 +4,16 @@
 //!
 //! `cargo bench --bench protocol`, or with `-- prewrite` for one line of it.
 
+mod common;
+
 use std::hint::black_box;
-use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use percolite::owner::OwnerId;
 use percolite::protocol::{
     Commit, CommitPoint, OnePhase, Prewrite, Refusal, Resolve, Step, commit, one_phase, prewrite, resolve,
 };
-use percolite::row::{Bytes, Intent, KeyspaceId, Lock, Mutation, Row, RowKey, TxnId, Value, WriteRecord};
+use percolite::row::{Intent, KeyspaceId, Lock, Mutation, Row, RowKey, TxnId, Value, WriteRecord};
 use percolite::timestamp::Timestamp;
 
 const VALUE: [u8; 100] = [7; 100];
@@ -33,13 +34,13 @@ fn steps(criterion: &mut Criterion) {
     let written = WriteRecord {
         commit_ts: Timestamp::from_u64(BEFORE),
         txn: txn(BEFORE - 1),
-        value: Some(Value::Inline(Bytes(VALUE.to_vec()))),
+        value: Some(Value::Inline(VALUE.into())),
         held_at: None,
     };
     let lock = Lock {
         txn: txn(START),
         primary: key("primary"),
-        intent: Intent::Put(Value::Inline(Bytes(VALUE.to_vec()))),
+        intent: Intent::Put(Value::Inline(VALUE.into())),
         sequence: 0,
         ttl_ms: 1000,
         min_commit_ts: Timestamp::from_u64(START + 1),
@@ -48,7 +49,7 @@ fn steps(criterion: &mut Criterion) {
     let locked = Row { lock: Some(lock), ..unlocked.clone() };
     let (read_ts, commit_ts) = (Timestamp::from_u64(READ), Timestamp::from_u64(COMMIT));
     let (row, txn) = (key("row"), txn(START));
-    let mutation = Mutation::Put(VALUE.to_vec());
+    let mutation = Mutation::Put(VALUE.into());
 
     let request = Prewrite {
         row: row.clone(),
@@ -81,10 +82,7 @@ fn measure<T>(criterion: &mut Criterion, name: &str, step: impl Fn() -> Result<S
 
 criterion_group! {
     name = benches;
-    config = Criterion::default()
-        .without_plots()
-        .warm_up_time(Duration::from_millis(500))
-        .measurement_time(Duration::from_secs(2));
+    config = common::of_steps();
     targets = steps
 }
 criterion_main!(benches);

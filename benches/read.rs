@@ -7,7 +7,7 @@
 
 #![allow(clippy::unwrap_used)] // What fails here is to stop the bench.
 
-use std::time::Duration;
+mod common;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use percolite::{Durability, Keyspace, Snapshot, Store, Txn};
@@ -81,10 +81,7 @@ fn reads(criterion: &mut Criterion) {
 
 criterion_group! {
     name = benches;
-    config = Criterion::default()
-        .without_plots()
-        .warm_up_time(Duration::from_secs(1))
-        .measurement_time(Duration::from_secs(3));
+    config = common::of_stores();
     targets = reads
 }
 criterion_main!(benches);

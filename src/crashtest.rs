@@ -104,9 +104,11 @@ named! {
         OpenScanned "open.scanned" "orphans are known and not resolved"
         CreateBefore "create.before" "a store whose creation was cut short is created again"
         CreateDone "create.done" "an empty store is there"
+        SyncHeld "sync.held" "a sync waits for those about to come: what is visible is not durable, and nobody was told that it is"
         SyncBefore "sync.before" "what is visible is not durable, and nobody was told that it is"
         SyncReturned "sync.returned" "durable, and the watermark does not say so yet"
         SyncPublished "sync.published" "the watermark says so, and nobody is told yet"
+        WakeBefore "wake.before" "those who wait are not woken yet: theirs is durable, though what the next sync is for is not"
         KeyspaceCreated "keyspace.created" "the keyspace is in the catalog, as durable as any commit"
         KeyspaceDropped "keyspace.dropped" "the keyspace is gone and its rows are not: they are never seen again"
         KeyspaceErased "keyspace.erased" "the rows are gone, the list of what to erase still names them"
@@ -160,6 +162,14 @@ named! {
         PastShowsLater "past-shows-later" "the past shows locks of transactions committed later"
         ReplacedNotKept "replaced-not-kept" "rolling forward keeps no history"
         DropLeavesOrphans "drop-leaves-orphans" "a keyspace is erased while locks elsewhere have their primary in it"
+        WakerWakesAll "waker-wakes-all" "the waker also wakes those whose sync is still running"
+        FollowerBelieves "follower-believes" "a follower that finds itself applied while it gives way does not wait for the sync"
+        NewestIsVisible "newest-is-visible" "the newest visible commit is taken for the newest of all"
+        LargeCommitForgotten "large-commit-forgotten" "a commit of many rows does not count for those that were remembered before"
+        PermitKept "permit-kept" "a permit is given back only while there are conflicts"
+        LocksBeyondUnseen "locks-beyond-unseen" "a scan passes over locks behind the last version"
+        BookmarkKeepsEnd "bookmark-keeps-end" "a scan's iterator goes on to where it was to end when it was opened"
+        HoldNotEncoded "hold-not-encoded" "the record that is done by hand forgets that the row was held since"
     }
 }
 

@@ -80,24 +80,16 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// Milliseconds since 1970, as people read them. Not beyond 46 bits.
+/// Milliseconds since 1970, as people read them.
 pub(crate) struct TimeOfDay(pub u64);
 
 impl fmt::Display for TimeOfDay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (days, millis) = (self.0 / 86_400_000, self.0 % 86_400_000);
-        // Years begin in March here, so that leap days come last, and are counted from the year 0, in eras of 400, which are all of one length.
-        let days = days + 719_468;
-        let (era, day) = (days / 146_097, days % 146_097);
-        let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-        let day = day - (365 * year + year / 4 - year / 100);
-        let month = (5 * day + 2) / 153;
-        let day = day - (153 * month + 2) / 5 + 1;
-        let (year, month) = (era * 400 + year, month + 3);
-        let (year, month) = if month > 12 { (year + 1, month - 12) } else { (year, month) };
-        let (minutes, millis) = (millis / 60_000, millis % 60_000);
-        let (hour, minute, second, milli) = (minutes / 60, minutes % 60, millis / 1000, millis % 1000);
-        write!(f, "{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{milli:03} UTC")
+        let moment = i64::try_from(self.0).ok().and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
+        match moment {
+            Some(moment) => write!(f, "{}", moment.strftime("%Y-%m-%d %H:%M:%S.%3f UTC")),
+            None => write!(f, "{} ms after 1970", self.0),
+        }
     }
 }
 

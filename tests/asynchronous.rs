@@ -15,5 +15,5 @@ mod scans;
 #[path = "support/mod.rs"]
 mod support;
 #[path = "cases/tap.rs"]
-#[allow(dead_code)] // The cases of the store use more of it.
+#[allow(dead_code, reason = "the cases of the store use more of it")]
 mod tap;

@@ -89,6 +89,7 @@ macro_rules! suite {
                     no_row_is_missed_or_repeated_at_page_borders,
                     emptied_rows_are_on_no_page,
                     a_bookmark_changes_no_answer,
+                    a_page_ends_when_it_is_large,
                     locks_and_writes_are_scanned_apart,
                 ],
                 metas: [

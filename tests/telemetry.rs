@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit};
-use percolite::{Store, TxnOptions};
+use percolite::{Durability, Store, TxnOptions};
 use tracing::field::{Field, Visit};
 use tracing::span;
 
@@ -135,6 +135,24 @@ fn a_recorder_and_a_subscriber_are_told_what_stats_and_logs_say() {
     assert_eq!(kept.counted("percolite_readers_expired_total{}"), 1);
     assert_eq!(kept.counted("percolite_transact_seconds{}"), latencies.transact.count());
     assert_eq!(kept.counted("percolite_commit_seconds{durability=sync}"), latencies.commit_durable.count());
+
+    assert_eq!(kept.counted("percolite_write_stalls_total{}"), 0);
+    let folder = tempfile::tempdir().unwrap();
+    let builder = Store::builder().durability(Durability::Buffered).write_buffer_bytes(1 << 20);
+    let store = builder.open(folder.path()).unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    let value = vec![b'x'; 256 << 10];
+    let stalled = (0..4000_u32).any(|row| {
+        store.transact(|txn| txn.put(&rows, [row.to_le_bytes()[0]], &value)).unwrap();
+        store.stats().write_stalls > 0
+    });
+    let stats = store.stats();
+    store.close().unwrap();
+    assert!(stalled, "RocksDB keeps up with everything");
+    // The background may have looked once more.
+    assert!(stats.write_stalls > 0 && kept.counted("percolite_write_stalls_total{}") >= stats.write_stalls);
+    let millis = u64::try_from(stats.write_stalled.as_millis()).unwrap();
+    assert!(kept.counted("percolite_write_stalled_milliseconds_total{}") >= millis);
 
     let folder = tempfile::tempdir().unwrap();
     let store = Store::builder().publish_status(Duration::from_millis(1)).open(folder.path()).unwrap();

@@ -56,9 +56,9 @@ impl AsyncStore {
     {
         // Lives as long as this future.
         let awaited = Arc::new(());
-        let mut attempts = Attempts::new(&self.store, options);
+        let mut attempts = Attempts::of_task(&self.store, options);
         loop {
-            let held = self.enter(attempts.entrance(true, true)).await?;
+            let held = self.enter(attempts.entrance(true)).await?;
             let awaited = Arc::downgrade(&awaited);
             let attempt = move || {
                 let answer = attempts.run_outermost(held, &mut |txn: &mut Txn| {

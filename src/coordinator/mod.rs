@@ -9,22 +9,20 @@ pub mod embedded;
 pub mod history;
 pub mod read_only;
 pub mod shared;
+mod writes;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use self::history::Kept;
+pub use self::writes::Writes;
 use crate::error::{Conflict, ConflictReason, Error, ErrorKind, Result};
 use crate::observe::Spent;
 use crate::pipeline::{Conditions, Entrance, Held};
 use crate::protocol::{CommitPoint, Refusal, commit_point};
-use crate::row::{Lock, Mutation, RowKey, TxnId};
+use crate::row::{Lock, RowKey, TxnId};
 use crate::timestamp::Timestamp;
 use crate::view::PinnedView;
-
-/// What a transaction writes.
-pub type Writes = BTreeMap<RowKey, Mutation>;
 
 /// How a transaction's rows are committed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::{CommitRequest, Coordinator, refused};
 use crate::engine::storage::Column;
-use crate::engine::{Cells, Engine, EngineError, Group, Outcome, Page, RowRange, View, Visit};
+use crate::engine::{Cells, Engine, EngineError, Group, Outcome, Page, RowRange, See, View, Visit};
 use crate::error::{Conflict, Error, ErrorKind, Result};
 use crate::observe::{Counters, Part, Spent};
 use crate::oracle::Oracle;
@@ -91,12 +91,8 @@ struct PatientView {
 }
 
 impl View for PatientView {
-    fn lock(&self, row: &RowKey) -> Result<Option<Lock>, EngineError> {
-        ask(&*self.runtime, || self.view.lock(row))
-    }
-
-    fn write(&self, row: &RowKey) -> Result<Option<WriteRecord>, EngineError> {
-        ask(&*self.runtime, || self.view.write(row))
+    fn cell(&self, column: Column, row: &RowKey, see: See<'_>) -> Result<(), EngineError> {
+        ask(&*self.runtime, || self.view.cell(column, row, &mut *see))
     }
 
     fn status(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError> {

@@ -1,5 +1,7 @@
 //! How the engine stands: memory, files, and whether it keeps up with what is written.
 
+use std::time::Duration;
+
 use super::storage::Column;
 
 /// What an engine says of itself at one moment. All sizes are in bytes, and RocksDB's own estimates.
@@ -50,6 +52,18 @@ pub struct ColumnFigures {
     pub bytes: u64,
     /// About how many cells there are, in tables and write buffers.
     pub cells: u64,
+}
+
+/// Writes that had to wait because the engine had fallen behind with what was written before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WriteStalls {
+    /// How many there were.
+    pub writes: u64,
+    /// How long there was one that waited, in all and up to now. Where several wait at once, their time counts once.
+    pub waited: Duration,
+    /// For how long there has been one that waits at this moment; `None` when there is none.
+    pub now: Option<Duration>,
 }
 
 impl ColumnFigures {

@@ -12,17 +12,21 @@ use std::sync::Arc;
 
 use super::storage::{Batch, Column, Reader, Storage};
 use super::{
-    Capabilities, Cells, Engine, EngineError, EngineFigures, Group, LostLog, Outcome, Page, RowRange, View, Visit,
+    Capabilities, Cells, Engine, EngineError, EngineFigures, Group, LostLog, Outcome, Page, RowRange, See, View, Visit,
+    WriteStalls,
 };
 use crate::codec::{CodecError, History, Record};
 use crate::keys::{after_prefix, data_key, history_key, keyspace_bounds, split_history_key};
-use crate::row::{Edit, Guard, KeyspaceId, Lock, Row, RowChange, RowKey, Status, WriteRecord};
+use crate::row::{Edit, Guard, KeyspaceId, Row, RowChange, RowKey, Status, WriteRecord};
 use crate::timestamp::Timestamp;
 
 /// The name of the safe point in the bookkeeping.
 pub(crate) const SAFE_POINT: &str = "safe point";
 /// What the names of the collector's work list begin with. They had only deletions at first.
 pub(crate) const SUPERSEDED: &str = "deleted/";
+
+/// What most cells take in a batch besides their key and value.
+const CELL_OVERHEAD_BYTES: usize = 32;
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -79,12 +83,12 @@ impl<S: Storage> Engine for LocalEngine<S> {
         let guarded = |group: &Group| group.changes.iter().any(|change| !change.guards.is_empty());
         let reads = groups.iter().any(guarded);
         let mut outcomes = Vec::with_capacity(groups.len());
-        let mut cells = Changes { batch: self.storage.batch(), buffer: Vec::new() };
+        let mut cells = Changes { batch: self.storage.batch(batch_bytes(groups)), buffer: Vec::new() };
         let mut touched: HashSet<&RowKey> = HashSet::new();
         for group in groups {
             if guarded(group) {
                 if group.changes.iter().any(|change| touched.contains(&change.row)) {
-                    self.storage.write(std::mem::replace(&mut cells.batch, self.storage.batch()))?;
+                    self.storage.write(std::mem::replace(&mut cells.batch, self.storage.batch(0)))?;
                     touched.clear();
                 }
                 if let Some(refused) = self.refusal(group)? {
@@ -96,13 +100,13 @@ impl<S: Storage> Engine for LocalEngine<S> {
                 if mutated!(SplitColumns) {
                     let lock = change.lock.clone();
                     cells.add(&RowChange { lock, ..RowChange::new(change.row.clone(), change.start_ts) });
-                    self.storage.write(std::mem::replace(&mut cells.batch, self.storage.batch()))?;
+                    self.storage.write(std::mem::replace(&mut cells.batch, self.storage.batch(0)))?;
                 }
                 if mutated!(ReplacedGoesEarly) {
                     let gone = change.data.iter().filter(|(ts, edit)| *ts != change.start_ts && *edit == Edit::Delete);
                     let data = gone.cloned().collect();
                     cells.add(&RowChange { data, ..RowChange::new(change.row.clone(), change.start_ts) });
-                    self.storage.write(std::mem::replace(&mut cells.batch, self.storage.batch()))?;
+                    self.storage.write(std::mem::replace(&mut cells.batch, self.storage.batch(0)))?;
                 }
                 cells.add(change);
             }
@@ -133,7 +137,7 @@ impl<S: Storage> Engine for LocalEngine<S> {
     }
 
     fn set_meta(&self, entries: &[(String, Option<Vec<u8>>)]) -> Result<(), EngineError> {
-        let mut batch = self.storage.batch();
+        let mut batch = self.storage.batch(0);
         for (name, value) in entries {
             match value {
                 Some(value) => batch.put(Column::Meta, name.as_bytes(), value),
@@ -195,7 +199,7 @@ impl<S: Storage> Engine for LocalEngine<S> {
 
     fn erase(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {
         let (start, end) = keyspace_bounds(keyspace);
-        let mut batch = self.storage.batch();
+        let mut batch = self.storage.batch(0);
         for column in [Column::Data, Column::Lock, Column::Write, Column::History] {
             batch.delete_range(column, &start, &end);
         }
@@ -210,6 +214,10 @@ impl<S: Storage> Engine for LocalEngine<S> {
         self.storage.figures()
     }
 
+    fn stalls(&self) -> WriteStalls {
+        self.storage.stalls()
+    }
+
     fn lost_logs(&self) -> Vec<LostLog> {
         self.storage.lost_logs()
     }
@@ -217,6 +225,12 @@ impl<S: Storage> Engine for LocalEngine<S> {
     fn publish(&self, document: Option<&[u8]>) -> Result<(), EngineError> {
         self.storage.publish(document)
     }
+}
+
+/// About what a batch of the groups takes. Growing costs as much as filling.
+fn batch_bytes(groups: &[Group]) -> usize {
+    let bytes = |change: &RowChange| change.size_bytes() + CELL_OVERHEAD_BYTES;
+    groups.iter().flat_map(|group| &group.changes).map(bytes).sum()
 }
 
 struct Changes<B> {
@@ -280,12 +294,8 @@ impl<B: Batch> Changes<B> {
 struct LocalView<R>(R);
 
 impl<R: Reader> View for LocalView<R> {
-    fn lock(&self, row: &RowKey) -> Result<Option<Lock>, EngineError> {
-        read_record(&self.0, Column::Lock, row.as_bytes())
-    }
-
-    fn write(&self, row: &RowKey) -> Result<Option<WriteRecord>, EngineError> {
-        read_record(&self.0, Column::Write, row.as_bytes())
+    fn cell(&self, column: Column, row: &RowKey, see: See<'_>) -> Result<(), EngineError> {
+        self.0.get(column, row.as_bytes(), see).map(drop)
     }
 
     fn status(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError> {
@@ -317,7 +327,7 @@ impl<R: Reader> View for LocalView<R> {
         cells.clear();
         let visit = |row: &[u8], content: &[u8]| {
             cells.push(row, content);
-            cells.len() < page.limit
+            !page.is_full(cells)
         };
         match page.bookmark {
             _ if page.limit == 0 => Ok(()),

@@ -31,7 +31,7 @@ use parking_lot::Mutex;
 
 pub use self::cells::Cells;
 pub(crate) use self::cells::{lock_of, row_of, write_of};
-pub use self::figures::{ColumnFigures, EngineFigures};
+pub use self::figures::{ColumnFigures, EngineFigures, WriteStalls};
 pub use self::lost::LostLog;
 use self::storage::Column;
 use crate::row::{KeyspaceId, Lock, Row, RowChange, RowKey, Status, WriteRecord};
@@ -90,6 +90,11 @@ pub trait Engine: Send + Sync {
     /// How it stands.
     fn figures(&self) -> Result<EngineFigures, EngineError> {
         Err(EngineError::Unsupported("tell figures"))
+    }
+
+    /// How its writes had to wait since it was opened. Asked for often, so it must cost next to nothing.
+    fn stalls(&self) -> WriteStalls {
+        WriteStalls::default()
     }
 
     /// What of its log is not read, and was not in earlier lives, as known since it was opened.
@@ -182,10 +187,9 @@ pub enum EngineError {
 
 /// A consistent view of all columns.
 pub trait View: Send + Sync {
-    /// The lock column.
-    fn lock(&self, row: &RowKey) -> Result<Option<Lock>, EngineError>;
-    /// The write column: the newest version.
-    fn write(&self, row: &RowKey) -> Result<Option<WriteRecord>, EngineError>;
+    /// Shows `see` what the row has in the lock or write column, as it is stored, if it has anything there; perhaps more than
+    /// once, of which the last counts, and not if the answer is an error.
+    fn cell(&self, column: Column, row: &RowKey, see: See<'_>) -> Result<(), EngineError>;
     /// How a transaction ended at a row.
     fn status(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError>;
     /// The data column.
@@ -193,7 +197,8 @@ pub trait View: Send + Sync {
     /// The newest replaced version committed at or below a timestamp, where history is kept.
     fn version(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError>;
     /// The lock or write column's cells of a range of rows, from its start or, backwards, from its end, in the place of what
-    /// `cells` held. Scans decode what they hand out, into the memory that they hand out.
+    /// `cells` held: until the page [is full](Page::is_full) or the range has no more. Scans decode what they hand out, into the
+    /// memory that they hand out.
     fn page(&self, column: Column, page: &Page<'_>, cells: &mut Cells) -> Result<(), EngineError>;
 
     /// Hands the cells of a column to `visit`, in order and as they are stored, until it answers `false`. For whoever looks for
@@ -202,14 +207,28 @@ pub trait View: Send + Sync {
         Err(EngineError::Unsupported("show its cells"))
     }
 
-    /// A page of the lock column, decoded.
+    /// The lock column.
+    fn lock(&self, row: &RowKey) -> Result<Option<Lock>, EngineError> {
+        let mut found = Ok(None);
+        self.cell(Column::Lock, row, &mut |content| found = lock_of(row.as_bytes(), content).map(Some))?;
+        found
+    }
+
+    /// The write column: the newest version.
+    fn write(&self, row: &RowKey) -> Result<Option<WriteRecord>, EngineError> {
+        let mut found = Ok(None);
+        self.cell(Column::Write, row, &mut |content| found = write_of(row.as_bytes(), content).map(Some))?;
+        found
+    }
+
+    /// A page of the lock column, decoded. It is empty only where the range is: a short one may be full all the same.
     fn locks(&self, page: &Page<'_>) -> Result<Vec<(RowKey, Lock)>, EngineError> {
         let mut cells = Cells::default();
         self.page(Column::Lock, page, &mut cells)?;
         cells.iter().map(|(row, lock)| Ok((row_of(row)?, lock_of(row, lock)?))).collect()
     }
 
-    /// A page of the write column, decoded.
+    /// A page of the write column, decoded; the same is true of it.
     fn writes(&self, page: &Page<'_>) -> Result<Vec<(RowKey, WriteRecord)>, EngineError> {
         let mut cells = Cells::default();
         self.page(Column::Write, page, &mut cells)?;
@@ -236,8 +255,14 @@ pub trait View: Send + Sync {
     }
 }
 
+/// Sees what a cell holds. It must not ask the view for more, which may be locked meanwhile.
+pub type See<'a> = &'a mut dyn FnMut(&[u8]);
+
 /// Sees a cell's key and value, and says whether to go on.
 pub type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> bool;
+
+/// A page ends with the cell with which its keys and contents reach this.
+pub const PAGE_BYTES: usize = 1 << 20;
 
 /// A request for the next rows of a range.
 #[derive(Clone, Copy, Debug)]
@@ -250,6 +275,14 @@ pub struct Page<'a> {
     pub limit: usize,
     /// Where the page before ended, if this one is to go on there.
     pub bookmark: Option<&'a Bookmark>,
+}
+
+impl Page<'_> {
+    /// Whether these are as many cells, or as large, as a page may have. If not, there are no more.
+    #[inline]
+    pub fn is_full(&self, cells: &Cells) -> bool {
+        cells.len() >= self.limit || cells.size_bytes() >= PAGE_BYTES
+    }
 }
 
 /// What an engine remembers from one page of a scan to the next, so that it need not look for the place again. It is for the

@@ -229,7 +229,7 @@ impl Storage for SimStorage {
         Ok(SimView { storage: self.clone(), batch })
     }
 
-    fn batch(&self) -> SimBatch {
+    fn batch(&self, _bytes: usize) -> SimBatch {
         SimBatch::default()
     }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use parking_lot::Mutex;
 
-use super::{Bookmark, EngineError, EngineFigures, LostLog, RowRange};
+use super::{Bookmark, EngineError, EngineFigures, LostLog, RowRange, WriteStalls};
 
 /// Where a cell is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -76,8 +76,8 @@ pub trait Storage: Reader + 'static {
     fn writing(&self) -> &Mutex<()>;
     /// Opens a view of everything written so far.
     fn view(&self) -> Result<Self::View, EngineError>;
-    /// Begins a batch.
-    fn batch(&self) -> Self::Batch<'_>;
+    /// Begins a batch, with room for about so many bytes.
+    fn batch(&self, bytes: usize) -> Self::Batch<'_>;
     /// Makes the batch's changes, all or none, after those of every earlier batch, also across a crash.
     fn write(&self, batch: Self::Batch<'_>) -> Result<(), EngineError>;
     /// Returns once every batch written before this call would survive a power cut.
@@ -89,6 +89,10 @@ pub trait Storage: Reader + 'static {
     /// See [`Engine::figures`](super::Engine::figures).
     fn figures(&self) -> Result<EngineFigures, EngineError> {
         Err(EngineError::Unsupported("tell figures"))
+    }
+    /// See [`Engine::stalls`](super::Engine::stalls).
+    fn stalls(&self) -> WriteStalls {
+        WriteStalls::default()
     }
     /// See [`Engine::lost_logs`](super::Engine::lost_logs).
     fn lost_logs(&self) -> Vec<LostLog> {

@@ -28,8 +28,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::storage::Column;
-use super::{Capabilities, Cells, Engine, EngineError, Group, Outcome, Page, RowRange, View, Visit};
-use crate::row::{KeyspaceId, Lock, Row, RowKey, Status, WriteRecord};
+use super::{Capabilities, Cells, Engine, EngineError, Group, Outcome, Page, RowRange, See, View, Visit};
+use crate::row::{KeyspaceId, Row, RowKey, Status, WriteRecord};
 use crate::timestamp::Timestamp;
 
 /// The most late copies that wait at a time; one more pushes the oldest out, to the engine.
@@ -424,12 +424,8 @@ impl UnreliableView {
 }
 
 impl View for UnreliableView {
-    fn lock(&self, row: &RowKey) -> Result<Option<Lock>, EngineError> {
-        self.read(|view| view.lock(row))
-    }
-
-    fn write(&self, row: &RowKey) -> Result<Option<WriteRecord>, EngineError> {
-        self.read(|view| view.write(row))
+    fn cell(&self, column: Column, row: &RowKey, see: See<'_>) -> Result<(), EngineError> {
+        self.read(|view| view.cell(column, row, see))
     }
 
     fn status(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError> {

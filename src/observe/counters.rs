@@ -18,6 +18,13 @@ impl Counter {
         self.facade.increment(more);
     }
 
+    /// Of what is counted elsewhere: there are so many by now.
+    pub fn raise_to(&self, all: u64) {
+        self.value.fetch_max(all, Ordering::Relaxed);
+        #[cfg(feature = "metrics")]
+        self.facade.absolute(all);
+    }
+
     pub fn get(&self) -> u64 {
         self.value.load(Ordering::Relaxed)
     }
@@ -104,6 +111,8 @@ meters! {
     Counter collected "percolite_collected_total" [] "records of deleted rows that were collected";
     Counter versions_collected "percolite_versions_collected_total" [] "replaced versions that were collected";
     Counter syncs "percolite_syncs_total" [] "syncs of the log";
+    Counter write_stalls "percolite_write_stalls_total" [] "writes that RocksDB, having fallen behind, refused at first";
+    Counter write_stalled_millis "percolite_write_stalled_milliseconds_total" [] "how long there was a write that waited for that";
     Timer commit_durable "percolite_commit_seconds" ["durability" = "sync"] "from a commit's call to its answer";
     Timer commit_buffered "percolite_commit_seconds" ["durability" = "buffered"] "from a commit's call to its answer";
     Timer waiting "percolite_waiting_seconds" [] "waiting of attempts for turns, locks and admission, where they had to";
@@ -115,6 +124,7 @@ meters! {
     @gauge "percolite_oldest_reader_seconds" "gauge: age of the oldest of them";
     @gauge "percolite_live_views" "gauge: different states of the store that are read";
     @gauge "percolite_large_unfinished" "gauge: large transactions that are over with rows still locked";
+    @gauge "percolite_write_stalled_seconds" "gauge: for how long there has been such a write at this moment";
     @gauge "percolite_not_durable_seconds" "gauge: how far what is durable is behind what is visible";
 }
 

@@ -154,7 +154,9 @@ impl Pipeline {
             }
         };
         let confirmed = match answer {
-            Ok(Settled::Applied(Some(commit_ts))) if durable => self.wait_durable(commit_ts),
+            Ok(Settled::Applied(Some(commit_ts))) if durable && (led || !mutated!(FollowerBelieves)) => {
+                self.wait_durable(commit_ts)
+            }
             _ => Ok(()),
         };
         let now = self.runtime().elapsed();

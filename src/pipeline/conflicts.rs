@@ -5,19 +5,23 @@
 //! below the floor, so a transaction that reads at or above the floor has no conflict there. Only a transaction older than
 //! that has to read the row. The memory never grows, however long a transaction idles.
 //!
-//! A load would drive everything out, one row after the other. So of a commit of many rows only its timestamp is kept, as a floor for
-//! all rows.
+//! A load would drive everything out, one row after the other. So of a commit of many rows only the timestamp is kept, as a floor for
+//! the rows between its first and its last: two loads side by side, each in its part of the keys, know nothing of each other. When
+//! there are more of them than a few, the oldest becomes a floor for all rows.
 //!
 //! Rows that a transaction held without writing them (`get_for_update`) leave no record on disk. So those that lose their
 //! slot are kept in a list of their own. When that is full, its older half is given up, and raises a second floor, for all rows,
 //! below which the answer is *conflict* without looking. That may refuse a transaction that could have gone ahead; it is
 //! older than many holds, and will try again with a newer snapshot.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::row::RowKey;
 use crate::timestamp::Timestamp;
+
+/// So many commits of many rows are told from each other.
+const LOADS_MAX: usize = 8;
 
 /// See the [module](self).
 pub struct ConflictMemory {
@@ -26,7 +30,9 @@ pub struct ConflictMemory {
     held: HashMap<u64, Timestamp>,
     /// The newest hold that was forgotten altogether.
     held_floor: Timestamp,
-    /// The newest commit that left versions of so many rows that none was remembered.
+    /// The last commits that left versions of so many rows that none was remembered.
+    loads: VecDeque<Load>,
+    /// The newest of those before.
     floor: Timestamp,
     /// The newest commit at all.
     newest: Timestamp,
@@ -38,6 +44,12 @@ struct Slot {
     committed: Timestamp,
     held: bool,
     floor: Timestamp,
+}
+
+struct Load {
+    lowest: RowKey,
+    highest: RowKey,
+    committed: Timestamp,
 }
 
 /// What the memory knows about a row.
@@ -56,7 +68,7 @@ impl ConflictMemory {
     pub fn new(slots: usize) -> Self {
         let slots = vec![Slot::default(); slots.max(1).next_power_of_two()].into();
         let zero = Timestamp::ZERO;
-        Self { slots, held: HashMap::new(), held_floor: zero, floor: zero, newest: zero }
+        Self { slots, held: HashMap::new(), held_floor: zero, loads: VecDeque::new(), floor: zero, newest: zero }
     }
 
     /// Whether the row was committed after `read_ts`.
@@ -70,9 +82,9 @@ impl ConflictMemory {
             if slot.committed > read_ts {
                 return LastCommit::After(slot.committed);
             }
-            self.floor
+            if mutated!(LargeCommitForgotten) { Timestamp::ZERO } else { self.floor_of(row) }
         } else {
-            self.floor.max(slot.floor)
+            self.floor_of(row).max(slot.floor)
         };
         let held = self.held.get(&hash).map_or(self.held_floor, |held| self.held_floor.max(*held));
         if held > read_ts {
@@ -84,11 +96,23 @@ impl ConflictMemory {
         }
     }
 
+    /// The newest commit of many rows that may have been one of this row.
+    fn floor_of(&self, row: &RowKey) -> Timestamp {
+        let among = |load: &&Load| (&load.lowest..=&load.highest).contains(&row);
+        self.loads.iter().filter(among).map(|load| load.committed).fold(self.floor, Timestamp::max)
+    }
+
     /// Remembers that so many rows were committed that each of them would drive out others. Those that were only held are to be
     /// recorded all the same: nobody else knows of them.
-    pub fn record_many(&mut self, committed: Timestamp) {
-        self.floor = self.floor.max(committed);
+    pub fn record_many<'a>(&mut self, rows: impl Iterator<Item = &'a RowKey> + Clone, committed: Timestamp) {
+        let (Some(lowest), Some(highest)) = (rows.clone().min(), rows.max()) else { return };
         self.newest = self.newest.max(committed);
+        self.loads.push_back(Load { lowest: lowest.clone(), highest: highest.clone(), committed });
+        if self.loads.len() > LOADS_MAX
+            && let Some(oldest) = self.loads.pop_front()
+        {
+            self.floor = self.floor.max(oldest.committed);
+        }
     }
 
     /// Remembers a commit of the row; `held` says that it left no version.
@@ -195,7 +219,7 @@ mod tests {
         let mut memory = ConflictMemory::new(64);
         memory.record(&row("a"), ts(10), false);
         memory.record(&row("held"), ts(20), true);
-        memory.record_many(ts(20));
+        memory.record_many([row("z"), row("b"), row("a")].iter(), ts(20));
         for name in ["a", "another"] {
             assert_eq!(memory.check(&row(name), ts(19)), LastCommit::Unknown);
             assert_eq!(memory.check(&row(name), ts(20)), LastCommit::NotAfter);
@@ -205,6 +229,29 @@ mod tests {
         memory.record(&row("a"), ts(30), false);
         assert_eq!(memory.check(&row("a"), ts(25)), LastCommit::After(ts(30)));
         assert_eq!(memory.check(&row("another"), ts(25)), LastCommit::NotAfter);
+    }
+
+    #[test]
+    fn commits_of_many_rows_elsewhere_are_none_of_a_row_until_there_are_too_many() {
+        let mut memory = ConflictMemory::new(64);
+        let load = |memory: &mut ConflictMemory, number: u64| {
+            let rows = [row(&format!("{number:04}/a")), row(&format!("{number:04}/m")), row(&format!("{number:04}/z"))];
+            memory.record_many(rows.iter(), ts(number));
+        };
+        (1..=8).for_each(|number| load(&mut memory, number));
+        for number in 1..=8 {
+            let (first, between) = (row(&format!("{number:04}/a")), row(&format!("{number:04}/b")));
+            for row in [first, between] {
+                assert_eq!(memory.check(&row, ts(number - 1)), LastCommit::Unknown);
+                assert_eq!(memory.check(&row, ts(number)), LastCommit::NotAfter);
+            }
+        }
+        assert_eq!(memory.check(&row("elsewhere"), ts(0)), LastCommit::NotAfter);
+        (9..=20).for_each(|number| load(&mut memory, number));
+        assert_eq!(memory.loads.len(), 8);
+        assert_eq!(memory.check(&row("elsewhere"), ts(11)), LastCommit::Unknown);
+        assert_eq!(memory.check(&row("elsewhere"), ts(12)), LastCommit::NotAfter);
+        assert_eq!(memory.check(&row("0001/a"), ts(11)), LastCommit::Unknown);
     }
 
     #[test]

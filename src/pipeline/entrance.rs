@@ -169,8 +169,8 @@ impl Entrance {
                 }
                 Wish::Permit(admission, end) => {
                     let end = end.min(now + PERMIT_WAIT_MAX);
-                    self.waiting =
-                        Some(Waiting { place: Place::Permit(admission.queue(own)), waiter, since: now, end });
+                    let place = Place::Permit(admission.queue(own, !self.held.turns.is_empty()));
+                    self.waiting = Some(Waiting { place, waiter, since: now, end });
                 }
             }
         }

@@ -60,6 +60,12 @@ impl Slot {
     pub fn wait_for_news(&self, runtime: &dyn Runtime) -> News {
         // The leader is done with it in some microseconds. The sync that a durable commit waits for then takes longer.
         runtime.give_way(&|| self.waiter.is_notified() || self.applied_at().is_some());
+        if mutated!(FollowerBelieves)
+            && self.applied_at().is_some()
+            && let Some(answer) = self.answer.lock().take()
+        {
+            return News::Answer(answer);
+        }
         self.sleep_until_news()
     }
 

@@ -48,8 +48,7 @@ use crate::timestamp::Timestamp;
 
 /// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-// Nearly always it is a change, which goes straight to where it is collected: a box would cost an allocation a row.
-#[allow(clippy::large_enum_variant)]
+#[allow(clippy::large_enum_variant, reason = "nearly always a change, and a box would cost an allocation a row")]
 pub enum Step<T> {
     /// Apply this change; once it is applied, the answer holds.
     Apply(RowChange, T),

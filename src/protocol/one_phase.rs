@@ -8,7 +8,7 @@ use smallvec::smallvec;
 
 use super::commit::replace;
 use super::{Refusal, Step, outcome_of};
-use crate::row::{Bytes, Edit, Guard, Mutation, Row, RowChange, RowKey, Status, TxnId, Value, WriteRecord};
+use crate::row::{Edit, Guard, Mutation, Row, RowChange, RowKey, Status, TxnId, Value, WriteRecord};
 use crate::timestamp::Timestamp;
 
 /// A request to write a version without locking first.
@@ -45,7 +45,7 @@ pub fn one_phase(row: &Row, request: &OnePhase<'_>) -> Result<Step<Timestamp>, R
     let mut change = RowChange::new(request.row.clone(), txn.start_ts);
     change.guards = smallvec![Guard::LockAbsent, Guard::NoCommitAfter(request.read_ts)];
     let value = match request.mutation {
-        Mutation::Put(value) => Some(Value::Inline(Bytes(value.clone()))),
+        Mutation::Put(value) => Some(Value::Inline(value.clone())),
         Mutation::Delete => None,
         Mutation::Hold => return Ok(Step::Apply(change, request.commit_ts)),
     };

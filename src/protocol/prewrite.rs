@@ -15,8 +15,7 @@ use smallvec::smallvec;
 
 use super::{Refusal, Step, has_data_entry, lock_of, outcome_of};
 use crate::row::{
-    Bytes, Edit, Guard, Guards, Intent, Lock, Mutation, Row, RowChange, RowKey, SHORT_VALUE_MAX_BYTES, Status, TxnId,
-    Value,
+    Edit, Guard, Guards, Intent, Lock, Mutation, Row, RowChange, RowKey, SHORT_VALUE_MAX_BYTES, Status, TxnId, Value,
 };
 use crate::timestamp::Timestamp;
 
@@ -111,7 +110,7 @@ fn put_lock(request: &Prewrite, min_commit_ts: Timestamp, guards: Guards) -> Ste
             change.data.push((request.txn.start_ts, Edit::Put(value.clone())));
             Intent::Put(Value::InData)
         }
-        Mutation::Put(value) => Intent::Put(Value::Inline(Bytes(value.clone()))),
+        Mutation::Put(value) => Intent::Put(Value::Inline(value.clone())),
         Mutation::Delete => Intent::Delete,
         Mutation::Hold => Intent::Hold,
     };

@@ -114,7 +114,7 @@ impl Snapshot {
                 bytes += key.len() + value.len();
                 dumped.rows += 1;
                 dumped.bytes += (key.len() + value.len()) as u64;
-                rows.push((Bytes(key), Bytes(value)));
+                rows.push((key.into(), value.into()));
                 if bytes >= BLOCK_BYTES || rows.len() >= BLOCK_ROWS {
                     out.write(&Block::Rows(std::mem::take(&mut rows)))?;
                     bytes = 0;

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::shown::{seconds_or_none, text, text_or_none};
+use super::shown::{seconds, seconds_or_none, text, text_or_none};
 use super::{Keyspace, Store};
-use crate::engine::{EngineFigures, LostLog, Page, RowRange, View};
+use crate::engine::{EngineFigures, LostLog, Page, RowRange, View, WriteStalls};
 use crate::error::Result;
 use crate::observe::Latencies;
 use crate::owner::OwnerId;
@@ -123,6 +123,15 @@ pub struct Stats {
     pub history_for: Option<Duration>,
     /// Syncs of the log.
     pub syncs: u64,
+    /// Writes that RocksDB, having fallen behind with flushes and compactions, refused at first. They wait until it takes them, and
+    /// with them all commits of their group and behind it; none fails for that as long as work in the background gets done. See [`Store::engine_figures`] for what is behind.
+    pub write_stalls: u64,
+    /// How long there was such a write waiting, in all.
+    #[serde(rename = "write_stalled_s", with = "seconds")]
+    pub write_stalled: Duration,
+    /// For how long there has been such a write at this moment; `None` when there is none.
+    #[serde(rename = "write_stalled_now_s", with = "seconds_or_none")]
+    pub write_stalled_now: Option<Duration>,
     /// Different states of the store that transactions and snapshots read.
     pub live_views: u64,
     /// Everything at or below is visible; zero where others share the engine.
@@ -209,6 +218,7 @@ impl Store {
     pub fn stats(&self) -> Stats {
         let counters = &self.inner.counters;
         let kept = self.inner.coordinator.kept();
+        let stalls = self.inner.stalls();
         let mut stats = Stats {
             begun: counters.begun.get(),
             commits_one_phase: counters.commits_one_phase.get(),
@@ -224,6 +234,9 @@ impl Store {
             slow: counters.slow.get(),
             expired: counters.expired.get(),
             syncs: counters.syncs.get(),
+            write_stalls: stalls.writes,
+            write_stalled: stalls.waited,
+            write_stalled_now: stalls.now,
             retries: counters.retries.get(),
             unadmitted: counters.unadmitted.get(),
             rolled_forward: counters.rolled_forward.get(),
@@ -304,6 +317,16 @@ impl Store {
     }
 }
 
+impl super::Inner {
+    /// How writes had to wait. The engine counts that; whoever looks takes it along into the counters.
+    pub(super) fn stalls(&self) -> WriteStalls {
+        let stalls = self.engine.stalls();
+        self.counters.write_stalls.raise_to(stalls.writes);
+        self.counters.write_stalled_millis.raise_to(u64::try_from(stalls.waited.as_millis()).unwrap_or(u64::MAX));
+        stalls
+    }
+}
+
 /// An iterator over locks, in the order of their rows.
 #[must_use]
 pub struct Locks {
@@ -351,7 +374,7 @@ impl Iterator for Locks {
                 Ok(locks) => self.page = locks.into(),
                 Err(why) => return Some(Err(why.into())),
             }
-            if let (Some((last, _)), true) = (self.page.back(), self.page.len() == PAGE_ROWS) {
+            if let Some((last, _)) = self.page.back() {
                 self.next = Some(RowRange { start: Bound::Excluded(last.as_bytes().to_vec()), end: Bound::Unbounded });
             }
         }

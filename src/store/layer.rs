@@ -14,8 +14,6 @@ use crate::row::RowKey;
 // Tests of crashes have few rows, and are to meet the ends of pages.
 const PAGE_CELLS_MIN: usize = if cfg!(feature = "crashtest") { 2 } else { 16 };
 const PAGE_CELLS_MAX: usize = 512;
-/// A page is to hold about this much, going by the cells read last.
-const PAGE_BYTES: usize = 1 << 20;
 /// So large a part of what was read before is the next page, that whoever stops early has read little in vain.
 const PAGE_PART: usize = 4;
 
@@ -28,8 +26,6 @@ pub(super) struct Layer {
     back: End,
     /// How many cells both ends have read.
     cells_read: usize,
-    /// How large those of the last page were.
-    cell_bytes: usize,
 }
 
 /// What one end has read and not handed out, in the direction of reading.
@@ -43,7 +39,7 @@ impl Layer {
     /// The cells of a column in a range; of no range, none.
     pub fn new(column: Column, range: Option<RowRange>) -> Self {
         let (front, back) = (End::default(), End::default());
-        Self { column, unread: range, front, back, cells_read: 0, cell_bytes: 1 }
+        Self { column, unread: range, front, back, cells_read: 0 }
     }
 
     /// Whether a page has to be read before the next cell is known; where one is asked for up to a row only, whether there is such.
@@ -64,12 +60,11 @@ impl Layer {
         let Some(mut range) = self.unread.take() else { return Ok(()) };
         let End { cells, bookmark } = if backwards { &mut self.back } else { &mut self.front };
         let limit = (self.cells_read / PAGE_PART).clamp(PAGE_CELLS_MIN, PAGE_CELLS_MAX);
-        let limit = limit.min(PAGE_BYTES / self.cell_bytes).max(1);
         let far = upto.map(|row| replace(far_end(&mut range, backwards), Bound::Included(row.to_vec())));
-        view.page(self.column, &Page { range: &range, backwards, limit, bookmark: Some(bookmark) }, cells)?;
+        let page = Page { range: &range, backwards, limit, bookmark: Some(bookmark) };
+        view.page(self.column, &page, cells)?;
         self.cells_read += cells.len();
-        self.cell_bytes = (cells.size_bytes() / cells.len().max(1)).max(1);
-        let last = cells.last().filter(|_| cells.len() >= limit).map(|(row, _)| row);
+        let last = cells.last().filter(|_| page.is_full(cells)).map(|(row, _)| row);
         if let Some(known) = last.or(upto) {
             *far_end(&mut range, !backwards) = Bound::Excluded(known.to_vec());
             if let Some(far) = far {
@@ -133,4 +128,34 @@ pub(super) fn is_before(a: &[u8], b: &[u8], backwards: bool) -> bool {
 /// Where the range ends, in the direction of reading.
 fn far_end(range: &mut RowRange, backwards: bool) -> &mut Bound<Vec<u8>> {
     if backwards { &mut range.start } else { &mut range.end }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Store;
+    use crate::engine::PAGE_BYTES;
+
+    #[test]
+    fn a_page_is_bounded_in_bytes_though_all_before_it_were_small() {
+        const LARGE: usize = 300 << 10;
+        let store = Store::in_memory().unwrap();
+        let rows = store.keyspace("rows").unwrap();
+        store
+            .transact(|txn| {
+                (0..4000_u16).try_for_each(|n| txn.put(&rows, n.to_be_bytes(), "small"))?;
+                (4000..4020_u16).try_for_each(|n| txn.put(&rows, n.to_be_bytes(), vec![0; LARGE]))
+            })
+            .unwrap();
+        let view = store.inner.engine.view().unwrap();
+        let mut layer = Layer::new(Column::Write, Some(RowRange::all()));
+        let (mut read, mut largest) = (0, 0);
+        while layer.lacks(None, false) {
+            layer.read(&*view, None, false).unwrap();
+            read += layer.front.cells.len();
+            largest = largest.max(layer.front.cells.size_bytes());
+            while layer.next(false).is_some() {}
+        }
+        assert!(read >= 4020 && largest > PAGE_BYTES && largest <= PAGE_BYTES + LARGE + 100, "{read} {largest}");
+    }
 }

@@ -1,6 +1,6 @@
 //! What a transaction has written so far: in memory, or streamed out as locks once it is much.
 
-use std::collections::btree_map::Entry;
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use super::Store;
@@ -48,7 +48,7 @@ impl OwnWrites {
         Self {
             id,
             read_ts,
-            buffer: Writes::new(),
+            buffer: Writes::default(),
             lives: Vec::new(),
             undo: Vec::new(),
             savepoints: Vec::new(),
@@ -106,21 +106,16 @@ impl OwnWrites {
         let replaced = if self.savepoints.is_empty() { None } else { Some(self.get(store, &row)?) };
         let undo_bytes = replaced.as_ref().map_or(0, |replaced| size_of_undo(&row, replaced.as_ref()));
         let undo = replaced.map(|replaced| (row.clone(), replaced));
-        // Looked for once: a load does little else.
-        let place = self.buffer.entry(row);
-        let before = match &place {
-            Entry::Vacant(_) => 0,
-            Entry::Occupied(place) => size_of_write(place.key(), place.get()),
-        };
-        let bytes = self.bytes - before + size_of_write(place.key(), &mutation);
-        let limit = store.inner.options.transaction_max_bytes;
-        super::txn::check_size("a transaction", bytes + self.undo_bytes + undo_bytes, limit)?;
-        match place {
-            Entry::Vacant(place) => drop(place.insert(mutation)),
-            Entry::Occupied(mut place) => drop(place.insert(mutation)),
-        }
-        self.bytes = bytes;
-        self.undo_bytes += undo_bytes;
+        let (bytes, all_undo_bytes) = (&mut self.bytes, self.undo_bytes + undo_bytes);
+        self.buffer.insert(row, mutation, |row, before, after| {
+            let replaced = before.map_or(0, |before| size_of_write(row, before));
+            let sum = *bytes - replaced + size_of_write(row, after);
+            let limit = store.inner.options.transaction_max_bytes;
+            super::txn::check_size("a transaction", sum + all_undo_bytes, limit)?;
+            *bytes = sum;
+            Ok::<_, Error>(())
+        })?;
+        self.undo_bytes = all_undo_bytes;
         self.undo.extend(undo);
         if !self.lives.iter().any(|(id, _)| *id == keyspace) {
             self.lives.push((keyspace, Arc::clone(life)));
@@ -228,14 +223,17 @@ impl OwnWrites {
             self.undo_bytes -= size_of_undo(&row, before.as_ref());
         }
         for (row, before) in restored {
-            let after = match before {
+            let bytes = &mut self.bytes;
+            match before {
                 Some(before) => {
-                    self.bytes += size_of_write(&row, &before);
-                    self.buffer.insert(row.clone(), before)
+                    let Ok(()) = self.buffer.insert(row, before, |row, after, before| {
+                        *bytes += size_of_write(row, before);
+                        *bytes -= after.map_or(0, |after| size_of_write(row, after));
+                        Ok::<_, Infallible>(())
+                    });
                 }
-                None => self.buffer.remove(&row),
-            };
-            self.bytes -= after.map_or(0, |after| size_of_write(&row, &after));
+                None => *bytes -= self.buffer.remove(&row).map_or(0, |after| size_of_write(&row, &after)),
+            }
         }
         Ok(())
     }
@@ -248,7 +246,7 @@ impl OwnWrites {
     /// Those of the keyspaces in which there is anything to commit.
     fn lives_written(&self) -> Vec<Arc<Life>> {
         let is_written = |id: KeyspaceId| {
-            let next = self.buffer.range(RowKey::new(id, b"")..).next();
+            let next = self.buffer.range_from(&RowKey::new(id, b"")).next();
             self.stream.is_some() || next.is_some_and(|(row, _)| row.keyspace() == id)
         };
         self.lives.iter().filter(|(id, _)| is_written(*id)).map(|(_, life)| Arc::clone(life)).collect()

@@ -4,7 +4,8 @@ use std::sync::atomic::Ordering;
 
 use super::Store;
 use crate::codec::Put;
-use crate::engine::{lock_of, row_of, write_of};
+use crate::engine::storage::Column;
+use crate::engine::{EngineError, lock_of, row_of, write_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::row::{Intent, Lock, RowKey, TxnId, Value, WriteRecord};
 use crate::timestamp::Timestamp;
@@ -16,6 +17,24 @@ enum LockRead {
     Decides(Option<Vec<u8>>),
     /// Nothing; the newest version counts.
     Ignore,
+}
+
+/// What a row has in the write column. Whatever takes more reading waits until the engine has let go of the cell.
+enum Cell {
+    Missing,
+    Seen(Vec<u8>),
+    Other(WriteRecord),
+    Damaged(EngineError),
+}
+
+impl Cell {
+    #[inline]
+    fn new(view: &PinnedView, row: &RowKey, content: &[u8]) -> Self {
+        match Put::decode(content) {
+            Some(put) if put.commit_ts <= sees_upto(view) => Self::Seen(put.value.to_vec()),
+            _ => write_of(row.as_bytes(), content).map_or_else(Self::Damaged, Self::Other),
+        }
+    }
 }
 
 impl Store {
@@ -42,9 +61,13 @@ impl Store {
         {
             return Ok(value);
         }
-        match view.view.write(row)? {
-            Some(newest) => read_write(view, row, newest),
-            None => Ok(None),
+        let mut found = Cell::Missing;
+        view.view.cell(Column::Write, row, &mut |content| found = Cell::new(view, row, content))?;
+        match found {
+            Cell::Missing => Ok(None),
+            Cell::Seen(value) => Ok(Some(value)),
+            Cell::Other(newest) => read_write(view, row, newest),
+            Cell::Damaged(why) => Err(why.into()),
         }
     }
 
@@ -104,7 +127,7 @@ pub(super) fn read_write(view: &PinnedView, row: &RowKey, newest: WriteRecord) -
 
 pub(super) fn fetch(view: &PinnedView, row: &RowKey, txn: TxnId, value: Value) -> Result<Vec<u8>> {
     match value {
-        Value::Inline(bytes) => Ok(bytes.0),
+        Value::Inline(bytes) => Ok(bytes.to_vec()),
         Value::InData => view.view.data(row, txn.start_ts)?.ok_or_else(|| {
             let what = format!("row {row:?}: the value written by the transaction {:#} is missing", txn.start_ts);
             Error::from(ErrorKind::Corruption(what))

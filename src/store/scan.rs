@@ -16,10 +16,11 @@ use super::layer::{Layer, is_before};
 use super::live::Reader;
 use super::own::Streamed;
 use super::read::read_cell;
+use crate::coordinator::Writes;
 use crate::engine::storage::Column;
 use crate::engine::{RowRange, row_of};
 use crate::error::{Error, Result};
-use crate::row::{Mutation, RowKey};
+use crate::row::{KeyspaceId, Mutation, RowKey};
 use crate::view::PinnedView;
 
 /// How many rows at least, and at most, are worth a hop to another thread.
@@ -153,7 +154,7 @@ impl Over {
         let (next, known) = (versions.peek(backwards), versions.known(backwards));
         let streamed = self.streamed.as_ref().map(|streamed| (&mut self.streamed_locks, &*streamed.view));
         for (layer, of) in [(&mut self.locks, &*view.view)].into_iter().chain(streamed) {
-            if layer.lacks(next, backwards) {
+            if layer.lacks(next, backwards) && !(mutated!(LocksBeyondUnseen) && next.is_none()) {
                 store.check_view(view)?;
                 layer.read(of, known, backwards)?;
             }
@@ -187,7 +188,7 @@ impl Over {
             own = streamed.write_of(row, lock)?;
         }
         match own {
-            Some(Mutation::Put(value)) => Ok(Some(value)),
+            Some(Mutation::Put(value)) => Ok(Some(value.to_vec())),
             Some(Mutation::Delete) => Ok(None),
             Some(Mutation::Hold) | None => store.read_cells(view, row, lock, write),
         }
@@ -209,7 +210,7 @@ impl DoubleEndedIterator for Scan {
 }
 
 /// Own writes within a range, as a scan wants them.
-pub(super) fn own_writes(writes: &BTreeMap<RowKey, Mutation>, range: &RowRange) -> BTreeMap<RowKey, Mutation> {
+pub(super) fn own_writes(writes: &Writes, range: &RowRange) -> BTreeMap<RowKey, Mutation> {
     let within = |row: &RowKey| {
         let key = row.as_bytes();
         (match &range.start {
@@ -226,9 +227,9 @@ pub(super) fn own_writes(writes: &BTreeMap<RowKey, Mutation>, range: &RowRange) 
         Bound::Included(start) | Bound::Excluded(start) => RowKey::from_bytes(start),
         Bound::Unbounded => None,
     };
-    let from = from.map_or(Bound::Unbounded, Bound::Included);
+    let first = || RowKey::new(KeyspaceId(0), b"");
     writes
-        .range((from, Bound::Unbounded))
+        .range_from(&from.unwrap_or_else(first))
         .skip_while(|(row, _)| !within(row))
         .take_while(|(row, _)| within(row))
         .map(|(row, mutation)| (row.clone(), mutation.clone()))

@@ -314,6 +314,8 @@ mod tests {
         assert_eq!((status.percolite_status, status.pid, status.stats.commits()), (FORMAT, 4242, 1234));
         assert_eq!((status.every, status.open), (Some(Duration::from_secs(1)), Duration::from_millis(61_500)));
         assert_eq!(status.written, UNIX_EPOCH + Duration::from_millis(1_763_726_400_123));
+        assert_eq!((status.stats.write_stalls, status.stats.write_stalled), (12, Duration::from_millis(3500)));
+        assert_eq!(status.stats.write_stalled_now, Some(Duration::from_millis(250)));
         assert_eq!(status.latencies.commit_durable.count(), 7);
         assert_eq!(status.slow[0].conflicts[0].label.as_deref(), Some("transfer"));
         assert_eq!(status.live[0].start_ts, status.slow[0].start_ts.into());
@@ -321,9 +323,11 @@ mod tests {
 
     #[test]
     fn counters_that_a_program_does_not_know_or_does_not_find_are_no_reason_to_refuse() {
-        let changed = FROZEN.replace("\"begun\"", "\"begun_in_some_other_way\"");
+        let changed = FROZEN.replace("\"begun\"", "\"begun_in_some_other_way\"").replace("\"write_", "\"wrote_");
         let status: Status = serde_json::from_str(&changed).unwrap();
         assert_eq!((status.stats.begun, status.stats.commits()), (0, 1234));
+        let Stats { write_stalls, write_stalled, write_stalled_now, .. } = status.stats;
+        assert_eq!((write_stalls, write_stalled, write_stalled_now), (0, Duration::ZERO, None));
     }
 
     #[test]

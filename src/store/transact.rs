@@ -18,6 +18,9 @@ thread_local! {
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
+/// How long an inner call waits for locks to go, all its attempts together.
+const INNER_WAIT_MAX: Duration = Duration::from_secs(1);
+
 struct Inside;
 
 impl Inside {
@@ -43,7 +46,8 @@ impl Store {
     /// durable (in a store opened [`Durability::Sync`](super::Durability::Sync)). A closure that fails rolls back.
     ///
     /// A `transact` inside the closure is a transaction of its own: it does not see the outer one's writes, and a row that
-    /// both write makes the outer one conflict at every attempt. A closure that waits for a `transact` of another thread
+    /// both write makes the outer one conflict at every attempt, or, where the outer one is so large that it has locked the row
+    /// already, the inner one, which gives up after a second. A closure that waits for a `transact` of another thread
     /// may have to wait a second longer, when there are conflicts and as many attempts run as
     /// [`Builder::admission`](super::Builder::admission) lets in.
     ///
@@ -79,7 +83,7 @@ impl Store {
         let (_inside, outermost) = Inside::enter();
         let mut attempts = Attempts::new(self, options);
         loop {
-            let held = attempts.entrance(outermost, false).wait(&*self.inner.runtime);
+            let held = attempts.entrance(outermost).wait(&*self.inner.runtime);
             if let Some(answer) = attempts.run(held, &mut work) {
                 return answer;
             }
@@ -92,6 +96,8 @@ pub(crate) struct Attempts {
     store: Store,
     options: TxnOptions,
     limits: RetryLimits,
+    /// For admission, even without conflicts.
+    always_asks: bool,
     began: Duration,
     made: u32,
     history: Before,
@@ -108,6 +114,7 @@ impl Attempts {
             store: store.clone(),
             options,
             limits,
+            always_asks: false,
             began,
             made: 0,
             history: Before::default(),
@@ -116,18 +123,26 @@ impl Attempts {
         }
     }
 
-    /// What to wait for, within bounds, until the next attempt is worth making. A caller whose attempts each take a thread of a
-    /// pool is always to be `admitted`, so that they take no more than they can use.
-    pub(crate) fn entrance(&self, outermost: bool, admitted: bool) -> Entrance {
+    /// Those of a task: each takes a thread of a pool, and all of them no more than they can use.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn of_task(store: &Store, options: TxnOptions) -> Self {
+        Self { always_asks: true, ..Self::new(store, options) }
+    }
+
+    /// What to wait for, within bounds, until the next attempt is worth making.
+    pub(crate) fn entrance(&self, outermost: bool) -> Entrance {
         let inner = &self.store.inner;
         let mut entrance = Entrance::default();
-        // An inner call must not wait for what the outer one holds. Clients of a shared engine hold nothing of that kind.
-        if (outermost || inner.embedded.is_none())
-            && let Some((rows, conflict)) = self.before.as_ref().and_then(|(rows, why)| Some((rows, why.conflict()?)))
-        {
-            inner.coordinator.line_up(&mut entrance, rows, conflict, self.made + 1);
+        if let Some((rows, conflict)) = self.before.as_ref().and_then(|(rows, why)| Some((rows, why.conflict()?))) {
+            // An inner call must not wait for turns, which the outer one may hold, and for a lock only so long: it may be one
+            // that the outer one has streamed out. Clients of a shared engine hold nothing of that kind.
+            let has_all_waits = outermost || inner.embedded.is_none();
+            if has_all_waits || self.history.waited.locks < INNER_WAIT_MAX {
+                let rows = if has_all_waits { rows.as_slice() } else { &[] };
+                inner.coordinator.line_up(&mut entrance, rows, conflict, self.made + 1);
+            }
         }
-        if outermost && (admitted || inner.admission.is_guarded()) {
+        if outermost && (self.always_asks || inner.admission.is_guarded()) {
             entrance.ask_permit(&inner.admission, self.began.saturating_add(self.limits.time));
         }
         entrance

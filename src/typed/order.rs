@@ -108,7 +108,7 @@ mod tests {
             (hex((0.0_f64, -0.0_f64)), "80000000000000007fffffffffffffff"),
             (hex('ä'), "000000e4"),
             (hex(("", "a\0b", "\u{ff}")), "00016100ff620001c3bf0001"),
-            (hex(crate::row::Bytes(vec![0, 1, 255])), "00ff01ff0001"),
+            (hex(crate::row::Bytes::from(vec![0, 1, 255])), "00ff01ff0001"),
             (hex((None::<u8>, Some(7_u8))), "000107"),
             (hex((Vec::<u8>::new(), vec![1_u8, 0])), "000101010000"),
             (hex(Some(Some(()))), "0101"),
@@ -218,8 +218,7 @@ mod tests {
         fn floats_keep_their_total_order(a in any_f64(), b in any_f64(), c: u32, d: u32) {
             check(&a, &b, f64::total_cmp)?;
             check(&f32::from_bits(c), &f32::from_bits(d), f32::total_cmp)?;
-            // The nearest of the smaller sort is meant.
-            #[allow(clippy::cast_possible_truncation)]
+            #[allow(clippy::cast_possible_truncation, reason = "the nearest of the smaller sort is meant")]
             check(&(a as f32), &(b as f32), f32::total_cmp)?;
         }
 

@@ -10,7 +10,9 @@ use percolite::protocol::{
     Asker, CheckStatus, Collect, Commit, Heartbeat, OnePhase, Prewrite, Prewritten, Refusal, Resolve, RollBack, Step,
     check_status, collect, commit, commit_at_or_above, heartbeat, one_phase, prewrite, resolve, roll_back,
 };
-use percolite::row::{Edit, KeyspaceId, Lock, Mutation, Row, RowChange, RowKey, Status, TxnId, Value, WriteRecord};
+use percolite::row::{
+    Bytes, Edit, KeyspaceId, Lock, Mutation, Row, RowChange, RowKey, Status, TxnId, Value, WriteRecord,
+};
 use percolite::timestamp::Timestamp;
 
 pub fn ts(number: u64) -> Timestamp {
@@ -64,7 +66,7 @@ pub struct Memory {
 struct Cells {
     lock: Option<Lock>,
     write: Option<WriteRecord>,
-    data: BTreeMap<Timestamp, Vec<u8>>,
+    data: BTreeMap<Timestamp, Bytes>,
     statuses: BTreeMap<Timestamp, Status>,
 }
 
@@ -114,7 +116,7 @@ impl Rows for Memory {
     }
 
     fn data(&self, row: &RowKey, start_ts: Timestamp) -> Option<Vec<u8>> {
-        self.rows.lock().unwrap().get(row)?.data.get(&start_ts).cloned()
+        self.rows.lock().unwrap().get(row)?.data.get(&start_ts).map(|value| value.to_vec())
     }
 
     fn set_safe_point(&self, to: Timestamp) {
@@ -283,7 +285,7 @@ impl Hand {
     pub fn value(&self, key: &str) -> Option<String> {
         let newest = self.record(key)?;
         let bytes = match newest.value? {
-            Value::Inline(bytes) => bytes.0,
+            Value::Inline(bytes) => bytes.to_vec(),
             Value::InData => self.0.data(&row(key), newest.txn.start_ts).expect("the value is missing"),
         };
         Some(String::from_utf8(bytes).unwrap())

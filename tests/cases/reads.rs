@@ -320,7 +320,7 @@ fn a_held_row_reads_as_before(world: &World) {
         holder.commit().unwrap();
     }
     let found = store.engine.view().unwrap().write(&store.row("k")).unwrap().unwrap();
-    assert_eq!((found.commit_ts, &found.value), (put_at, &Some(Value::Inline(percolite::row::Bytes(b"v".to_vec())))));
+    assert_eq!((found.commit_ts, &found.value), (put_at, &Some(Value::Inline(b"v".into()))));
     for snapshot in [before, store.snapshot().unwrap()] {
         assert_eq!(text(snapshot.get(&store.rows, "k").unwrap()), some("v"));
         assert_eq!(snapshot.get(&store.rows, "absent").unwrap(), None);

@@ -6,8 +6,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use percolite::engine::storage::Column;
-use percolite::engine::{Capabilities, Cells, Engine, EngineError, Group, Outcome, Page, RowRange, View};
-use percolite::row::{Edit, KeyspaceId, Lock, Row, RowChange, RowKey, Status, WriteRecord};
+use percolite::engine::{Capabilities, Cells, Engine, EngineError, Group, Outcome, Page, RowRange, See, View};
+use percolite::row::{Edit, KeyspaceId, Row, RowChange, RowKey, Status, WriteRecord};
 use percolite::timestamp::Timestamp;
 
 /// What becomes of a call.
@@ -235,7 +235,7 @@ impl TapView {
 
     fn walked(&self, column: Column, page: &Page<'_>, cells: &Cells) {
         let mut over = page.range.clone();
-        if cells.len() >= page.limit {
+        if page.is_full(cells) {
             let end = if page.backwards { &mut over.start } else { &mut over.end };
             *end = Bound::Included(cells.last().unwrap().0.to_vec());
         }
@@ -244,12 +244,11 @@ impl TapView {
 }
 
 impl View for TapView {
-    fn lock(&self, row: &RowKey) -> Result<Option<Lock>, EngineError> {
-        self.view.lock(row)
-    }
-    fn write(&self, row: &RowKey) -> Result<Option<WriteRecord>, EngineError> {
-        self.before_read();
-        self.view.write(row)
+    fn cell(&self, column: Column, row: &RowKey, see: See<'_>) -> Result<(), EngineError> {
+        if column == Column::Write {
+            self.before_read();
+        }
+        self.view.cell(column, row, see)
     }
     fn status(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError> {
         self.view.status(row, start_ts)

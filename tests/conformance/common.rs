@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use percolite::engine::sim::SimStorage;
 use percolite::engine::storage::Column;
 use percolite::engine::unreliable::{Faults, Unreliable};
-use percolite::engine::{Capabilities, Cells, Engine, EngineError, Group, Outcome, Page, RowRange, View};
+use percolite::engine::{Capabilities, Cells, Engine, EngineError, Group, Outcome, Page, RowRange, See, View};
 use percolite::owner::OwnerId;
 use percolite::row::{
     Bytes, Edit, Guard, Intent, KeyspaceId, Lock, Row, RowChange, RowKey, Status, TxnId, Value, WriteRecord,
@@ -119,7 +119,7 @@ impl<E: Engine> Answered<E> {
             made &= is_made(&change.write, || view.write(row), &mut edits)?;
             made &= is_made(&change.status, || view.status(row, change.start_ts), &mut edits)?;
             for (start_ts, edit) in &change.data {
-                made &= is_made(edit, || view.data(row, *start_ts), &mut edits)?;
+                made &= is_made(edit, || Ok(view.data(row, *start_ts)?.map(Bytes::from)), &mut edits)?;
             }
             if let Some(version) = &change.version {
                 made &= view.version(row, version.commit_ts)?.as_ref() == Some(version);
@@ -197,11 +197,8 @@ impl<E: Engine> Engine for Answered<E> {
 struct AnsweredView(Arc<dyn View>);
 
 impl View for AnsweredView {
-    fn lock(&self, row: &RowKey) -> Result<Option<Lock>, EngineError> {
-        until_answered(|| self.0.lock(row))
-    }
-    fn write(&self, row: &RowKey) -> Result<Option<WriteRecord>, EngineError> {
-        until_answered(|| self.0.write(row))
+    fn cell(&self, column: Column, row: &RowKey, see: See<'_>) -> Result<(), EngineError> {
+        until_answered(|| self.0.cell(column, row, &mut *see))
     }
     fn status(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError> {
         until_answered(|| self.0.status(row, start_ts))
@@ -234,7 +231,7 @@ pub fn txn(start_ts: u64) -> TxnId {
 }
 
 pub fn inline(value: impl AsRef<[u8]>) -> Value {
-    Value::Inline(Bytes(value.as_ref().to_vec()))
+    Value::Inline(value.as_ref().into())
 }
 
 pub fn lock(start_ts: u64) -> Lock {
@@ -288,7 +285,7 @@ pub fn put_version(key: impl AsRef<[u8]>, version: WriteRecord) -> RowChange {
 }
 
 pub fn put_data(key: impl AsRef<[u8]>, start_ts: u64, value: impl AsRef<[u8]>) -> RowChange {
-    let edit = Edit::Put(value.as_ref().to_vec());
+    let edit = Edit::Put(value.as_ref().into());
     RowChange { data: vec![(ts(start_ts), edit)], ..change(key, start_ts) }
 }
 
@@ -306,7 +303,7 @@ pub fn is_allowed(engine: &dyn Engine, key: &str, start_ts: u64, guards: &[Guard
     // Each probe leaves a mark of its own.
     let before = engine.view().unwrap();
     let mark = (1..1000).find(|mark| before.data(&row(key), ts(*mark)).unwrap().is_none()).unwrap();
-    let data = vec![(ts(mark), Edit::Put(b"probed".to_vec()))];
+    let data = vec![(ts(mark), Edit::Put(b"probed".into()))];
     let probe = RowChange { guards: guards.into(), data, ..change(key, start_ts) };
     let outcomes = engine.apply(&[group([probe])]).unwrap();
     let allowed = match outcomes.as_slice() {

@@ -39,7 +39,7 @@ fn reopening_keeps_everything() {
             [RowChange {
                 lock: Edit::Put(lock(10)),
                 write: Edit::Put(put(20)),
-                data: vec![(ts(10), Edit::Put(vec![7; 5000]))],
+                data: vec![(ts(10), Edit::Put(vec![7; 5000].into()))],
                 status: Edit::Put(Status::RolledBack),
                 version: Some(put(15)),
                 ..change(format!("row {round}"), 10)
@@ -69,13 +69,13 @@ fn reopening_keeps_what_was_written_through_many_files() {
         for at in 0..4000 {
             let key = format!("{:03}", dice.below(900));
             let write = put(at + 1);
-            let data = vec![(ts(1), Edit::Put(vec![dice.below(256) as u8; 2000]))];
+            let data = vec![(ts(1), Edit::Put(vec![dice.below(256) as u8; 2000].into()))];
             make(&engine, [RowChange { data: data.clone(), ..put_write(&key, write.clone()) }]);
             expected.insert(row(&key), (write, data));
         }
         for (key, (write, data)) in &expected {
             assert_eq!(engine.row(key, ts(0)).unwrap().write.as_ref(), Some(write));
-            let found = engine.view().unwrap().data(key, ts(1)).unwrap().map(Edit::Put);
+            let found = engine.view().unwrap().data(key, ts(1)).unwrap().map(|value| Edit::Put(value.into()));
             assert!(found.as_ref() == Some(&data[0].1), "{key:?}");
         }
         assert_eq!(all_writes(&engine).len(), expected.len());
@@ -123,7 +123,7 @@ fn a_foreign_or_newer_folder_is_refused_and_left_as_it_was() {
     let cases: [&[(&str, &str)]; 5] = [
         &[("diary", "dear diary")],
         &[("CURRENT", "MANIFEST-000001\n")],
-        &[("PERCOLITE", "percolite store, format 3\n")],
+        &[("PERCOLITE", "percolite store, format 4\n")],
         &[("PERCOLITE", "")],
         &[("PERCOLITE", "something else"), ("diary", "x")],
     ];

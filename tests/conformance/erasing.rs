@@ -14,7 +14,7 @@ fn fill(engine: &Subject, keyspace: u32, keys: &[&[u8]]) {
             [RowChange {
                 lock: Edit::Put(lock(10)),
                 write: Edit::Put(put(20)),
-                data: vec![(ts(0), Edit::Put(vec![1])), (ts(u64::MAX), Edit::Put(vec![2]))],
+                data: vec![(ts(0), Edit::Put(vec![1].into())), (ts(u64::MAX), Edit::Put(vec![2].into()))],
                 status: Edit::Put(Status::RolledBack),
                 version: Some(put(15)),
                 ..RowChange::new(RowKey::new(KeyspaceId(keyspace), key), ts(10))

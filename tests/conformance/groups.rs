@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use percolite::engine::{EngineError, Group, Outcome, Page, RowRange};
-use percolite::row::{Edit, Guard, Lock, Row, RowChange, RowKey, Status, WriteRecord};
+use percolite::row::{Bytes, Edit, Guard, Lock, Row, RowChange, RowKey, Status, WriteRecord};
 use percolite::timestamp::Timestamp;
 
 use crate::common::{
@@ -28,7 +28,7 @@ pub fn a_refused_group_changes_nothing_in_any_row(engine: &Subject) {
             .map(|key| RowChange {
                 lock: Edit::Put(lock(50)),
                 write: Edit::Put(deletion(60)),
-                data: vec![(ts(19), Edit::Delete), (ts(50), Edit::Put(b"new".to_vec()))],
+                data: vec![(ts(19), Edit::Delete), (ts(50), Edit::Put(b"new".into()))],
                 status: Edit::Put(Status::RolledBack),
                 version: Some(put(20)),
                 ..change(key, 50)
@@ -191,7 +191,7 @@ pub fn racing_guarded_changes_lose_no_update(engine: &Subject) {
 struct Model {
     locks: BTreeMap<RowKey, Lock>,
     writes: BTreeMap<RowKey, WriteRecord>,
-    data: BTreeMap<(RowKey, Timestamp), Vec<u8>>,
+    data: BTreeMap<(RowKey, Timestamp), Bytes>,
     statuses: BTreeMap<(RowKey, Timestamp), Status>,
     versions: BTreeMap<(RowKey, Timestamp), WriteRecord>,
     superseded: BTreeSet<(Timestamp, RowKey)>,
@@ -324,7 +324,7 @@ fn random_change(dice: &mut Dice, key: &str, unique: u64) -> RowChange {
         change.data.push((ts(2 * dice.below(4) + 1000), Edit::Delete));
     }
     // What tells this change from every other.
-    change.data.push((ts(2 * dice.below(4) + 2000), Edit::Put(unique.to_be_bytes().to_vec())));
+    change.data.push((ts(2 * dice.below(4) + 2000), Edit::Put(unique.to_be_bytes().into())));
     change
 }
 
@@ -387,7 +387,10 @@ fn assert_holds(engine: &Subject, model: &Model) {
             assert_eq!(engine.row(&key, start_ts).unwrap(), model.row(&key, start_ts));
         }
         for start_ts in (1000..1008).chain(2000..2008).map(ts) {
-            assert_eq!(view.data(&key, start_ts).unwrap(), model.data.get(&(key.clone(), start_ts)).cloned());
+            assert_eq!(
+                view.data(&key, start_ts).unwrap(),
+                model.data.get(&(key.clone(), start_ts)).map(|value| value.to_vec())
+            );
         }
     }
 }

@@ -79,7 +79,7 @@ fn amount(engine: &dyn Engine, key: &RowKey, read_ts: Timestamp) -> Result<u64, 
         return Err(None);
     }
     let bytes = match write.value.unwrap() {
-        Value::Inline(bytes) => bytes.0,
+        Value::Inline(bytes) => bytes.to_vec(),
         Value::InData => until_answered(|| view.data(key, write.txn.start_ts)).unwrap().expect("the value is missing"),
     };
     Ok(u64::from_be_bytes(bytes[..8].try_into().unwrap()))
@@ -108,7 +108,7 @@ impl Client {
                     txn: self.txn,
                     read_ts: start_ts,
                     primary: self.writes[0].0.clone(),
-                    mutation: Mutation::Put(value),
+                    mutation: Mutation::Put(value.into()),
                     sequence: 1,
                     ttl_ms: 0,
                     min_commit_ts: start_ts.next(),

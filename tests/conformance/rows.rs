@@ -24,7 +24,7 @@ pub fn absent_keys_hold_nothing(engine: &Subject) {
             write: Edit::Put(put(20)),
             status: Edit::Put(Status::RolledBack),
             version: Some(put(15)),
-            data: vec![(ts(10), Edit::Put(b"data".to_vec()))],
+            data: vec![(ts(10), Edit::Put(b"data".into()))],
             ..put_lock(key, lock(10))
         }),
     );
@@ -66,7 +66,7 @@ pub fn every_column_is_put_and_deleted_on_its_own(engine: &Subject) {
         let all = RowChange {
             lock: Edit::Put(lock(at)),
             write: Edit::Put(deletion(at)),
-            data: vec![(ts(10), Edit::Put(vec![at as u8])), (ts(11), Edit::Keep)],
+            data: vec![(ts(10), Edit::Put(vec![at as u8].into())), (ts(11), Edit::Keep)],
             status: Edit::Put(Status::Committed(ts(at))),
             version: Some(put(at + 50)),
             ..change("a", 10)
@@ -90,7 +90,7 @@ pub fn data_entries_are_put_and_deleted_by_start_ts(engine: &Subject) {
     assert_eq!(present(), [10, 20, 30]);
     assert_eq!(engine.view().unwrap().data(&row, ts(20)).unwrap(), Some(b"twenty".to_vec()));
     // One change may touch entries of several transactions: its own, and that of the version it replaces.
-    let data = vec![(ts(20), Edit::Delete), (ts(35), Edit::Put(b"new".to_vec())), (ts(30), Edit::Keep)];
+    let data = vec![(ts(20), Edit::Delete), (ts(35), Edit::Put(b"new".into())), (ts(30), Edit::Keep)];
     make(&**engine, [RowChange { data, ..change("a", 35) }]);
     assert_eq!(present(), [10, 30, 35]);
     assert_eq!(engine.view().unwrap().data(&crate::common::row("b"), ts(20)).unwrap(), Some(b"other row".to_vec()));

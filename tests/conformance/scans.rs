@@ -2,10 +2,11 @@
 
 use std::ops::Bound;
 
-use percolite::engine::{Bookmark, Page, RowRange, View};
-use percolite::row::{Edit, KeyspaceId, RowChange, RowKey};
+use percolite::engine::storage::Column;
+use percolite::engine::{Bookmark, Cells, PAGE_BYTES, Page, RowRange, View};
+use percolite::row::{Edit, Intent, KeyspaceId, Lock, RowChange, RowKey, WriteRecord};
 
-use crate::common::{Dice, Subject, between, change, lock, make, put, put_lock, put_write, row, ts};
+use crate::common::{Dice, Subject, between, change, inline, lock, make, put, put_lock, put_write, row, ts};
 
 fn written(view: &dyn View, range: &RowRange, backwards: bool, limit: usize) -> Vec<RowKey> {
     view.writes(&Page { range, backwards, limit, bookmark: None }).unwrap().into_iter().map(|(row, _)| row).collect()
@@ -139,6 +140,43 @@ pub fn a_bookmark_changes_no_answer(engine: &Subject) {
         let all = if locks { &rows } else { all };
         assert_eq!(found, expected(all, &range, backwards, limit), "{range:?} {backwards} {locks}");
         last = found.last().map(|row| row.as_bytes().to_vec());
+    }
+}
+
+pub fn a_page_ends_when_it_is_large(engine: &Subject) {
+    // Nothing warns of what is large: it comes after, and before, what is small.
+    const ROWS: u8 = 30;
+    for at in 0..ROWS {
+        let length = if (10..20).contains(&at) { 300 << 10 } else { 1 };
+        let large = inline(vec![b'x'; length]);
+        let write = WriteRecord { value: Some(large.clone()), ..put(10) };
+        let lock = Lock { intent: Intent::Put(large), ..lock(20) };
+        make(&**engine, [RowChange { lock: Edit::Put(lock), write: Edit::Put(write), ..change([at], 9) }]);
+    }
+    let view = engine.view().unwrap();
+    for (column, backwards) in [Column::Lock, Column::Write].into_iter().flat_map(|one| [(one, false), (one, true)]) {
+        let (bookmark, mut range, mut cells) = (Bookmark::default(), RowRange::all(), Cells::default());
+        let mut found = Vec::new();
+        let mut pages = 0;
+        loop {
+            let page = Page { range: &range, backwards, limit: usize::MAX, bookmark: Some(&bookmark) };
+            view.page(column, &page, &mut cells).unwrap();
+            let Some((last, content)) = cells.last() else { break };
+            let before = cells.size_bytes() - last.len() - content.len();
+            assert!(before < PAGE_BYTES, "{before} bytes, and one more cell");
+            found.extend(cells.iter().map(|(row, _)| row.to_vec()));
+            let is_full = page.is_full(&cells);
+            *(if backwards { &mut range.end } else { &mut range.start }) = Bound::Excluded(last.to_vec());
+            pages += 1;
+            if !is_full {
+                break;
+            }
+        }
+        let mut expected: Vec<Vec<u8>> = (0..ROWS).map(|at| row([at]).as_bytes().to_vec()).collect();
+        if backwards {
+            expected.reverse();
+        }
+        assert_eq!((found, pages), (expected, 3), "{column:?} {backwards}");
     }
 }
 

@@ -72,7 +72,7 @@ fn request(key: &str, txn: TxnId, value: &[u8]) -> Prewrite {
         txn,
         read_ts: ts(txn.start_ts.to_u64() - 1),
         primary: row("primary"),
-        mutation: Mutation::Put(value.to_vec()),
+        mutation: Mutation::Put(value.into()),
         sequence: 1,
         ttl_ms: 3000,
         min_commit_ts: txn.start_ts.next(),
@@ -92,7 +92,7 @@ pub fn every_step_made_twice_answers_the_same(engine: &Subject) {
         twice(engine, key, 10, locked(11), &|row| prewrite(row, &request));
     }
     // The owner writes a row again: the higher sequence stands, the lower is told so.
-    let again = Prewrite { sequence: 2, mutation: Mutation::Put(b"again".to_vec()), ..request("third", ten, b"") };
+    let again = Prewrite { sequence: 2, mutation: Mutation::Put(b"again".into()), ..request("third", ten, b"") };
     twice(engine, "third", 10, locked(11), &|row| prewrite(row, &again));
     let first = request("third", ten, &long);
     twice(engine, "third", 10, Err(Refusal::Superseded), &|row| prewrite(row, &first));
@@ -156,7 +156,7 @@ pub fn every_step_made_twice_answers_the_same(engine: &Subject) {
     // One phase, in its three kinds. A hold leaves no trace, so there its answer is the only thing to compare.
     let thirty = txn(30);
     for (key, mutation) in
-        [("second", Mutation::Put(b"one".to_vec())), ("third", Mutation::Delete), ("fourth", Mutation::Hold)]
+        [("second", Mutation::Put(b"one".into())), ("third", Mutation::Delete), ("fourth", Mutation::Hold)]
     {
         let key_row = row(key);
         let request = OnePhase {
@@ -222,7 +222,7 @@ pub fn requests_that_arrive_after_the_end_change_nothing(engine: &Subject) {
     for (number, (name, end)) in end.iter().enumerate() {
         for hold in [false, true] {
             let key = format!("row {number} {hold}");
-            let mutation = if hold { Mutation::Hold } else { Mutation::Put(vec![1; 1000]) };
+            let mutation = if hold { Mutation::Hold } else { Mutation::Put(vec![1; 1000].into()) };
             let locking = Prewrite { mutation, primary: row(&key), ..request(&key, ten, b"") };
             let mut late = vec![sent(prewrite(&Row::default(), &locking))];
             if *name == "rolled back unseen" {
@@ -289,7 +289,7 @@ pub fn a_repeated_commit_is_told_so_though_the_row_has_moved_on(engine: &Subject
 /// Two parties carry out the same verdict; the slower one has read the lock in its view and comes last.
 pub fn a_resolver_that_comes_late_has_nothing_to_do(engine: &Subject) {
     let ten = txn(10);
-    for (key, mutation) in [("put", Mutation::Put(b"ten".to_vec())), ("hold", Mutation::Hold)] {
+    for (key, mutation) in [("put", Mutation::Put(b"ten".into())), ("hold", Mutation::Hold)] {
         let locked = Prewrite { mutation, ..request(key, ten, b"") };
         run(&**engine, &row(key), ts(10), &|row| prewrite(row, &locked)).unwrap();
         let verdict = CommitPoint::Committed(ts(17));

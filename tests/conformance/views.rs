@@ -16,7 +16,7 @@ fn everything(key: &str, at: u64) -> RowChange {
     RowChange {
         lock: Edit::Put(lock(at)),
         write: Edit::Put(put(at)),
-        data: vec![(ts(1), Edit::Put(at.to_be_bytes().to_vec()))],
+        data: vec![(ts(1), Edit::Put(at.to_be_bytes().into()))],
         status: Edit::Put(Status::Committed(ts(at))),
         version: Some(WriteRecord { value: Some(inline(at.to_string())), ..put(3) }),
         ..change(key, 1)
@@ -100,7 +100,7 @@ pub fn a_view_sees_everything_applied_before_it(engine: &Subject) {
         assert_eq!(view.lock(&row).unwrap(), Some(lock(at)));
         assert_eq!(view.write(&row).unwrap(), Some(put(at)));
         assert_eq!(view.status(&row, ts(1)).unwrap(), Some(Status::Committed(ts(at))));
-        assert_eq!(view.data(&row, ts(1)).unwrap(), Some(at.to_be_bytes().to_vec()));
+        assert_eq!(view.data(&row, ts(1)).unwrap(), Some(at.to_be_bytes().into()));
         assert_eq!(view.version(&row, ts(5)).unwrap().unwrap().value, Some(inline(at.to_string())));
     }
 }
@@ -120,7 +120,7 @@ pub fn a_view_is_of_one_moment_in_all_columns_and_rows(engine: &Subject) {
                 Status::RolledBack => 0,
             }));
             moments.push(view.version(&key, ts(5)).unwrap().map(|version| match version.value {
-                Some(Value::Inline(bytes)) => String::from_utf8(bytes.0).unwrap().parse().unwrap(),
+                Some(Value::Inline(bytes)) => String::from_utf8(bytes.to_vec()).unwrap().parse().unwrap(),
                 _ => 0,
             }));
         }

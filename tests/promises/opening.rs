@@ -44,22 +44,36 @@ fn a_marker_without_a_database_is_corruption_and_stays_as_it_was() {
     assert_eq!(listing(folder.path()), before);
 }
 
+/// `v1`, as formats 1 and 2 have it. Never edit it.
+const OLD_RECORD: &[u8] = b"\x01\xfd\x03\0\0\0\0\0\x65\x06\x02\xfd\x07\0\xc0\x1f\x42\x4f\x0d\x0b\x01\0\x02v1\0";
+
 #[test]
-fn a_store_of_format_1_is_read_and_becomes_one_of_format_2_when_it_is_written() {
-    let folder = tempfile::tempdir().unwrap();
-    fill(folder.path());
-    let marker = folder.path().join(MARKER);
-    assert_eq!(fs::read_to_string(&marker).unwrap(), "percolite store, format 2\n");
-    // The formats differ in nothing else where no history is kept.
-    fs::write(&marker, "percolite store, format 1\n").unwrap();
-    let read = |store: &Store| {
-        let rows = store.existing_keyspace("rows").unwrap();
-        assert_eq!(store.snapshot().unwrap().get(&rows, "k").unwrap(), Some(b"v".to_vec()));
-    };
-    read(&small().read_only(true).open(folder.path()).unwrap());
-    assert_eq!(fs::read_to_string(&marker).unwrap(), "percolite store, format 1\n");
-    read(&small().open(folder.path()).unwrap());
-    assert_eq!(fs::read_to_string(&marker).unwrap(), "percolite store, format 2\n");
+fn a_store_of_an_earlier_format_is_read_and_becomes_one_of_format_3_when_it_is_written() {
+    for old in ["percolite store, format 1\n", "percolite store, format 2\n"] {
+        let folder = tempfile::tempdir().unwrap();
+        fill(folder.path());
+        let marker = folder.path().join(MARKER);
+        assert_eq!(fs::read_to_string(&marker).unwrap(), "percolite store, format 3\n");
+        let row = small().open(folder.path()).unwrap().existing_keyspace("rows").unwrap().row_of("k");
+        {
+            let columns = ["default", "data", "lock", "write", "history"];
+            let database = rocksdb::DB::open_cf(&rocksdb::Options::default(), folder.path(), columns).unwrap();
+            database.put_cf(database.cf_handle("write").unwrap(), row.as_bytes(), OLD_RECORD).unwrap();
+        }
+        fs::write(&marker, old).unwrap();
+        let read = |store: &Store| {
+            let rows = store.existing_keyspace("rows").unwrap();
+            let snapshot = store.snapshot().unwrap();
+            assert_eq!(snapshot.get(&rows, "k").unwrap(), Some(b"v1".to_vec()));
+            let all: Vec<_> = snapshot.range(&rows, ..).collect::<Result<_, _>>().unwrap();
+            assert_eq!(all, [(b"k".to_vec(), b"v1".to_vec())]);
+            assert!(store.verify(|_| ()).unwrap().is_sound());
+        };
+        read(&small().read_only(true).open(folder.path()).unwrap());
+        assert_eq!(fs::read_to_string(&marker).unwrap(), old);
+        read(&small().open(folder.path()).unwrap());
+        assert_eq!(fs::read_to_string(&marker).unwrap(), "percolite store, format 3\n");
+    }
 }
 
 #[test]

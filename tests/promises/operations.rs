@@ -174,6 +174,8 @@ fn a_range_of_any_size_is_deleted_in_bounded_memory() {
 
 #[cfg(feature = "rocks")]
 mod on_disk {
+    use std::time::Duration;
+
     use percolite::engine::storage::Column;
     use percolite::{Compression, ErrorKind, Store};
 
@@ -221,6 +223,35 @@ mod on_disk {
         assert!(written.bytes > 20 << 20 && written.files > 0 && written.cells >= 4096, "{figures:?}");
         let why = Store::in_memory().unwrap().engine_figures().unwrap_err();
         assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
+    }
+
+    #[test]
+    fn writes_that_rocksdb_refuses_are_counted_and_none_fails() {
+        const ROWS: u64 = 16;
+        // A thousand times what the write buffers hold.
+        const COMMITS_MAX: u64 = 4000;
+        let folder = tempfile::tempdir().unwrap();
+        let builder = Store::builder().durability(percolite::Durability::Buffered).write_buffer_bytes(1 << 20);
+        let store = builder.open(folder.path()).unwrap();
+        let rows = store.keyspace("rows").unwrap();
+        let stats = store.stats();
+        assert_eq!((stats.write_stalls, stats.write_stalled, stats.write_stalled_now), (0, Duration::ZERO, None));
+        let mut commits = 0;
+        while store.stats().write_stalls == 0 {
+            assert!(commits < COMMITS_MAX, "RocksDB keeps up with everything");
+            let value = random(commits, 256 << 10);
+            store.transact(|txn| txn.put(&rows, (commits % ROWS).to_be_bytes(), &value)).unwrap();
+            commits += 1;
+        }
+        let stalled = store.stats();
+        assert!(stalled.write_stalled > Duration::ZERO, "{stalled:?}");
+        store.transact(|txn| txn.put(&rows, "one more", "value")).unwrap();
+        let later = store.stats();
+        assert!(later.write_stalls >= stalled.write_stalls && later.write_stalled >= stalled.write_stalled);
+        let snapshot = store.snapshot().unwrap();
+        let last = (commits - 1) % ROWS;
+        assert_eq!(snapshot.get(&rows, last.to_be_bytes()).unwrap(), Some(random(commits - 1, 256 << 10)));
+        assert_eq!(Store::in_memory().unwrap().stats().write_stalls, 0);
     }
 
     /// Linux counts what a process reads from files.

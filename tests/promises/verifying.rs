@@ -44,7 +44,7 @@ fn bytes(record: &impl Record) -> Vec<u8> {
 fn told(change: impl FnOnce(KeyspaceId, &mut dyn FnMut(Column, &[u8], Option<Vec<u8>>))) -> Vec<String> {
     let memory = SimStorage::new();
     let id = filled(&memory);
-    let mut batch = memory.batch();
+    let mut batch = memory.batch(0);
     change(id, &mut |column, key, value| match value {
         Some(value) => batch.put(column, key, &value),
         None => batch.delete(column, key),
@@ -89,13 +89,7 @@ fn each_kind_of_damage_is_found_and_named() {
     one(told(|id, put| put(Column::Write, row(id, "x").as_bytes(), Some(b"\x09".to_vec()))), "format version 9");
     one(told(|_, put| put(Column::Write, b"abc", Some(Vec::new()))), "is no row");
     one(
-        told(|id, put| {
-            put(
-                Column::Write,
-                row(id, "x").as_bytes(),
-                Some(write(5, 5, Some(Value::Inline(percolite::row::Bytes(vec![]))))),
-            )
-        }),
+        told(|id, put| put(Column::Write, row(id, "x").as_bytes(), Some(write(5, 5, Some(Value::Inline(b"".into())))))),
         "before its transaction began",
     );
     one(
@@ -109,22 +103,14 @@ fn each_kind_of_damage_is_found_and_named() {
     let future = 1 << 45;
     one(
         told(|id, put| {
-            put(
-                Column::Write,
-                row(id, "x").as_bytes(),
-                Some(write(5, future, Some(Value::Inline(percolite::row::Bytes(vec![]))))),
-            )
+            put(Column::Write, row(id, "x").as_bytes(), Some(write(5, future, Some(Value::Inline(b"".into())))))
         }),
         "not reached",
     );
     let unknown = KeyspaceId(4711);
     one(
         told(|_, put| {
-            put(
-                Column::Write,
-                row(unknown, "x").as_bytes(),
-                Some(write(5, 6, Some(Value::Inline(percolite::row::Bytes(vec![]))))),
-            )
+            put(Column::Write, row(unknown, "x").as_bytes(), Some(write(5, 6, Some(Value::Inline(b"".into())))))
         }),
         "in no keyspace",
     );
@@ -181,12 +167,12 @@ fn a_kept_version_that_the_collector_has_forgotten_is_found() {
     memory.scan(Column::Meta, &all, false, keep).unwrap();
     assert_eq!(list.len(), 2, "two versions were replaced");
     for entry in &list {
-        let mut batch = memory.batch();
+        let mut batch = memory.batch(0);
         batch.delete(Column::Meta, entry);
         memory.write(batch).unwrap();
         let told: Vec<String> = verified(&memory).problems.iter().map(ToString::to_string).collect();
         assert!(told.len() == 1 && told[0].contains("the collector does not know it"), "{told:?}");
-        let mut batch = memory.batch();
+        let mut batch = memory.batch(0);
         batch.put(Column::Meta, entry, b"");
         memory.write(batch).unwrap();
     }

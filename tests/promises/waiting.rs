@@ -136,3 +136,40 @@ fn without_conflicts_nobody_waits_for_a_permit() {
     }
     assert_eq!(nested("after commits without one"), waits + 1);
 }
+
+#[test]
+fn an_inner_call_waits_for_a_lock_to_go_before_it_tries_again() {
+    let limits = RetryLimits { attempts: 20, ..RetryLimits::default() };
+    let store = Store::builder().stream_at_bytes(1).retry(limits).in_memory().unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    let mut large = store.begin().unwrap();
+    large.put(&rows, "k", "large").unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            large.commit().unwrap();
+        });
+        // Twenty attempts that do not wait are over in less than a millisecond.
+        store.transact(|_| store.transact(|inner| inner.put(&rows, "k", "inner"))).unwrap();
+    });
+    assert_eq!(store.snapshot().unwrap().get(&rows, "k").unwrap(), Some(b"inner".to_vec()));
+}
+
+#[test]
+fn an_inner_call_does_not_wait_long_for_what_the_outer_one_has_locked() {
+    // Each attempt would wait for a tenth of a second.
+    let limits = RetryLimits { attempts: 1000, time: Duration::from_secs(3600) };
+    let store = Store::builder().stream_at_bytes(1).retry(limits).in_memory().unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    let began = std::time::Instant::now();
+    store
+        .transact(|outer| {
+            outer.put(&rows, "k", "outer")?;
+            let why = store.transact(|inner| inner.put(&rows, "k", "inner")).unwrap_err();
+            assert!(matches!(why.kind(), ErrorKind::Exhausted { attempts: 1000, .. }), "{why}");
+            Ok::<_, percolite::Error>(())
+        })
+        .unwrap();
+    assert!(began.elapsed() < Duration::from_secs(50), "{:?}", began.elapsed());
+    assert_eq!(store.snapshot().unwrap().get(&rows, "k").unwrap(), Some(b"outer".to_vec()));
+}

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use percolite::engine::Group;
-use percolite::row::{Bytes, Edit, Intent, Lock, RowChange, Status, TxnId, Value, WriteRecord};
+use percolite::row::{Edit, Intent, Lock, RowChange, Status, TxnId, Value, WriteRecord};
 use percolite::{Builder, RowKey, Store};
 
 fn small() -> Builder {
@@ -22,7 +22,7 @@ pub fn leave_locks(path: &Path, committed: bool) {
     store.close().unwrap();
 
     let engine = small().rocks(path).unwrap();
-    let value = || Value::Inline(Bytes(b"new".to_vec()));
+    let value = || Value::Inline(b"new".as_slice().into());
     let lock = Lock {
         txn: id,
         primary: a.clone(),

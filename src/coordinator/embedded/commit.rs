@@ -34,7 +34,7 @@ impl Embedded {
         let CommitRequest { txn, read_ts, writes, durable, conditions, mut held, spent, .. } = request;
         loop {
             let mut changes = Vec::with_capacity(writes.len());
-            for (row, mutation) in writes {
+            for (row, mutation) in writes.iter() {
                 let request = OnePhase {
                     row,
                     txn,

@@ -73,11 +73,10 @@ impl Embedded {
         let page = Page { range: &ending.rest, backwards: false, limit, bookmark: None };
         let found = self.pipeline.engine().view()?.locks(&page)?;
         let last = found.last().map(|(row, _)| Bound::Excluded(row.as_bytes().to_vec()));
-        let more = found.len() >= limit;
         let own: Vec<_> = found.into_iter().filter(|(_, lock)| lock.txn == ending.txn).collect();
         self.carry_out_together(ending.txn, &ending.primary, &own, ending.verdict, false)?;
         self.counters.rows_ended.add(own.len() as u64);
-        if let Some(last) = last.filter(|_| more && !mutated!(StreamEndsEarly)) {
+        if let Some(last) = last.filter(|_| !mutated!(StreamEndsEarly)) {
             ending.rest.start = last;
             crash_point!(EndingForward if ending.verdict != CommitPoint::RolledBack);
             crash_point!(EndingBack if ending.verdict == CommitPoint::RolledBack);

@@ -141,7 +141,7 @@ impl Embedded {
             let page = Page { range: &range, backwards: false, limit: PAGE_ROWS, bookmark: None };
             let locks = pipeline.engine().view()?.locks(&page)?;
             found = self.sweep_locks(&locks)?;
-            if let (Some((row, _)), true) = (locks.last(), locks.len() == PAGE_ROWS) {
+            if let Some((row, _)) = locks.last() {
                 *position = Bound::Excluded(row.as_bytes().to_vec());
                 return Ok(Swept { found, is_last: false });
             }

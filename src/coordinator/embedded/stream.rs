@@ -52,7 +52,7 @@ impl Embedded {
     /// Locks rows for a transaction that goes on being written. After an error it must be [abandoned](Self::abandon).
     pub fn stream(&self, stream: &mut Stream, writes: &Writes, conditions: &Conditions, spent: &Spent) -> Result<()> {
         spent.start(self.pipeline.runtime().elapsed());
-        let (Some((lowest, _)), Some((highest, _))) = (writes.first_key_value(), writes.last_key_value()) else {
+        let (Some(lowest), Some(highest)) = (writes.keys().next(), writes.keys().next_back()) else {
             return Ok(());
         };
         stream.lowest = stream.lowest.clone().min(lowest.clone());
@@ -135,11 +135,15 @@ pub fn streamed_write(view: &dyn View, txn: TxnId, row: &RowKey) -> Result<Optio
 /// What a lock will do to its row.
 pub fn mutation_of(view: &dyn View, row: &RowKey, lock: Lock) -> Result<Mutation> {
     Ok(match lock.intent {
-        Intent::Put(Value::Inline(bytes)) => Mutation::Put(bytes.0),
-        Intent::Put(Value::InData) => Mutation::Put(view.data(row, lock.txn.start_ts)?.ok_or_else(|| {
-            let what = format!("row {row:?}: the value written by the transaction {:#} is missing", lock.txn.start_ts);
-            Error::from(ErrorKind::Corruption(what))
-        })?),
+        Intent::Put(Value::Inline(bytes)) => Mutation::Put(bytes),
+        Intent::Put(Value::InData) => {
+            let value = view.data(row, lock.txn.start_ts)?.ok_or_else(|| {
+                let what =
+                    format!("row {row:?}: the value written by the transaction {:#} is missing", lock.txn.start_ts);
+                Error::from(ErrorKind::Corruption(what))
+            })?;
+            Mutation::Put(value.into())
+        }
         Intent::Delete => Mutation::Delete,
         Intent::Hold => Mutation::Hold,
     })

@@ -81,7 +81,7 @@ fn close<E>(
 }
 
 /// Reads a range until it ends, or cannot be read, and says which key came last.
-#[allow(clippy::type_complexity)] // What `visit` says is one thing, and what the scan says another.
+#[allow(clippy::type_complexity, reason = "what `visit` says is one thing, and what the scan says another")]
 fn read<E>(
     storage: &RocksStorage,
     column: Column,

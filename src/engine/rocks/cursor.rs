@@ -87,7 +87,8 @@ impl Cursor {
             Bound::Included(_) | Bound::Unbounded => false,
         };
         Arc::ptr_eq(self.cells.borrow_owner(), view)
-            && (self.column, self.backwards, &self.end) == (column, backwards, far)
+            && (self.column, self.backwards) == (column, backwards)
+            && (self.end == *far || mutated!(BookmarkKeepsEnd))
             && self.cells.with_dependent(|_, cells| is_behind(cells))
     }
 }

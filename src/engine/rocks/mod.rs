@@ -31,10 +31,10 @@ use self::folder::{Claim, Marker, claim, examine, finish, mark_copy, remove_unfi
 pub use self::options::RocksSetup;
 use self::options::{descriptors, name, options};
 pub(crate) use self::published::published;
-use self::stall::{Background, Stall};
+use self::stall::{Background, Stall, Stalls};
 use super::local::LocalEngine;
 use super::storage::{Batch, Column, Reader, Storage};
-use super::{Bookmark, EngineError, EngineFigures, LostLog, RowRange};
+use super::{Bookmark, EngineError, EngineFigures, LostLog, RowRange, WriteStalls};
 
 /// The engine over RocksDB.
 pub type RocksEngine = LocalEngine<RocksStorage>;
@@ -50,12 +50,13 @@ pub struct RocksStorage {
     database: Arc<Database>,
     write_options: WriteOptions,
     writing: Mutex<()>,
-    /// Room for what is being written, kept from one write to the next.
+    /// Empty room for what is being written, kept from one write to the next.
     copy: Mutex<Vec<u8>>,
     /// Held by every write and sync while it runs.
     running: RwLock<()>,
     /// The first failure that says why.
     cause: OnceLock<rocksdb::Error>,
+    stalls: Stalls,
     lost: Vec<LostLog>,
 }
 
@@ -198,6 +199,7 @@ impl RocksStorage {
             copy: Mutex::default(),
             running: RwLock::default(),
             cause: OnceLock::new(),
+            stalls: Stalls::default(),
             lost: Vec::new(),
         })
     }
@@ -278,7 +280,7 @@ fn opening(path: &Path, is_new: bool, why: rocksdb::Error) -> EngineError {
         rocksdb::ErrorKind::IOError if !is_new && why.as_ref().contains("No such file or directory") => {
             EngineError::Corruption(format!("the database in {} is not whole: {why}", path.display()))
         }
-        _ => EngineError::Open(why.to_string()),
+        _ => EngineError::Open(format!("cannot open the store in {}: {why}", path.display())),
     }
 }
 
@@ -373,8 +375,8 @@ impl Storage for RocksStorage {
         }))))
     }
 
-    fn batch(&self) -> RocksBatch<'_> {
-        RocksBatch { batch: WriteBatch::default(), columns: self.database.borrow_dependent() }
+    fn batch(&self, bytes: usize) -> RocksBatch<'_> {
+        RocksBatch { batch: WriteBatch::with_capacity_bytes(bytes), columns: self.database.borrow_dependent() }
     }
 
     fn write(&self, batch: RocksBatch<'_>) -> Result<(), EngineError> {
@@ -384,7 +386,6 @@ impl Storage for RocksStorage {
         let db = &self.database.borrow_owner().db;
         // RocksDB takes the batch away even where it refuses it.
         let mut bytes = std::mem::take(&mut *self.copy.lock());
-        bytes.clear();
         bytes.extend_from_slice(batch.batch.data());
         let refused = match self.on_log(|| db.write_opt(batch.batch, &self.write_options)) {
             Err(why) if why.kind() == rocksdb::ErrorKind::Incomplete => why,
@@ -395,10 +396,13 @@ impl Storage for RocksStorage {
                 return done.map_err(failed);
             }
         };
+        let _waits = self.stalls.begin();
         let mut stall = Stall::new(self.background()?);
         loop {
-            // The time that a disk takes is real, whatever the store's runtime.
-            #[allow(clippy::disallowed_methods)]
+            #[allow(
+                clippy::disallowed_methods,
+                reason = "the time that a disk takes is real, whatever the store's runtime"
+            )]
             std::thread::sleep(stall.pause());
             match self.on_log(|| db.write_opt(WriteBatch::from_data(&bytes), &self.write_options)) {
                 Err(why) if why.kind() == rocksdb::ErrorKind::Incomplete => {}
@@ -446,6 +450,10 @@ impl Storage for RocksStorage {
 
     fn figures(&self) -> Result<EngineFigures, EngineError> {
         self.database.with_dependent(|Opened { db, .. }, columns| figures::of(db, columns))
+    }
+
+    fn stalls(&self) -> WriteStalls {
+        self.stalls.read()
     }
 
     fn lost_logs(&self) -> Vec<LostLog> {

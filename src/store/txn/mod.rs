@@ -162,11 +162,13 @@ impl Txn {
     /// # Errors
     /// [`ErrorKind::TooLarge`] when key, value or transaction are, [`ErrorKind::InvalidArgument`] when the key is empty,
     /// [`ErrorKind::NoSuchKeyspace`] when the keyspace was dropped, [`ErrorKind::Closed`]. The transaction stays as it was.
+    /// [`ErrorKind::Conflict`] only where the transaction is so large that it locks its rows as it goes
+    /// ([`Builder::stream_at_bytes`](super::Builder::stream_at_bytes)): then it is over.
     pub fn put(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         let row = self.check_row(keyspace, key.as_ref())?;
         let value = value.as_ref();
         check_size("a value", value.len(), VALUE_MAX_BYTES)?;
-        self.write(keyspace, row, Mutation::Put(value.to_vec()))
+        self.write(keyspace, row, Mutation::Put(value.into()))
     }
 
     /// Sets the value of a row that must not be there yet.
@@ -295,7 +297,7 @@ impl Txn {
     /// The row as the transaction sees it, given what it has written to it.
     fn read_over(&self, own: Option<Mutation>, row: &RowKey) -> Result<Option<Vec<u8>>> {
         match own {
-            Some(Mutation::Put(value)) => Ok(Some(value)),
+            Some(Mutation::Put(value)) => Ok(Some(value.to_vec())),
             Some(Mutation::Delete) => Ok(None),
             Some(Mutation::Hold) | None => {
                 self.store.note_conflict(&self.reader, self.store.read(&self.reader.view, row))

@@ -5,7 +5,7 @@ use std::io::{self, BufReader, BufWriter, Write as _};
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use percolite::{Dumped, Existing};
+use percolite::{Dumped, ErrorKind, Existing};
 use serde_json::json;
 
 use crate::destination::Destination;
@@ -122,8 +122,16 @@ pub fn restore(args: &RestoreArgs) -> Result<()> {
     let from = BufReader::with_capacity(1 << 20, Ending { stream, interrupt: interrupt.clone() });
     let existing = if args.replace { Existing::Replace } else { Existing::Refuse };
     let restored = store.restore(from, existing, |so_far| progress.at(so_far.bytes, count(so_far.rows, "row")));
-    let restored =
-        restored.map_err(|why| interrupted(&interrupt, "nothing was restored").unwrap_or_else(|| why.into()))?;
+    let restored = restored.map_err(|why| {
+        interrupted(&interrupt, "nothing was restored").unwrap_or_else(|| match why.kind() {
+            // Whatever the store has become: with the folder it goes.
+            ErrorKind::Undetermined(cause) if made.will_go() => Code::Failed.error(format!(
+                "nothing was restored, and nothing is left of {}: {cause}",
+                args.store.folder.display()
+            )),
+            _ => why.into(),
+        })
+    })?;
     drop(progress);
     made.keep();
     open::finish(store)?;

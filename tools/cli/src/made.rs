@@ -24,6 +24,11 @@ impl Made {
         self.is_ours.set(!self.was_there);
     }
 
+    /// Whether it goes if it does not become whole.
+    pub fn will_go(&self) -> bool {
+        self.is_ours.get()
+    }
+
     /// It is whole.
     pub fn keep(self) {
         self.is_ours.set(false);

@@ -117,6 +117,10 @@ enum Command {
     Man(docs::ManArgs),
 }
 
+/// In whatever words RocksDB and the library put it, those of the system are among them.
+const NO_ROOM: &str = "No space left on device";
+const MAKE_ROOM: &str = "; the disk is full: make room first";
+
 fn main() -> ExitCode {
     let command = match usage::parse::<Cli>() {
         Ok(cli) => cli.command,
@@ -156,8 +160,13 @@ fn main() -> ExitCode {
         Err(why) if is_broken_pipe(&why) => ExitCode::from(Code::Failed as u8),
         Err(why) => {
             let code = Code::of(&why);
-            let advice = if code == Code::Damaged && !advised { REMEDY } else { "" };
-            eprintln!("error: {}{advice}", one_line(&why));
+            let told = one_line(&why);
+            let advice = match code {
+                Code::Damaged if !advised => REMEDY,
+                Code::Failed if told.contains(NO_ROOM) => MAKE_ROOM,
+                _ => "",
+            };
+            eprintln!("error: {told}{advice}");
             ExitCode::from(code as u8)
         }
     }

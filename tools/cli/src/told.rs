@@ -78,12 +78,27 @@ fn counters(stats: &Stats) -> String {
             "locks of others",
             format!("{} rolled forward, {} rolled back", count(stats.rolled_forward), count(stats.rolled_back)),
         ),
+        ("writes RocksDB refused", stalls(stats)),
         ("slow transactions", count(stats.slow)),
         ("ended at the age limit", count(stats.expired)),
         ("large, rows still locked", count(stats.large_unfinished)),
         ("not durable yet", format!("{behind} ms")),
     ];
     table::texts(["since it was opened", ""], rows.map(|(what, told)| [what.to_owned(), told]).into())
+}
+
+fn stalls(stats: &Stats) -> String {
+    let times = HumanCount(stats.write_stalls);
+    let waited = if stats.write_stalls > 0 {
+        format!(", which waited for {} in all", duration(stats.write_stalled))
+    } else {
+        String::new()
+    };
+    format!("{times}{waited}{}", stalled_now(stats))
+}
+
+fn stalled_now(stats: &Stats) -> String {
+    stats.write_stalled_now.map(|now| format!("; one waits now, for {}", duration(now))).unwrap_or_default()
 }
 
 /// Who is live, who was slow, and what is locked.
@@ -110,6 +125,9 @@ pub struct Between<'a> {
     retries: f64,
     syncs: f64,
     rolled: f64,
+    write_stalls: f64,
+    /// For which part of the time there was a write that waited.
+    write_stalled: f64,
     latencies: Latencies,
 }
 
@@ -130,6 +148,8 @@ impl<'a> Between<'a> {
             retries: rate(|stats| stats.retries),
             syncs: rate(|stats| stats.syncs),
             rolled: rate(|stats| stats.rolled_forward + stats.rolled_back),
+            write_stalls: rate(|stats| stats.write_stalls),
+            write_stalled: now.stats.write_stalled.saturating_sub(before.stats.write_stalled).div_duration_f64(took),
             latencies: now.latencies.since(&before.latencies),
         })
     }
@@ -140,8 +160,9 @@ impl<'a> Between<'a> {
 
     /// Rates, latencies, who is live and who was slow.
     pub fn tables(&self) -> Vec<String> {
-        let mut tables =
-            vec![self.rates(), latencies(&format!("in the last {}", duration(self.took)), &self.latencies)];
+        let mut tables = vec![self.rates()];
+        tables.extend(self.stalls());
+        tables.push(latencies(&format!("in the last {}", duration(self.took)), &self.latencies));
         tables.extend(lists(self.now));
         tables
     }
@@ -173,6 +194,15 @@ impl<'a> Between<'a> {
         table::figures(header, vec![cells])
     }
 
+    /// In words, if there was any.
+    fn stalls(&self) -> Option<String> {
+        (self.write_stalls > 0.0 || self.write_stalled > 0.0).then(|| {
+            let (refused, percent) = (self.write_stalls.ceil(), self.write_stalled * 100.0);
+            let now = stalled_now(&self.now.stats);
+            format!("RocksDB has fallen behind: it refuses {refused} writes/s, and {percent:.0} % of the time one waited{now}")
+        })
+    }
+
     pub fn json(&self) -> Value {
         let Status { pid, stats, live, slow, slowest, locks, .. } = self.now;
         let latencies: serde_json::Map<_, _> = measured(&self.latencies)
@@ -191,6 +221,9 @@ impl<'a> Between<'a> {
             "syncs_per_second": self.syncs,
             "commits_per_sync": self.commits_per_sync(),
             "rolled_per_second": self.rolled,
+            "write_stalls_per_second": self.write_stalls,
+            "write_stalled_share": self.write_stalled,
+            "write_stalled_now_s": stats.write_stalled_now.map(|now| now.as_secs_f64()),
             "latencies": latencies,
             "live_views": stats.live_views,
             "live": live,

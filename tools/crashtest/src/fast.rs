@@ -40,6 +40,10 @@ impl Runtime for Fast {
         self.system.sleep(duration / self.speed);
     }
 
+    fn give_way(&self, is_over: &dyn Fn() -> bool) {
+        self.system.give_way(is_over);
+    }
+
     fn parker(&self) -> Arc<dyn Parker> {
         Arc::new(FastParker { parker: self.system.parker(), speed: self.speed })
     }

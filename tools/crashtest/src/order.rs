@@ -25,8 +25,8 @@ pub struct Order {
     /// The first seed.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Of the cases that the layer's table asks for so many were run before, in earlier turns.
-    #[arg(skip)]
+    /// Of the cases that the layer's table asks for so many were run before.
+    #[arg(long, default_value_t = 0)]
     pub skip: u64,
     /// Repeat this case only.
     #[arg(long)]

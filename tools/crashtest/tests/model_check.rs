@@ -35,13 +35,16 @@ const A: usize = 0;
 const B: usize = 1;
 const C: usize = 2;
 
-const PUT: Mutation = Mutation::Put(Vec::new());
 const DELETE: Mutation = Mutation::Delete;
 const HOLD: Mutation = Mutation::Hold;
 
+fn put() -> Mutation {
+    Mutation::Put("".into())
+}
+
 /// A value that does not fit into the lock.
 fn long() -> Mutation {
-    Mutation::Put(vec![0; SHORT_VALUE_MAX_BYTES + 1])
+    Mutation::Put(vec![0; SHORT_VALUE_MAX_BYTES + 1].into())
 }
 
 fn two_phase<const N: usize>(writes: [(usize, Mutation); N]) -> Script {
@@ -60,7 +63,7 @@ fn backwards<const N: usize>(writes: [(usize, Mutation); N]) -> Script {
 #[test]
 fn embedded_a_crash_within_recovery_leaves_whole_transactions() {
     let model = Embedded {
-        scripts: vec![two_phase([(A, PUT), (B, PUT)]), two_phase([(B, PUT), (A, PUT)])],
+        scripts: vec![two_phase([(A, put()), (B, put())]), two_phase([(B, put()), (A, put())])],
         rows: 2,
         group_rows: 1,
         crashes: 2,
@@ -83,7 +86,7 @@ fn embedded_a_crash_within_recovery_leaves_whole_transactions() {
 #[test]
 fn embedded_the_status_tells_until_the_last_of_three_rows() {
     let model = Embedded {
-        scripts: vec![two_phase([(A, PUT), (B, PUT), (C, PUT)]), two_phase([(C, PUT), (A, PUT)])],
+        scripts: vec![two_phase([(A, put()), (B, put()), (C, put())]), two_phase([(C, put()), (A, put())])],
         rows: 3,
         group_rows: 1,
         crashes: 1,
@@ -103,9 +106,9 @@ fn embedded_the_status_tells_until_the_last_of_three_rows() {
 fn embedded_one_phase_and_two_phase_and_holds_get_along() {
     let model = Embedded {
         scripts: vec![
-            two_phase([(A, PUT), (B, HOLD)]),
-            two_phase([(B, PUT), (A, PUT)]),
-            one_phase([(A, HOLD), (B, PUT)]),
+            two_phase([(A, put()), (B, HOLD)]),
+            two_phase([(B, put()), (A, put())]),
+            one_phase([(A, HOLD), (B, put())]),
         ],
         rows: 2,
         group_rows: 1,
@@ -129,7 +132,7 @@ fn embedded_long_values_and_deletions_are_whole_in_groups() {
         scripts: vec![
             two_phase([(A, long()), (B, long()), (C, DELETE)]),
             two_phase([(A, DELETE), (C, long())]),
-            one_phase([(A, PUT), (B, PUT)]),
+            one_phase([(A, put()), (B, put())]),
         ],
         rows: 3,
         group_rows: 3,
@@ -148,7 +151,7 @@ fn embedded_long_values_and_deletions_are_whole_in_groups() {
 #[test]
 fn shared_late_and_repeated_changes_do_no_harm() {
     let model = Shared {
-        scripts: vec![two_phase([(A, PUT), (B, PUT)]), two_phase([(A, PUT), (B, PUT)])],
+        scripts: vec![two_phase([(A, put()), (B, put())]), two_phase([(A, put()), (B, put())])],
         rows: 2,
         readers: 0,
         ticks: 2,
@@ -173,7 +176,7 @@ fn shared_late_and_repeated_changes_do_no_harm() {
 #[test]
 fn shared_a_reader_sees_the_same_whatever_is_committed_later() {
     let model = Shared {
-        scripts: vec![two_phase([(A, PUT), (B, PUT)]), two_phase([(A, PUT), (B, PUT)])],
+        scripts: vec![two_phase([(A, put()), (B, put())]), two_phase([(A, put()), (B, put())])],
         rows: 2,
         readers: 1,
         ticks: 1,
@@ -211,7 +214,7 @@ fn shared_three_writers_with_holds_and_deletions() {
             // The first two share a row that one of them only holds, and that may be absent or deleted.
             two_phase([(A, HOLD), (B, long())]),
             two_phase([(A, DELETE)]),
-            two_phase([(A, PUT), (B, HOLD)]),
+            two_phase([(A, put()), (B, HOLD)]),
         ],
         rows: 2,
         readers: 0,
@@ -230,7 +233,7 @@ fn shared_three_writers_with_holds_and_deletions() {
 #[test]
 fn shared_a_late_change_finds_the_safe_point_where_the_end_is_forgotten() {
     let model = Shared {
-        scripts: vec![two_phase([(A, PUT), (B, PUT)]), two_phase([(A, PUT), (B, PUT)])],
+        scripts: vec![two_phase([(A, put()), (B, put())]), two_phase([(A, put()), (B, put())])],
         rows: 2,
         readers: 0,
         ticks: 1,
@@ -248,7 +251,7 @@ fn shared_a_late_change_finds_the_safe_point_where_the_end_is_forgotten() {
 #[test]
 fn shared_a_reader_outlives_the_records_that_it_asks_for() {
     let model = Shared {
-        scripts: vec![two_phase([(A, PUT), (B, PUT)])],
+        scripts: vec![two_phase([(A, put()), (B, put())])],
         rows: 2,
         readers: 1,
         ticks: 1,
@@ -262,7 +265,7 @@ fn shared_a_reader_outlives_the_records_that_it_asks_for() {
 #[test]
 fn shared_a_primary_that_was_never_locked_says_rolled_back() {
     let model = Shared {
-        scripts: vec![backwards([(A, PUT), (B, PUT)]), two_phase([(B, PUT), (A, PUT)])],
+        scripts: vec![backwards([(A, put()), (B, put())]), two_phase([(B, put()), (A, put())])],
         rows: 2,
         readers: 0,
         ticks: 1,
@@ -277,7 +280,7 @@ fn shared_a_primary_that_was_never_locked_says_rolled_back() {
 #[test]
 fn shared_a_reader_of_an_old_view_is_never_told_a_forgotten_end() {
     let model = Shared {
-        scripts: vec![two_phase([(A, PUT), (B, PUT)]), two_phase([(A, PUT)])],
+        scripts: vec![two_phase([(A, put()), (B, put())]), two_phase([(A, put())])],
         rows: 2,
         readers: 1,
         ticks: 0,

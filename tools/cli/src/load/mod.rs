@@ -12,7 +12,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use percolite::{Keyspace, Store};
+use percolite::{ErrorKind, Keyspace, Store};
 use serde_json::json;
 
 use self::pairs::{Layout, Portion, Source};
@@ -148,7 +148,12 @@ pub fn run(args: &Args) -> Result<()> {
         End::Whole => open::finish(store),
         _ => store.close().map_err(anyhow::Error::from),
     };
-    report(args, &loaded, began.elapsed(), closed.map_or_else(End::Failed, |()| end))
+    let end = match (end, closed) {
+        // What closing a store that has failed answers is only the echo.
+        (End::Whole | End::Interrupted, Err(why)) => End::Failed(why),
+        (end, _) => end,
+    };
+    report(args, &loaded, began.elapsed(), end)
 }
 
 fn next(portions: &Receiver<Portion>) -> Option<Portion> {
@@ -161,7 +166,13 @@ fn next(portions: &Receiver<Portion>) -> Option<Portion> {
 
 fn put(store: &Store, keyspace: &Keyspace, rows: &[(Vec<u8>, Vec<u8>)]) -> Result<()> {
     let put = store.transact(|txn| rows.iter().try_for_each(|(key, value)| txn.put(keyspace, key, value)));
-    put.context("a transaction was refused")
+    put.context("a transaction failed")
+}
+
+/// Whether a transaction was neither acknowledged nor refused.
+fn is_undetermined(why: &anyhow::Error) -> bool {
+    let is_it = |why: &percolite::Error| matches!(why.kind(), ErrorKind::Undetermined(_));
+    why.chain().filter_map(|cause| cause.downcast_ref()).any(is_it)
 }
 
 fn report(args: &Args, loaded: &Loaded, took: Duration, end: End) -> Result<()> {
@@ -178,8 +189,10 @@ fn report(args: &Args, loaded: &Loaded, took: Duration, end: End) -> Result<()> 
         }))?;
     }
     let (rows, left_out) = (count(loaded.rows, "row"), count(loaded.left_out, "record"));
+    let is_open = matches!(&end, End::Failed(why) if is_undetermined(why));
+    let behind = if is_open { "perhaps those of the next transaction" } else { "nothing behind" };
     let is_in = format!(
-        "in the keyspace {:?} now: {rows} of the input, and nothing behind; to go on: --skip {}",
+        "in the keyspace {:?} now: {rows} of the input, and {behind}; to go on: --skip {}",
         args.keyspace, loaded.records
     );
     match end {

@@ -5,7 +5,7 @@ use std::process::{Child, ChildStdout, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use percolite::{Builder, Status, Store, TxnOptions};
+use percolite::{Builder, Durability, Status, Store, TxnOptions};
 
 use crate::common::Place;
 use crate::orphans::leave_locks;
@@ -153,4 +153,43 @@ fn a_writer_of_the_command_line_is_watched_and_one_that_was_killed_is_missed() {
     assert_eq!(place.ok("get shop fruit apple"), "red\n");
     place.ok("put shop fruit kiwi green");
     assert!(!path.join("STATUS").exists());
+}
+
+#[test]
+fn writes_that_rocksdb_refuses_are_told_by_stats_and_top() {
+    let place = Place::new();
+    let path = place.path().join("s");
+    let store = publishing().durability(Durability::Buffered).write_buffer_bytes(1 << 20).open(&path).unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    wait_for("nothing was told", || Status::read(&path).unwrap().is_some());
+    let shown = place.ok("stats s");
+    let refused = shown.lines().find(|line| line.contains("writes RocksDB refused")).unwrap();
+    assert!(refused.contains(" 0 ") && !refused.contains("waited"), "{shown}");
+    assert_eq!(place.json("stats s --json")[0]["stats"]["write_stalls"], 0);
+    let (mut table, mut json) = (Going::of(&place, "top s"), Going::of(&place, "top s --json"));
+    let enough = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Far more than its write buffers hold, each time.
+            let value = vec![b'x'; 512 << 10];
+            for row in (0..64_u8).cycle() {
+                if enough.load(Ordering::Relaxed) {
+                    break;
+                }
+                store.transact(|txn| txn.put(&rows, [row], &value)).unwrap();
+            }
+        });
+        table.says(|line| line.starts_with("RocksDB has fallen behind: it refuses "));
+        json.says(|line| {
+            let second: serde_json::Value = serde_json::from_str(line).unwrap_or_default();
+            second["write_stalls_per_second"].as_f64() > Some(0.0) && second["write_stalled_share"].as_f64() > Some(0.0)
+        });
+        wait_for("stats does not tell", || place.ok("stats s").contains(", which waited for "));
+        enough.store(true, Ordering::Relaxed);
+    });
+    let stats = &place.json("stats s --json")[0]["stats"];
+    assert!(stats["write_stalls"].as_u64() > Some(0) && stats["write_stalled_s"].as_f64() > Some(0.0), "{stats}");
+    store.close().unwrap();
+    table.ends();
+    json.ends();
 }

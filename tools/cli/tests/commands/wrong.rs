@@ -214,11 +214,20 @@ fn a_full_disk_costs_nothing_that_was_acknowledged() {
          $percolite load --create --batch 50 disk/shop rows --layout tsv --key 1 rows.tsv > out 2> err; echo $? > code
          $percolite verify disk/shop > verify-full 2>&1
          $percolite put disk/shop rows key99999 more > put-full 2>&1
+         head -c 40m /dev/zero > disk/more-ballast
+         for line in 'put disk/shop rows k v' 'delete disk/shop rows key00001' 'put --create disk/new rows k v'; do
+             $percolite $line > /dev/null 2>> none-left
+         done
+         rm disk/more-ballast
          rm disk/ballast
          $percolite verify disk/shop > verify 2>&1; echo $? >> code
          $percolite scan disk/shop rows --keys-only > keys 2>&1
          $percolite scan disk/shop rows --to key9 --count > count 2>&1
-         $percolite put disk/shop rows key99999 more > put 2>&1; echo $? >> code",
+         $percolite put disk/shop rows key99999 more > put 2>&1; echo $? >> code
+         $percolite dump disk/shop shop.dump > dump 2>&1
+         head -c $(($(df --output=avail disk | tail -1) - 2000))k /dev/zero > disk/more-ballast
+         $percolite restore disk/copy shop.dump > restore 2>&1; echo $? >> code
+         ls -A disk | tr '\n' ' ' > left",
         env!("CARGO_BIN_EXE_percolite")
     );
     let ran = Command::new("unshare").args(["--mount", "sh", "-c", &script]).current_dir(place.path()).output();
@@ -229,12 +238,25 @@ fn a_full_disk_costs_nothing_that_was_acknowledged() {
     }
     let err = told("err");
     assert!(err.starts_with("error: ") && err.lines().count() == 1 && err.contains("No space left on device"), "{err}");
-    assert_eq!(told("code"), "1\n0\n0\n", "{err}{}{}", told("verify"), told("put"));
-    // "… in the keyspace "rows" now: 1,250 rows of the input, and nothing behind; to go on: --skip 1250"
-    let acknowledged: u64 = err.rsplit("--skip ").next().unwrap().trim().parse().unwrap();
+    assert_eq!(told("code"), "1\n0\n0\n1\n", "{err}{}{}{}", told("verify"), told("put"), told("restore"));
+    let restore = told("restore");
+    assert!(restore.starts_with("error: nothing was restored, and nothing is left of disk/copy: "), "{restore}");
+    assert_eq!((told("left").contains("shop"), told("left").contains("copy")), (true, false), "{}", told("left"));
+    // "… in the keyspace "rows" now: 1,250 rows of the input, and perhaps those of the next transaction; to go on: --skip 1250; the
+    // disk is full: make room, …"
+    let skip = err.rsplit("--skip ").next().unwrap().split(';').next().unwrap();
+    let acknowledged: u64 = skip.trim().parse().unwrap();
+    assert_eq!(err.contains("undetermined"), err.contains("perhaps those of the next transaction"), "{err}");
+    assert!(err.trim_end().ends_with("the disk is full: make room first"), "{err}");
     let count: u64 = told("count").trim().replace(',', "").parse().unwrap();
     // The transaction that was refused may be there as a whole: its outcome was undetermined.
     assert!(count == acknowledged || count == acknowledged + 50, "{count} rows: {err}");
     assert!(acknowledged > 1000, "{err}");
+    let none_left = told("none-left");
+    assert_eq!(none_left.lines().count(), 3, "{none_left}");
+    for line in none_left.lines() {
+        assert!(line.starts_with("error: cannot open the store in disk/"), "{line}");
+        assert!(line.ends_with("No space left on device; the disk is full: make room first"), "{line}");
+    }
     println!("{acknowledged} rows acknowledged, {count} found; full: {}{}", told("verify-full"), told("put-full"));
 }

@@ -105,7 +105,11 @@ impl Client<'_> {
             snapshot => snapshot?,
         };
         let durable_ts = self.store.stats().durable_ts;
-        let Looked { number, judged, keys } = self.look(&snapshot, None, workload)?;
+        let Looked { number, judged, keys } = match self.look(&snapshot, None, workload) {
+            // Whoever has to resolve a thousand locks on the way may come too late.
+            Err(why) => return may_happen(why).map(drop),
+            Ok(looked) => looked,
+        };
         let judged = judged.and_then(|()| {
             let may_be_lost = self.shows_durable && durable_ts < at.min(visible_ts);
             if may_be_lost { Err(format!("only what is at or below {durable_ts} is durable")) } else { Ok(()) }

@@ -145,7 +145,12 @@ impl<'a> Plan<'a> {
         let common = Life {
             folder: folder.into(),
             two_phase: case.protocol == Protocol::TwoPhase,
-            promise: if case.durability == Durability::Sync { Promise::Sync } else { Promise::Buffered },
+            promise: match (case.durability, case.point) {
+                (Durability::Sync, _) => Promise::Sync,
+                // Who commits buffered is neither awaited nor woken.
+                (Durability::Buffered, P::SyncHeld | P::WakeBefore) => Promise::Mixed,
+                (Durability::Buffered, _) => Promise::Buffered,
+            },
             workload: workload.name().into(),
             clients: 3 + dice.below(3),
             transactions: match (case.point, case.durability) {

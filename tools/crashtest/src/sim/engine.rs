@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use percolite::engine::storage::Column;
-use percolite::engine::{Capabilities, Cells, Engine, EngineError, Group, Outcome, Page, View};
-use percolite::row::{Lock, Row, Status, WriteRecord};
+use percolite::engine::{Capabilities, Cells, Engine, EngineError, Group, Outcome, Page, See, View};
+use percolite::row::{Row, Status, WriteRecord};
 use percolite::{KeyspaceId, RowKey, Timestamp};
 
 use super::scheduler::Scheduler;
@@ -22,6 +23,7 @@ pub struct Scheduled<E> {
     scheduler: Arc<Scheduler>,
     dead: Dead,
     group_rows_max: usize,
+    sync_takes: Duration,
     lease_fails: AtomicBool,
     lease_failed: AtomicBool,
 }
@@ -30,7 +32,13 @@ impl<E: Engine> Scheduled<E> {
     /// The engine as one process uses it; it says that it can change at most so many rows at once.
     pub fn new(engine: Arc<E>, scheduler: Arc<Scheduler>, dead: Dead, group_rows_max: usize) -> Self {
         let (lease_fails, lease_failed) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { engine, scheduler, dead, group_rows_max, lease_fails, lease_failed }
+        Self { engine, scheduler, dead, group_rows_max, sync_takes: Duration::ZERO, lease_fails, lease_failed }
+    }
+
+    /// The same, over a disk whose syncs take so long.
+    #[must_use]
+    pub fn with_slow_syncs(self, sync_takes: Duration) -> Self {
+        Self { sync_takes, ..self }
     }
 
     /// The next lease that the store takes is refused; there are so few that failing at random seldom meets one.
@@ -86,7 +94,12 @@ impl<E: Engine> Engine for Scheduled<E> {
     }
 
     fn sync(&self) -> Result<(), EngineError> {
-        let synced = self.turn("sync")?.sync();
+        self.scheduler.pause("sync");
+        // What is written in the first half was not asked for and becomes durable all the same; in the second half it does not.
+        self.scheduler.sleep(self.sync_takes / 2);
+        alive(&self.dead)?;
+        let synced = self.engine.sync();
+        self.scheduler.sleep(self.sync_takes / 2);
         self.scheduler.pause("synced");
         synced
     }
@@ -144,12 +157,8 @@ impl ScheduledView {
 }
 
 impl View for ScheduledView {
-    fn lock(&self, row: &RowKey) -> Result<Option<Lock>, EngineError> {
-        self.turn("read lock")?.lock(row)
-    }
-
-    fn write(&self, row: &RowKey) -> Result<Option<WriteRecord>, EngineError> {
-        self.turn("read write")?.write(row)
+    fn cell(&self, column: Column, row: &RowKey, see: See<'_>) -> Result<(), EngineError> {
+        self.turn(if column == Column::Lock { "read lock" } else { "read write" })?.cell(column, row, see)
     }
 
     fn status(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError> {

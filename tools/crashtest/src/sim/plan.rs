@@ -49,6 +49,8 @@ pub struct Plan {
     /// The most rows that the engine changes at once.
     pub group_rows: usize,
     pub admission: usize,
+    /// How long the disk takes for a sync.
+    pub sync_takes: Duration,
     pub long_values: usize,
     pub clock_steps: bool,
     /// One transaction in so many thinks before it commits; 0: none does.
@@ -102,6 +104,7 @@ impl Plan {
             conflict_slots: [1, 4, 64, 4096][dice.below(4)],
             group_rows: [usize::MAX, usize::MAX, 2, 3][dice.below(4)],
             admission: 2 + dice.below(6),
+            sync_takes: Duration::from_micros([0, 0, 300, 1000][dice.below(4)]),
             long_values: [0, 2, 8][dice.below(3)],
             clock_steps: dice.one_in(3),
             thinks: [0, 0, 8][dice.below(3)],

@@ -7,6 +7,9 @@ use percolite::runtime::{Joined, Parker, Runtime};
 
 use super::scheduler::{Scheduler, ThreadId, current};
 
+/// How often a thread gives way before it sleeps, at most: as long as a leader may take.
+const YIELDS_MAX: u64 = 32;
+
 /// Time, chance and threads by the scheduler. Each process has a wall clock of its own.
 pub struct SimRuntime {
     scheduler: Arc<Scheduler>,
@@ -35,6 +38,15 @@ impl Runtime for SimRuntime {
 
     fn sleep(&self, duration: Duration) {
         self.scheduler.sleep(duration);
+    }
+
+    fn give_way(&self, is_over: &dyn Fn() -> bool) {
+        for _ in 0..self.scheduler.random() % YIELDS_MAX {
+            if is_over() {
+                return;
+            }
+            self.scheduler.pause("give way");
+        }
     }
 
     fn parker(&self) -> Arc<dyn Parker> {

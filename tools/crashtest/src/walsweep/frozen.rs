@@ -9,6 +9,8 @@ use percolite::runtime::{Joined, Parker, Runtime, System};
 
 /// Any moment will do.
 const NOW_MS: u64 = 1_800_000_000_000;
+/// Owner ids count up from here. In records they come without the zeros in front, and are all of one length this far from the next.
+const RANDOM: u64 = 1 << 21;
 const POLL: Duration = Duration::from_micros(100);
 /// What the thread that keeps house is called.
 const HOUSEKEEPER: &str = "percolite-sweep";
@@ -38,7 +40,7 @@ impl Runtime for Frozen {
     }
 
     fn random(&self) -> u64 {
-        42
+        RANDOM
     }
 
     fn sleep(&self, duration: Duration) {

@@ -139,7 +139,8 @@ impl<'a> Embedded<'a> {
 
     fn process(&self, dead: &Dead) -> Process {
         let (engine, scheduler) = (Arc::new(self.memory.embedded()), Arc::clone(self.scheduler));
-        Arc::new(Scheduled::new(engine, scheduler, Arc::clone(dead), self.plan.group_rows))
+        let scheduled = Scheduled::new(engine, scheduler, Arc::clone(dead), self.plan.group_rows);
+        Arc::new(scheduled.with_slow_syncs(self.plan.sync_takes))
     }
 
     /// Has the power go in this life; the answer is within how many pauses when it does not come of itself.
@@ -308,6 +309,7 @@ impl<'a> Embedded<'a> {
         if let Some(begun) = begun.ok().filter(|_| !is_dead(dead) && !may_fail) {
             self.check_nothing_left(store, begun, dead);
             self.check_goes_on(store, dead);
+            self.check_admits(store, dead);
         }
     }
 

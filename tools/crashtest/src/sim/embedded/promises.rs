@@ -15,6 +15,8 @@ use crate::restores::{FEW, nameless};
 const CATALOG: KeyspaceId = KeyspaceId(0);
 /// What is committed is durable within this time, whether anybody waits for it or not.
 const DURABLE_WITHIN: Duration = Duration::from_secs(2);
+/// Longer than anybody waits for a permit.
+const KEEPS_A_PERMIT: Duration = Duration::from_millis(1500);
 /// Large transactions are over after so many tenths of a second.
 const ENDS_WITHIN: usize = 600;
 
@@ -77,6 +79,40 @@ impl Embedded<'_> {
             let what =
                 format!("{visible_ts} has been visible for {DURABLE_WITHIN:?}, and only {durable_ts} is durable");
             self.breaks("buffered commits are durable soon", what);
+        }
+    }
+
+    /// As many as may run at a time, each of which has just had a conflict, get in at once when nobody else is there.
+    pub(super) fn check_admits(&self, store: &Store, dead: &Dead) {
+        let Ok(rows) = store.keyspace(BESIDE) else { return };
+        let before = store.stats().unadmitted;
+        let mut threads = Vec::new();
+        for number in 0..self.plan.admission {
+            let (store, rows, scheduler) = (store.clone(), rows.clone(), Arc::clone(self.scheduler));
+            let (key, mut is_first) = (format!("admitted/{number}"), true);
+            let work = move || {
+                // It may have grown too old meanwhile.
+                let _ = store.transact(|txn| {
+                    if std::mem::take(&mut is_first) {
+                        let mut other = store.begin()?;
+                        other.put(&rows, &key, "in the way")?;
+                        other.commit()?;
+                    } else {
+                        scheduler.sleep(KEEPS_A_PERMIT);
+                    }
+                    txn.put(&rows, &key, "")
+                });
+            };
+            match self.scheduler.spawn("admitted", Box::new(work)) {
+                Ok(thread) => threads.push(thread),
+                Err(why) => self.breaks("harness", why.to_string()),
+            }
+        }
+        for thread in threads {
+            self.scheduler.join(thread);
+        }
+        if store.stats().unadmitted > before && !is_dead(dead) {
+            self.breaks("I12 progress", "somebody waits for a permit in vain, and nobody has one too many");
         }
     }
 
