@@ -84,12 +84,13 @@ fn buffered() -> TxnOptions {
 
 pub fn a_closures_own_error_waits_until_its_reads_are_durable(world: &World) {
     let store = world.open();
-    store.store.transact_with(buffered(), |txn| txn.put(&store.rows, "k", "unsynced")).unwrap();
+    // Before the commit: a sync of the background could come right after it.
     let (gate, barrier) = Gate::closed();
     store.tap.on_sync(move || {
         barrier.pass();
         Act::Pass
     });
+    store.store.transact_with(buffered(), |txn| txn.put(&store.rows, "k", "unsynced")).unwrap();
     let works: [fn(&percolite::Store, &percolite::Keyspace) -> String; 3] = [
         |store, rows| {
             store
@@ -126,10 +127,16 @@ pub fn a_closures_own_error_waits_until_its_reads_are_durable(world: &World) {
 
 pub fn a_closures_own_error_is_not_told_when_the_sync_fails(world: &World) {
     let store = world.open();
+    // Held until the row is read: a sync of the background could come first.
+    let (gate, barrier) = Gate::closed();
+    store.tap.on_sync(move || {
+        barrier.pass();
+        Act::Refuse
+    });
     store.store.transact_with(buffered(), |txn| txn.put(&store.rows, "k", "unsynced")).unwrap();
-    store.tap.on_sync(|| Act::Refuse);
     let told = store.store.transact(|txn| {
         txn.get(&store.rows, "k")?;
+        gate.open();
         Err::<(), _>(anyhow::anyhow!("own"))
     });
     let why = told.unwrap_err();
