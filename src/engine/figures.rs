@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::storage::Column;
 
 /// What an engine says of itself at one moment. All sizes are in bytes, and RocksDB's own estimates.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct EngineFigures {
     /// Memory that holds writes not yet in files.
@@ -39,7 +42,7 @@ pub struct EngineFigures {
 }
 
 /// What one column takes on the disk.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ColumnFigures {
     /// The column.

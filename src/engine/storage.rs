@@ -3,11 +3,12 @@
 use std::path::Path;
 
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 
 use super::{Bookmark, EngineError, EngineFigures, LostLog, RowRange, WriteStalls};
 
 /// Where a cell is kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Column {
     /// The store's own bookkeeping: format version, oracle, safe point, catalog, the collector's work list.
     Meta,

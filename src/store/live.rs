@@ -56,6 +56,8 @@ pub struct Live {
     pub bytes: u64,
     /// Whether it has grown so large that its writes are locks in the store already.
     pub streaming: bool,
+    /// How many of its writes are, or are just about to be: a row that was written again behind that counts again.
+    pub streamed: u64,
     /// Whether it was ended at [`Builder::age_max`](super::Builder::age_max), so that it answers
     /// [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld) and holds nothing back.
     pub expired: bool,
@@ -75,6 +77,7 @@ pub(super) struct Reader {
     rows: AtomicU64,
     bytes: AtomicU64,
     streaming: AtomicBool,
+    streamed: AtomicU64,
     reported: AtomicBool,
 }
 
@@ -90,15 +93,17 @@ impl Reader {
             rows: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             streaming: AtomicBool::new(false),
+            streamed: AtomicU64::new(0),
             reported: AtomicBool::new(false),
         })
     }
 
-    /// Notes how much the transaction has written.
-    pub fn wrote(&self, rows: usize, bytes: usize, streaming: bool) {
+    /// Notes how much the transaction has written, and, once it streams, how much of it is streamed.
+    pub fn wrote(&self, rows: usize, bytes: usize, streamed: Option<u64>) {
         self.rows.store(rows as u64, Ordering::Relaxed);
         self.bytes.store(bytes as u64, Ordering::Relaxed);
-        if streaming {
+        if let Some(streamed) = streamed {
+            self.streamed.store(streamed, Ordering::Relaxed);
             self.streaming.store(true, Ordering::Relaxed);
         }
     }
@@ -119,6 +124,7 @@ impl Reader {
             rows: self.rows.load(Ordering::Relaxed),
             bytes: self.bytes.load(Ordering::Relaxed),
             streaming: self.streaming.load(Ordering::Relaxed),
+            streamed: self.streamed.load(Ordering::Relaxed),
             expired: self.view.expired.load(Ordering::Acquire),
         }
     }

@@ -70,6 +70,11 @@ impl OwnWrites {
         self.bytes
     }
 
+    /// How many writes were streamed; `None` if it does not stream.
+    pub(super) fn streamed_rows(&self) -> Option<u64> {
+        self.stream.as_ref().map(|stream| stream.rows)
+    }
+
     /// Refuses a transaction that is over.
     pub(super) fn check(&self) -> Result<()> {
         match &self.over {

@@ -14,6 +14,7 @@ use super::proceed::{Proceed, go_on};
 use super::read::{fetch, read_write};
 use super::verify::PROBLEMS_MAX;
 use super::{Builder, Durability, Existing, Keyspace, Problem, Store, TxnOptions};
+use crate::codec::{History, Record as _};
 use crate::coordinator::committed_by_primary;
 use crate::engine::local::LocalEngine;
 use crate::engine::rocks::around::read_all;
@@ -21,6 +22,7 @@ use crate::engine::rocks::salvage;
 use crate::engine::storage::Column;
 use crate::engine::{Engine as _, EngineError};
 use crate::error::{Error, ErrorKind, Result};
+use crate::keys::split_history_key;
 use crate::oracle::read_high_water;
 use crate::row::{Intent, KeyspaceId, RowKey};
 use crate::timestamp::Timestamp;
@@ -45,6 +47,8 @@ pub struct Repaired {
     pub losses_found: u64,
     /// The first thousand of them.
     pub losses: Vec<Problem>,
+    /// Replaced versions of the old store's [history](Builder::history), all of which stay behind. They are no loss of what it was.
+    pub versions_left: u64,
 }
 
 impl Repaired {
@@ -53,10 +57,14 @@ impl Repaired {
         self.losses_found == 0
     }
 
-    fn lose(&mut self, column: Column, row: Option<&RowKey>, what: impl Into<String>) {
+    fn lose(&mut self, column: Column, what: impl Into<String>) {
+        self.lose_of(column, None, None, what.into());
+    }
+
+    fn lose_of(&mut self, column: Column, row: Option<RowKey>, keyspace: Option<String>, what: String) {
         self.losses_found += 1;
         if self.losses.len() < PROBLEMS_MAX {
-            self.losses.push(Problem { column, row: row.cloned(), what: what.into() });
+            self.losses.push(Problem { column, row, keyspace, what });
         }
     }
 }
@@ -69,7 +77,8 @@ impl Builder {
     /// Take it where a store does not open any more, or [`Store::verify`] finds damage, and there is no backup: what it brings over
     /// need not be one moment of the store. What it tells in [`Repaired::losses`] says how far that is so. Rows of a keyspace whose
     /// name is lost come into one called `recovered` and its number. Replaced versions, where the store keeps a
-    /// [history](Builder::history), stay behind.
+    /// [history](Builder::history), stay behind, and [`Repaired::versions_left`] says how many; the new store keeps a history only if
+    /// these options say so.
     ///
     /// If RocksDB cannot open the folder at all, its files are copied or linked for a while into a folder beside `to`, of the same
     /// name with `.repairing` behind it.
@@ -98,14 +107,14 @@ impl Builder {
         }
         let salvaged = salvage::open(from.as_ref(), &PathBuf::from(aside), self.rocks_setup())?;
         let mut repaired = Repaired::default();
-        salvaged.notes.iter().for_each(|note| repaired.lose(Column::Meta, None, note));
+        salvaged.notes.iter().for_each(|note| repaired.lose(Column::Meta, note));
         let engine = LocalEngine::new(salvaged.storage, true);
         // Ours from here on, so what cannot be made into a store may go.
         std::fs::create_dir(to).map_err(|why| EngineError::Open(format!("cannot create {}: {why}", to.display())))?;
         let store = self.read_only(false).open(to).inspect_err(|_| drop(std::fs::remove_dir_all(to)))?;
         match (read_high_water(&engine), &store.inner.embedded) {
             (Ok(mark), Some(embedded)) => embedded.pipeline().advance_past(mark)?,
-            (Err(why), _) => repaired.lose(Column::Meta, None, format!("the newest timestamp is lost: {why}")),
+            (Err(why), _) => repaired.lose(Column::Meta, format!("the newest timestamp is lost: {why}")),
             (Ok(_), None) => {}
         }
         let mut progress = |so_far: &Repaired| {
@@ -138,8 +147,9 @@ impl Builder {
         repair.create_named()?;
         for column in [Column::Write, Column::Lock] {
             let lost = read_all(storage, column, |key, _| repair.row(column, key))?;
-            lost.into_iter().for_each(|what| repair.repaired.lose(column, None, what));
+            lost.into_iter().for_each(|what| repair.repaired.lose(column, what));
         }
+        read_all(storage, Column::History, |key, bytes| repair.replaced(key, bytes))?;
         let Repair { unnamed, repaired, .. } = repair.finish()?;
         unnamed.name_all(Existing::Refuse)?;
         store.close()?;
@@ -195,7 +205,7 @@ impl Repair<'_> {
         // A name that was damaged may be one twice, or one that no keyspace can have.
         let recovered = format!("recovered {}", id.0);
         if self.unnamed.has(name) || self.unnamed.add(name).is_err() {
-            self.repaired.lose(Column::Write, None, format!("the keyspace {name:?} is called {recovered:?} now"));
+            self.repaired.lose(Column::Write, format!("the keyspace {name:?} is called {recovered:?} now"));
             self.unnamed.add(&recovered)?;
         }
         self.repaired.keyspaces += 1;
@@ -207,7 +217,7 @@ impl Repair<'_> {
     fn row(&mut self, column: Column, key: &[u8]) -> Result<()> {
         self.tell()?;
         let Some(row) = RowKey::from_bytes(key) else {
-            self.repaired.lose(column, None, format!("{:?} is no row", key.escape_ascii().to_string()));
+            self.repaired.lose(column, format!("\"{}\" is no row", key.escape_ascii()));
             return Ok(());
         };
         let id = row.keyspace();
@@ -225,11 +235,7 @@ impl Repair<'_> {
         };
         if !self.keyspaces.contains_key(&id) {
             let name = format!("recovered {}", id.0);
-            self.repaired.lose(
-                Column::Write,
-                None,
-                format!("the name of a keyspace is lost: its rows are in {name:?}"),
-            );
+            self.repaired.lose(Column::Write, format!("the name of a keyspace is lost: its rows are in {name:?}"));
             self.create(id, &name)?;
         }
         let Some(Some(keyspace)) = self.keyspaces.get(&id) else { return Ok(()) };
@@ -255,7 +261,7 @@ impl Repair<'_> {
             Ok(None) => {}
             Err(why) => {
                 self.lost(column, row, why)?;
-                self.repaired.lose(Column::Lock, Some(row), "was locked, so it may be older than it was");
+                self.lose_row(Column::Lock, row, "was locked, so it may be older than it was".into());
             }
         }
         view.view.write(row)?.map_or(Ok(None), |newest| read_write(&view, row, newest))
@@ -263,8 +269,26 @@ impl Repair<'_> {
 
     fn lost(&mut self, column: Column, row: &RowKey, why: Error) -> Result<()> {
         match why.kind() {
-            ErrorKind::Corruption(_) | ErrorKind::Io(_) => self.repaired.lose(column, Some(row), why.to_string()),
+            ErrorKind::Corruption(_) | ErrorKind::Io(_) => self.lose_row(column, row, why.to_string()),
             _ => return Err(why),
+        }
+        Ok(())
+    }
+
+    fn lose_row(&mut self, column: Column, row: &RowKey, what: String) {
+        let keyspace =
+            self.keyspaces.get(&row.keyspace()).and_then(|keyspace| Some(keyspace.as_ref()?.name().to_owned()));
+        self.repaired.lose_of(column, Some(row.clone()), keyspace, what);
+    }
+
+    /// Counts what is left behind; what cannot be read of it is no loss.
+    fn replaced(&mut self, key: &[u8], bytes: &[u8]) -> Result<()> {
+        self.tell()?;
+        let is_wanted = |row: &RowKey| row.keyspace() != CATALOG && !self.dropped.contains(&row.keyspace());
+        if split_history_key(key).is_some_and(|(row, _)| is_wanted(&row))
+            && matches!(History::decode(bytes), Ok(History::Version(_)))
+        {
+            self.repaired.versions_left += 1;
         }
         Ok(())
     }

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::shown::{millis, seconds, seconds_or_none, text, text_or_none};
 use super::{Live, LiveKind, LockInfo, Outcome, SlowTransaction, Stats, Store};
+use crate::engine::EngineFigures;
 use crate::error::Conflict;
 #[cfg(feature = "rocks")]
 use crate::error::{Error, ErrorKind, Result};
@@ -50,6 +51,9 @@ pub struct Status {
     pub failed: Option<String>,
     /// Counters and watermarks.
     pub stats: Stats,
+    /// Memory, files, and whether RocksDB keeps up; `None` where the engine has no such figures.
+    #[serde(default)]
+    pub engine: Option<EngineFigures>,
     /// How long things took since the store was opened.
     pub latencies: Latencies,
     /// How many transactions and snapshots were not over.
@@ -82,6 +86,8 @@ pub struct LiveStatus {
     pub rows: u64,
     pub bytes: u64,
     pub streaming: bool,
+    #[serde(default)]
+    pub streamed: u64,
     pub expired: bool,
 }
 
@@ -135,6 +141,9 @@ pub struct LockStatus {
     pub primary: String,
     /// `pending`, `committed` or `rolled back`.
     pub commit_point: String,
+    /// Of one that is committed.
+    #[serde(default, with = "text_or_none")]
+    pub commit_ts: Option<Timestamp>,
     pub orphan: bool,
 }
 
@@ -164,6 +173,7 @@ impl Store {
             every: self.inner.options.publish_status,
             failed: failed.map(Into::into),
             stats: self.stats(),
+            engine: self.engine_figures().ok(),
             latencies: self.latencies(),
             live_total: live.len() as u64,
             live: live.iter().take(LISTED).map(Into::into).collect(),
@@ -240,6 +250,7 @@ impl From<&Live> for LiveStatus {
             rows: live.rows,
             bytes: live.bytes,
             streaming: live.streaming,
+            streamed: live.streamed,
             expired: live.expired,
         }
     }
@@ -282,10 +293,10 @@ impl From<&Conflict> for ConflictStatus {
 
 impl From<&LockInfo> for LockStatus {
     fn from(lock: &LockInfo) -> Self {
-        let commit_point = match lock.commit_point {
-            CommitPoint::Pending => "pending",
-            CommitPoint::Committed(_) => "committed",
-            CommitPoint::RolledBack => "rolled back",
+        let (commit_point, commit_ts) = match lock.commit_point {
+            CommitPoint::Pending => ("pending", None),
+            CommitPoint::Committed(ts) => ("committed", Some(ts)),
+            CommitPoint::RolledBack => ("rolled back", None),
         };
         Self {
             keyspace: lock.keyspace.clone(),
@@ -295,6 +306,7 @@ impl From<&LockInfo> for LockStatus {
             primary_keyspace: lock.primary_keyspace.clone(),
             primary: key_text(lock.primary.key()),
             commit_point: commit_point.into(),
+            commit_ts,
             orphan: lock.orphan,
         }
     }
@@ -319,13 +331,19 @@ mod tests {
         assert_eq!(status.latencies.commit_durable.count(), 7);
         assert_eq!(status.slow[0].conflicts[0].label.as_deref(), Some("transfer"));
         assert_eq!(status.live[0].start_ts, status.slow[0].start_ts.into());
+        assert_eq!(status.live[0].streamed, 70_000);
+        assert_eq!(status.engine.unwrap().columns[0].cells, 10_000);
     }
 
     #[test]
     fn counters_that_a_program_does_not_know_or_does_not_find_are_no_reason_to_refuse() {
-        let changed = FROZEN.replace("\"begun\"", "\"begun_in_some_other_way\"").replace("\"write_", "\"wrote_");
+        let renamed =
+            [("begun", "begun_in_some_other_way"), ("write_", "wrote_"), ("streamed\"", "sent\""), ("engine", "motor")];
+        let changed =
+            renamed.iter().fold(FROZEN.to_owned(), |text, (a, b)| text.replace(&format!("\"{a}"), &format!("\"{b}")));
         let status: Status = serde_json::from_str(&changed).unwrap();
         assert_eq!((status.stats.begun, status.stats.commits()), (0, 1234));
+        assert_eq!((status.live[0].streamed, status.engine), (0, None));
         let Stats { write_stalls, write_stalled, write_stalled_now, .. } = status.stats;
         assert_eq!((write_stalls, write_stalled, write_stalled_now), (0, Duration::ZERO, None));
     }

@@ -30,13 +30,15 @@ pub struct Stream {
     primary: RowKey,
     lowest: RowKey,
     highest: RowKey,
+    /// How many writes were streamed; a row that is written again counts again.
+    pub rows: u64,
 }
 
 impl Stream {
     /// A transaction of which nothing is locked yet. `None` when there is nothing to lock.
     pub fn new(txn: TxnId, read_ts: Timestamp, writes: &Writes) -> Option<Self> {
         let primary = primary_of(writes)?.clone();
-        Some(Self { txn, read_ts, lowest: primary.clone(), highest: primary.clone(), primary })
+        Some(Self { txn, read_ts, lowest: primary.clone(), highest: primary.clone(), primary, rows: 0 })
     }
 
     fn two_phase<'a>(&'a self, conditions: &'a Conditions, spent: &'a Spent) -> TwoPhase<'a> {
@@ -60,8 +62,9 @@ impl Embedded {
         if writes.values().any(|mutation| mutation.value_bytes() > SHORT_VALUE_MAX_BYTES) {
             self.note_long_values()?;
         }
-        let this = stream.two_phase(conditions, spent);
         // The primary first: no lock is ever without one.
+        stream.rows += writes.len() as u64;
+        let this = stream.two_phase(conditions, spent);
         let others = writes.iter().filter(|(row, _)| *row != this.primary);
         let rows = writes.get_key_value(this.primary).into_iter().chain(others);
         let (mut group, mut bytes) = (Vec::new(), 0);

@@ -131,11 +131,10 @@ pub fn examine(path: &Path) -> Result<Marker, EngineError> {
 
 /// Keeps writers away from a folder that was a store, however much of it is left. `None` when its marker is gone. Changes nothing.
 pub fn examine_damaged(path: &Path) -> Result<Option<Marker>, EngineError> {
-    let entries = list(path).map_err(|_| {
+    list(path).map_err(|_| {
         not_a_folder(path).unwrap_or_else(|| EngineError::NotAStore(format!("there is no folder {}", path.display())))
     })?;
-    let holds_rows = |file: &PathBuf| file.extension().is_some_and(|end| end == "sst" || end == "log");
-    if !entries.iter().any(|entry| is_of_rocksdb(entry) && holds_rows(entry)) {
+    if !holds_rows(path) {
         return Err(EngineError::NotAStore(format!(
             "{} has no tables and no logs: there is nothing to repair",
             path.display()
@@ -204,10 +203,23 @@ fn check_database(path: &Path) -> Result<(), EngineError> {
     Err(EngineError::Corruption(format!("{} has the marker of a store, but its database is gone", path.display())))
 }
 
+/// Whether RocksDB has left anything here that rows can be in.
+fn holds_rows(path: &Path) -> bool {
+    let may_hold = |file: &PathBuf| file.extension().is_some_and(|end| end == "sst" || end == "log");
+    list(path).is_ok_and(|entries| entries.iter().any(|entry| is_of_rocksdb(entry) && may_hold(entry)))
+}
+
 fn no_marker(path: &Path) -> EngineError {
-    let what = format!("is not empty and has no file {MARKER}: it is not a percolite store");
-    let what =
-        if is_empty(path).unwrap_or_default() { "is an empty folder, not a percolite store".into() } else { what };
+    let what = if is_empty(path).unwrap_or_default() {
+        "is an empty folder, not a percolite store".into()
+    } else if holds_rows(path) {
+        format!(
+            "has tables or logs of RocksDB and no file {MARKER}: it is no percolite store, or one that has lost that file, and then a \
+             repair (`percolite repair`, Builder::repair) brings its rows into a new one"
+        )
+    } else {
+        format!("is not empty and has no file {MARKER}: it is not a percolite store")
+    };
     EngineError::NotAStore(format!("{} {what}", path.display()))
 }
 

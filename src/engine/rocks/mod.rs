@@ -441,7 +441,10 @@ impl Storage for RocksStorage {
             std::fs::create_dir_all(above).map_err(|why| cannot(why.to_string()))?;
         }
         let copying = Checkpoint::new(&self.database.borrow_owner().db);
-        copying.and_then(|copying| copying.create_checkpoint(folder)).map_err(|why| cannot(why.to_string()))?;
+        copying.and_then(|copying| copying.create_checkpoint(folder)).map_err(|why| match cannot(why.to_string()) {
+            EngineError::Open(what) if why.kind() == rocksdb::ErrorKind::Corruption => EngineError::Corruption(what),
+            other => other,
+        })?;
         crash_point!(CheckpointUnmarked);
         mark_copy(folder).map_err(|why| cannot(why.to_string()))?;
         crash_point!(CheckpointDone);

@@ -276,7 +276,7 @@ impl Txn {
             return Err(Error::invalid("the savepoint is another transaction's"));
         }
         self.own.rollback_to(&self.store, savepoint.number)?;
-        self.reader.wrote(self.own.buffer.len(), self.own.bytes(), self.own.stream.is_some());
+        self.reader.wrote(self.own.buffer.len(), self.own.bytes(), self.own.streamed_rows());
         Ok(())
     }
 
@@ -316,7 +316,7 @@ impl Txn {
     fn write(&mut self, keyspace: &Keyspace, row: RowKey, mutation: Mutation) -> Result<()> {
         let life = (keyspace.id(), &keyspace.state.life);
         let written = self.own.write(&self.store, life, row, mutation, &self.reader.spent);
-        self.reader.wrote(self.own.buffer.len(), self.own.bytes(), self.own.stream.is_some());
+        self.reader.wrote(self.own.buffer.len(), self.own.bytes(), self.own.streamed_rows());
         self.store.note_conflict(&self.reader, written)
     }
 }

@@ -1,6 +1,6 @@
 //! What must be true of a cell, column by column.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::ops::Bound;
 
 use super::{PROBLEMS_MAX, Problem, Verified};
@@ -24,8 +24,8 @@ pub struct Verifier<'a> {
     /// No timestamp above it was handed out; `None` where the store does not keep it.
     high_water: Option<Timestamp>,
     safe_point: Timestamp,
-    /// `None` where the catalog cannot be read.
-    pub keyspaces: Option<HashSet<KeyspaceId>>,
+    /// With their names, where they have one; `None` where the catalog cannot be read.
+    pub keyspaces: Option<HashMap<KeyspaceId, Option<String>>>,
     /// The last version that was looked at among those that are kept, which come newest first.
     newer: Option<(RowKey, Timestamp)>,
     pub found: Verified,
@@ -48,7 +48,8 @@ impl<'a> Verifier<'a> {
     pub fn problem(&mut self, column: Column, row: Option<&RowKey>, what: impl Into<String>) {
         self.found.problems_found += 1;
         if self.found.problems.len() < PROBLEMS_MAX {
-            self.found.problems.push(Problem { column, row: row.cloned(), what: what.into() });
+            let keyspace = row.and_then(|row| self.keyspaces.as_ref()?.get(&row.keyspace())?.clone());
+            self.found.problems.push(Problem { column, row: row.cloned(), keyspace, what: what.into() });
         }
     }
 
@@ -79,8 +80,7 @@ impl<'a> Verifier<'a> {
             (self.progress)(&self.found)?;
             let last = page.pop().map(|(key, _)| key);
             if let Err(why) = read {
-                let behind =
-                    last.map_or_else(|| "its beginning".into(), |key| format!("{:?}", key.escape_ascii().to_string()));
+                let behind = last.map_or_else(|| "its beginning".into(), |key| format!("\"{}\"", key.escape_ascii()));
                 self.problem(column, None, format!("cannot be read behind {behind}: {}", told(why)));
                 return Ok(());
             }
@@ -118,13 +118,13 @@ impl<'a> Verifier<'a> {
     pub fn meta(&mut self, key: &[u8], value: &[u8]) {
         let is_timestamp = value.len() == size_of::<u64>();
         if [LEASE, SAFE_POINT].iter().any(|name| name.as_bytes() == key) && !is_timestamp {
-            self.problem(Column::Meta, None, format!("{:?} is no timestamp", key.escape_ascii().to_string()));
+            self.problem(Column::Meta, None, format!("\"{}\" is no timestamp", key.escape_ascii()));
         }
         if key == HISTORY.as_bytes() && Kept::decode(value).is_none() {
             self.problem(Column::Meta, None, "what is said of the history is damaged");
         }
         if key.starts_with(SUPERSEDED.as_bytes()) && split_superseded(key).is_none() {
-            self.problem(Column::Meta, None, format!("{:?} names no row", key.escape_ascii().to_string()));
+            self.problem(Column::Meta, None, format!("\"{}\" names no row", key.escape_ascii()));
         }
     }
 
@@ -168,7 +168,7 @@ impl<'a> Verifier<'a> {
         if lock.intent == Intent::Put(Value::InData) && !self.has(Column::Data, &data_key(&row, start_ts))? {
             wrong.push(format!("is locked, but the value that the transaction {start_ts:#} is to leave is missing"));
         }
-        if self.keyspaces.as_ref().is_some_and(|known| !known.contains(&lock.primary.keyspace())) {
+        if self.keyspaces.as_ref().is_some_and(|known| !known.contains_key(&lock.primary.keyspace())) {
             wrong.push(format!("is locked, and the primary {:?} is in no known keyspace", lock.primary));
         }
         let primary = self.view.row(&lock.primary, start_ts)?;
@@ -198,7 +198,7 @@ impl<'a> Verifier<'a> {
 
     pub fn value(&mut self, key: &[u8], _bytes: &[u8]) -> Result<(), EngineError> {
         let Some((row, start_ts)) = split_data_key(key) else {
-            self.problem(Column::Data, None, format!("{:?} is no key", key.escape_ascii().to_string()));
+            self.problem(Column::Data, None, format!("\"{}\" is no key", key.escape_ascii()));
             return Ok(());
         };
         self.check_keyspace_of(Column::Data, &row);
@@ -233,7 +233,7 @@ impl<'a> Verifier<'a> {
 
     pub fn history(&mut self, key: &[u8], bytes: &[u8]) -> Result<(), EngineError> {
         let Some((row, ts)) = split_history_key(key) else {
-            self.problem(Column::History, None, format!("{:?} is no key", key.escape_ascii().to_string()));
+            self.problem(Column::History, None, format!("\"{}\" is no key", key.escape_ascii()));
             return Ok(());
         };
         self.check_keyspace_of(Column::History, &row);
@@ -284,13 +284,13 @@ impl<'a> Verifier<'a> {
         let row = RowKey::from_bytes(key).filter(|row| !row.key().is_empty());
         match &row {
             Some(row) => self.check_keyspace_of(column, row),
-            None => self.problem(column, None, format!("{:?} is no row", key.escape_ascii().to_string())),
+            None => self.problem(column, None, format!("\"{}\" is no row", key.escape_ascii())),
         }
         row
     }
 
     fn check_keyspace_of(&mut self, column: Column, row: &RowKey) {
-        if self.keyspaces.as_ref().is_some_and(|known| !known.contains(&row.keyspace())) {
+        if self.keyspaces.as_ref().is_some_and(|known| !known.contains_key(&row.keyspace())) {
             self.problem(column, Some(row), "is in no keyspace that the catalog knows");
         }
     }

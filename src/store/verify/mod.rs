@@ -17,7 +17,7 @@
 
 mod checks;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use self::checks::Verifier;
@@ -65,18 +65,23 @@ pub struct Verified {
 pub struct Problem {
     /// The column.
     pub column: Column,
-    /// The row, where it is known.
+    /// The row, where it is known, and
     pub row: Option<RowKey>,
+    /// the name of its keyspace, where that is known.
+    pub keyspace: Option<String>,
     /// What is wrong with it.
     pub what: String,
 }
 
 impl std::fmt::Display for Problem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.row {
-            Some(row) => write!(f, "{:?} column, row {row:?}: {}", self.column, self.what),
-            None => write!(f, "{:?} column: {}", self.column, self.what),
+        write!(f, "{:?} column", self.column)?;
+        match (&self.row, &self.keyspace) {
+            (Some(row), Some(keyspace)) => write!(f, ", row {keyspace}/{}", row.key().escape_ascii())?,
+            (Some(row), None) => write!(f, ", row {row:?}")?,
+            (None, _) => {}
         }
+        write!(f, ": {}", self.what)
     }
 }
 
@@ -120,8 +125,8 @@ impl Store {
         let mut verifier = Verifier::new(&*view.view, &mut progress);
         verifier.found.lost_logs = self.lost_logs();
         verifier.bookkeeping();
-        match self.keyspace_numbers(&view) {
-            Ok(numbers) => verifier.keyspaces = Some(numbers),
+        match self.keyspace_names(&view) {
+            Ok(names) => verifier.keyspaces = Some(names),
             Err(why) => verifier.problem(Column::Write, None, format!("the catalog cannot be read: {why}")),
         }
         verifier.column(Column::Meta, |verifier, key, value| {
@@ -136,15 +141,17 @@ impl Store {
     }
 
     /// Of all keyspaces that may have rows, the catalog's own and those dropped included.
-    fn keyspace_numbers(&self, view: &Arc<PinnedView>) -> Result<HashSet<KeyspaceId>> {
+    fn keyspace_names(&self, view: &Arc<PinnedView>) -> Result<HashMap<KeyspaceId, Option<String>>> {
         let catalog: Keyspace = self.catalog();
         let all = prefix_range(&catalog, b"");
         let rows = Scan::new(self, &self.reader(Arc::clone(view), Some("verify")), Ok((BTreeMap::new(), None, all)));
-        let mut numbers = HashSet::from([catalog.id()]);
+        let mut names = HashMap::from([(catalog.id(), None)]);
         for row in rows {
             let (key, value) = row?;
-            numbers.extend(super::catalog::number_of(&key, &value)?);
+            if let Some(number) = super::catalog::number_of(&key, &value)? {
+                names.insert(number, super::catalog::name_in(&key));
+            }
         }
-        Ok(numbers)
+        Ok(names)
     }
 }

@@ -5,7 +5,7 @@ use std::io::{self, BufReader, BufWriter, Write as _};
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use percolite::{Dumped, ErrorKind, Existing};
+use percolite::{Dumped, Existing};
 use serde_json::json;
 
 use crate::destination::Destination;
@@ -24,12 +24,12 @@ use crate::tuning::Tuning;
 #[command(after_help = "\
 Examples:
   percolite dump shop shop.dump               every keyspace, as of one moment
-  percolite dump --at 1h shop before.dump     as of an hour ago (see: percolite history)
+  percolite dump --at 1h shop before.dump     as of an hour ago (see `percolite history --help`)
   percolite dump shop - | zstd > shop.dump.zst
   percolite dump shop - | ssh host percolite restore shop -
 
 The file appears under its name when it is whole; into a pipe or a device it is written as it comes. Each of its blocks has a
-checksum.")]
+checksum. It holds rows, not what they were before: no history.")]
 pub struct DumpArgs {
     #[command(flatten)]
     store: Folder,
@@ -65,6 +65,7 @@ pub fn dump(args: &DumpArgs) -> Result<()> {
             (Err(why), _) => Err(interrupted(&interrupt, "the dump is not whole").unwrap_or(why.into())),
         };
     }
+    open::refuse_inside(&args.store.folder, &args.file)?;
     let to = Destination::open(&args.file, args.force)?;
     let out = BufWriter::new(Ending { stream: &to.file, interrupt: interrupt.clone() });
     let dumped =
@@ -83,7 +84,8 @@ Examples:
   percolite restore --replace shop shop.dump
                                             puts back the keyspaces that are in the dump, and leaves others alone
 
-All of the dump is restored or nothing: one that was cut off or damaged is refused (exit code 6).")]
+All of the dump is restored or nothing. The exit code is 6 if it is damaged or was cut off, and 1 if it is no dump, or the store is not
+empty and --replace is not said. A dump holds no history: a restored row begins with the version that it is restored to.")]
 pub struct RestoreArgs {
     #[command(flatten)]
     store: Folder,
@@ -104,6 +106,7 @@ pub fn restore(args: &RestoreArgs) -> Result<()> {
     let (stream, length): (Box<dyn io::Read>, _) = if args.file.as_os_str() == "-" {
         (Box::new(io::stdin().lock()), None)
     } else {
+        open::refuse_inside(&args.store.folder, &args.file)?;
         let file = File::open(&args.file).with_context(|| format!("cannot open {}", args.file.display()))?;
         let length = file.metadata().ok().map(|found| found.len());
         (Box::new(file), length)
@@ -123,14 +126,7 @@ pub fn restore(args: &RestoreArgs) -> Result<()> {
     let existing = if args.replace { Existing::Replace } else { Existing::Refuse };
     let restored = store.restore(from, existing, |so_far| progress.at(so_far.bytes, count(so_far.rows, "row")));
     let restored = restored.map_err(|why| {
-        interrupted(&interrupt, "nothing was restored").unwrap_or_else(|| match why.kind() {
-            // Whatever the store has become: with the folder it goes.
-            ErrorKind::Undetermined(cause) if made.will_go() => Code::Failed.error(format!(
-                "nothing was restored, and nothing is left of {}: {cause}",
-                args.store.folder.display()
-            )),
-            _ => why.into(),
-        })
+        interrupted(&interrupt, "nothing was restored").unwrap_or_else(|| made.failed("nothing was restored", why))
     })?;
     drop(progress);
     made.keep();

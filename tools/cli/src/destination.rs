@@ -66,7 +66,7 @@ impl Partial {
         let mut name = wanted.file_name().unwrap_or_default().to_owned();
         name.push(format!(".partial-{}", std::process::id()));
         let path = wanted.with_file_name(name);
-        let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+        let file = File::create(&path).with_context(|| format!("cannot write {}", wanted.display()))?;
         Ok((file, Self { path, wanted }))
     }
 }

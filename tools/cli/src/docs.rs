@@ -27,6 +27,9 @@ pub fn completions(args: &CompletionsArgs) -> Result<()> {
     say_bytes(&script)
 }
 
+/// In front of a page: no word is divided and no line stretched, so that examples can be copied.
+const AS_WRITTEN: &str = ".nh\n.ad l\n";
+
 /// The options of `man`.
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -41,7 +44,13 @@ pub fn man(args: &ManArgs) -> Result<()> {
     let cannot = || format!("cannot write to {}", args.folder.display());
     std::fs::create_dir_all(&args.folder).with_context(cannot)?;
     clap_mangen::generate_to(Cli::command(), &args.folder).with_context(cannot)?;
-    let pages = std::fs::read_dir(&args.folder).with_context(cannot)?.filter_map(Result::ok);
-    let pages = pages.filter(|page| page.file_name().to_string_lossy().starts_with("percolite")).count();
-    say(format_args!("{} in {}", count(pages as u64, "page"), args.folder.display()))
+    let mut pages = 0;
+    for page in std::fs::read_dir(&args.folder).with_context(cannot)?.filter_map(Result::ok) {
+        if page.file_name().to_string_lossy().starts_with("percolite") {
+            let text = std::fs::read_to_string(page.path()).with_context(cannot)?;
+            std::fs::write(page.path(), format!("{AS_WRITTEN}{text}")).with_context(cannot)?;
+            pages += 1;
+        }
+    }
+    say(format_args!("{} in {}", count(pages, "page"), args.folder.display()))
 }

@@ -18,7 +18,9 @@ Examples:
   percolite history shop --end           no longer; what was kept goes
 
 This is the store's: whoever opens it goes on with it, unless Builder::history or Builder::no_history says otherwise.
-Reading the past: percolite get --at, scan --at, dump --at, versions.")]
+Reading the past: percolite get --at, scan --at, dump --at, versions. A timestamp is exact to the commit. Times are as exact as the
+store's clock: the next life of a store whose process was killed begins up to three seconds ahead, and goes on so until the clock
+has caught up. What is said as how long ago is counted back from the newest timestamp then; 0s is always all there is.")]
 pub struct Args {
     #[command(flatten)]
     store: Folder,
@@ -34,14 +36,16 @@ pub struct Args {
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    if args.keep.is_some() || args.end {
+    let stats = if args.keep.is_some() || args.end {
         let store = args.store.write_with(|store| match args.keep {
             Some(time) => store.history(time),
             None => store.no_history(),
         })?;
         store.close()?;
-    }
-    let stats = args.store.look()?.stats();
+        args.store.look_silently()?.stats()
+    } else {
+        args.store.look()?.stats()
+    };
     let (from, keep) = (stats.history_from, stats.history_for);
     if args.json {
         return say(json!({
@@ -61,7 +65,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// In the words that `--keep` takes.
-fn span(keep: Duration) -> String {
+pub fn span(keep: Duration) -> String {
     let days = jiff::SpanRelativeTo::days_are_24_hours();
     let seconds = i64::try_from(keep.as_secs()).ok().and_then(|seconds| jiff::Span::new().try_seconds(seconds).ok());
     let largest = jiff::SpanRound::new().largest(jiff::Unit::Day).relative(days);

@@ -4,7 +4,7 @@ use std::panic::resume_unwind;
 use std::time::Duration;
 
 use anyhow::Result;
-use percolite::{CommitPoint, LockInfo, OwnerId, Status, Store, Timestamp, TxnStatus};
+use percolite::{CommitPoint, Keyspace, LockInfo, OwnerId, Status, Store, Timestamp, TxnStatus};
 use serde_json::{Value, json};
 
 use crate::bytes::Forms;
@@ -25,12 +25,13 @@ Examples:
   percolite locks shop         who holds which rows, and what their primaries say
   percolite locks shop --json  one JSON line for each locked row
   percolite locks shop --resolve
-                               rolls all of them forward or back, and says how many there were
+                               rolls all of them forward or back, and says how many each
 
 A lock that is left in a closed store is an orphan: its process died in the middle of a commit. Whoever reads the row rolls
 it forward or back, and so does opening the store for writing, in the background. Looking changes nothing.
 The table shows the first rows of the first transactions; --json shows everything.
-Of a store that a process has open it shows the first hundred that this process met when it last said what it does; --keys does not apply.")]
+Of a store that a process has open it shows the first hundred that this process met when it last said what it does, their keys as text
+and escaped where they are none: --keys does not apply.")]
 pub struct Args {
     #[command(flatten)]
     store: Folder,
@@ -49,7 +50,7 @@ pub fn run(args: &Args) -> Result<()> {
         return resolve(args);
     }
     let store = match args.store.look_in()? {
-        Seen::Closed(store) => store,
+        Seen::Closed(store) => open::telling_lost(store),
         Seen::Open(status) => return of_open(args, &status),
     };
     if args.json {
@@ -66,7 +67,7 @@ pub fn run(args: &Args) -> Result<()> {
 fn of_open(args: &Args, status: &Status) -> Result<()> {
     if args.json {
         let mut out = Lines::new();
-        status.locks.iter().try_for_each(|lock| out.say(serde_json::to_value(lock)?))?;
+        status.locks.iter().try_for_each(|lock| out.say(told::lock_json(lock)))?;
         return out.finish();
     }
     say(told::heading(status))?;
@@ -88,7 +89,11 @@ pub fn table_of(store: &Store, forms: Forms, wanted: impl Fn(&LockInfo) -> bool)
 fn resolve(args: &Args) -> Result<()> {
     let interrupt = Interrupt::watch()?;
     // Counted before, since the background begins with it as soon as the store is open.
-    let found = args.store.look()?.locks()?.try_fold(0_u64, |found, lock| lock.map(|_| found + 1))?;
+    let (mut forward, mut back) = (0_u64, 0_u64);
+    for lock in args.store.look_silently()?.locks()? {
+        *if matches!(lock?.commit_point, CommitPoint::Committed(_)) { &mut forward } else { &mut back } += 1;
+    }
+    let found = forward + back;
     let store = args.store.write(false)?;
     let progress = Progress::of_rows();
     std::thread::scope(|scope| {
@@ -108,7 +113,11 @@ fn resolve(args: &Args) -> Result<()> {
     })?;
     drop(progress);
     store.close()?;
-    if args.json { say(json!({ "resolved": found })) } else { say(format_args!("{} resolved", count(found, "lock"))) }
+    if args.json {
+        return say(json!({ "resolved": found, "rolled_forward": forward, "rolled_back": back }));
+    }
+    let (forward, back) = (indicatif::HumanCount(forward), indicatif::HumanCount(back));
+    say(format_args!("{} resolved: {forward} rolled forward, {back} rolled back", count(found, "lock")))
 }
 
 pub fn names(store: &Store) -> Result<Names> {
@@ -142,8 +151,11 @@ fn as_json(lock: &LockInfo, forms: Forms) -> Value {
 Examples:
   percolite locks shop --json                         shows start_ts and owner of those that hold locks
   percolite txn shop 1763726400123.7                  the rows that it holds and what will become of them
+  percolite txn shop 1763726400123.7 --keyspace fruit --key apple
+                                                      asks a row that it wrote, when it holds none any more: by its own
+                                                      timestamp, or by that of a commit as `versions` shows it
   percolite txn shop 1763726400123.7 --owner 0b0d4f421fc00007 --keyspace fruit --key apple
-                                                      asks a row that it wrote, when it holds none any more
+                                                      the same where the row may only remember that it was rolled back
 
 Of a store that a process has open it shows what that process says of it, if it does: see `percolite top --help`.
 The answer to the last is: pending, committed, rolled back, or that the row knows nothing of it (exit code 3).")]
@@ -160,7 +172,7 @@ pub struct TxnArgs {
     #[arg(long, requires = "key")]
     keyspace: Option<String>,
     /// The row to ask: its primary, or any that it wrote
-    #[arg(long, requires = "keyspace", requires = "owner")]
+    #[arg(long, requires = "keyspace")]
     key: Option<std::ffi::OsString>,
     #[command(flatten)]
     forms: Forms,
@@ -180,6 +192,23 @@ fn timestamp(text: &str) -> Result<Timestamp, String> {
 
 fn owner(text: &str) -> Result<OwnerId, String> {
     u64::from_str_radix(text, 16).map(OwnerId::from_u64).map_err(|_| "not an owner: 16 hexadecimal digits".to_owned())
+}
+
+/// What a row's lock and versions tell of a transaction that is named by when it began or committed.
+fn status_by_row(store: &Store, keyspace: &Keyspace, key: &[u8], ts: Timestamp) -> Result<TxnStatus> {
+    for lock in store.locks()? {
+        let lock = lock?;
+        if lock.start_ts == ts && lock.row == keyspace.row_of(key) {
+            return Ok(store.txn_status(&lock.primary, ts, lock.owner)?);
+        }
+    }
+    for version in store.snapshot()?.versions(keyspace, key)? {
+        let version = version?;
+        if version.start_ts == ts || version.commit_ts == ts {
+            return Ok(TxnStatus::Committed(version.commit_ts));
+        }
+    }
+    Ok(TxnStatus::NoTrace)
 }
 
 /// What the process that has the store open tells of a transaction: whether it goes on, was slow, or holds locks.
@@ -203,7 +232,7 @@ fn txn_of_open(args: &TxnArgs, status: &Status) -> Result<()> {
     }
     if args.json {
         return say(
-            json!({ "pid": status.pid, "age_s": told::age(status).as_secs_f64(), "live": live, "slow": slow, "locks": locks }),
+            json!({ "pid": status.pid, "age_s": told::age(status).as_secs_f64(), "live": live, "slow": slow, "locks": locks.iter().map(told::lock_json).collect::<Vec<_>>() }),
         );
     }
     say(told::heading(status))?;
@@ -218,20 +247,28 @@ fn txn_of_open(args: &TxnArgs, status: &Status) -> Result<()> {
 
 pub fn run_txn(args: &TxnArgs) -> Result<()> {
     let store = match args.store.look_in()? {
-        Seen::Closed(store) => store,
+        Seen::Closed(store) => open::telling_lost(store),
         Seen::Open(status) => return txn_of_open(args, &status),
     };
-    if let (Some(owner), Some(name), Some(key)) = (args.owner, &args.keyspace, &args.key) {
+    if let (Some(name), Some(key)) = (&args.keyspace, &args.key) {
         let key = args.forms.keys.read(key)?;
-        let row = open::keyspace(&store, name, false)?.row_of(&key);
-        let status = store.txn_status(&row, args.start_ts, owner)?;
+        let keyspace = open::keyspace(&store, name, false)?;
+        let status = match args.owner {
+            Some(owner) => store.txn_status(&keyspace.row_of(&key), args.start_ts, owner)?,
+            None => status_by_row(&store, &keyspace, &key, args.start_ts)?,
+        };
         let (word, commit_ts) = match status {
             TxnStatus::Pending => ("pending", None),
             TxnStatus::Committed(ts) => ("committed", Some(ts)),
             TxnStatus::RolledBack => ("rolled back", None),
             TxnStatus::NoTrace => {
+                let by_owner = if args.owner.is_none() {
+                    ", or say its --owner, by which a row remembers a roll-back"
+                } else {
+                    ""
+                };
                 let what = format!(
-                    "this row knows nothing of the transaction {:#}: ask at one that only it has written",
+                    "this row knows nothing of the transaction {:#}: ask at one that only it has written{by_owner}",
                     args.start_ts
                 );
                 return Err(Code::Missing.error(what));
@@ -249,7 +286,7 @@ pub fn run_txn(args: &TxnArgs) -> Result<()> {
     }
     let nobody = || {
         Code::Missing.error(format!(
-            "no row is locked by a transaction {:#}; to ask a row that it wrote, say --owner, --keyspace and --key",
+            "no row is locked by a transaction {:#}; to ask a row that it wrote, say --keyspace and --key",
             args.start_ts
         ))
     };

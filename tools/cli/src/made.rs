@@ -6,6 +6,10 @@
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
+use percolite::ErrorKind;
+
+use crate::exit::Code;
+
 pub struct Made {
     folder: PathBuf,
     was_there: bool,
@@ -24,9 +28,14 @@ impl Made {
         self.is_ours.set(!self.was_there);
     }
 
-    /// Whether it goes if it does not become whole.
-    pub fn will_go(&self) -> bool {
-        self.is_ours.get()
+    /// What is said of an error of making it. Whatever the store has become: with the folder it goes.
+    pub fn failed(&self, nothing: &str, why: percolite::Error) -> anyhow::Error {
+        match why.kind() {
+            ErrorKind::Undetermined(cause) if self.is_ours.get() => {
+                Code::Failed.error(format!("{nothing}, and nothing is left of {}: {cause}", self.folder.display()))
+            }
+            _ => why.into(),
+        }
     }
 
     /// It is whole.

@@ -1,4 +1,8 @@
 //! Which moment a command shows.
+//!
+//! "An hour ago" is counted back from now, or from the store's newest timestamp where that is ahead of the clock: after a process was
+//! killed the next one begins up to three seconds ahead, and a clock can be set back. So `0s` is always all that there is. A time of day
+//! can be off by as much, which is said.
 
 use std::time::SystemTime;
 
@@ -14,7 +18,14 @@ use crate::exit::Code;
 pub struct Moment {
     /// Show the past: 5m (ago), 2026-11-21T14:00 (here), 2026-11-21T14:00Z, or a timestamp as `versions` shows them
     #[arg(long, value_name = "WHEN", value_parser = read)]
-    at: Option<Timestamp>,
+    at: Option<When>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum When {
+    Timestamp(Timestamp),
+    TimeOfDay(Timestamp),
+    Ago(Span),
 }
 
 impl Moment {
@@ -26,33 +37,64 @@ impl Moment {
                 let what = "the store keeps no history; percolite history STORE --keep 7d has it begin";
                 Err(Code::Failed.error(what))
             }
-            Some(at) => Ok(store.snapshot_at(at)?),
+            Some(when) => Ok(store.snapshot_at(when.resolve(store)?)?),
         }
     }
 
     /// The keyspace of that name in the snapshot; it may have been dropped since.
     pub fn keyspace(&self, store: &Store, snapshot: &Snapshot, name: &str) -> Result<Keyspace> {
-        let Some(at) = self.at else { return crate::open::keyspace(store, name, false) };
+        if self.at.is_none() {
+            return crate::open::keyspace(store, name, false);
+        }
         let found = snapshot.keyspaces()?.into_iter().find(|keyspace| keyspace.name() == name);
-        found.ok_or_else(|| Code::Missing.error(format!("there was no keyspace {name:?} at {at:#}")))
+        found.ok_or_else(|| Code::Missing.error(format!("there was no keyspace {name:?} at {:#}", snapshot.read_ts())))
     }
 }
 
-fn read(text: &str) -> Result<Timestamp, String> {
+impl When {
+    fn resolve(self, store: &Store) -> Result<Timestamp> {
+        let newest = store.snapshot()?.read_ts();
+        let ahead = newest.millis().saturating_sub(Timestamp::from(SystemTime::now()).millis());
+        match self {
+            Self::Timestamp(at) => Ok(at),
+            Self::TimeOfDay(at) => {
+                if ahead > 0 {
+                    let ahead = std::time::Duration::from_millis(ahead);
+                    eprintln!(
+                        "note: the store's timestamps are {ahead:.1?} ahead of the clock, so a time of day is off by as much; 5m and the like are counted back from its newest one"
+                    );
+                }
+                Ok(at)
+            }
+            Self::Ago(ago) if ago.is_zero() => Ok(newest),
+            Self::Ago(ago) => {
+                let now = Zoned::now().checked_add(Span::new().try_milliseconds(ahead.cast_signed())?)?;
+                Ok(moment(now.checked_sub(ago)?.timestamp()))
+            }
+        }
+    }
+}
+
+fn moment(at: jiff::Timestamp) -> Timestamp {
+    SystemTime::from(at).into()
+}
+
+fn read(text: &str) -> Result<When, String> {
     let told = |why: jiff::Error| why.to_string();
     if let Ok(ts) = text.parse::<Timestamp>() {
-        return Ok(ts);
+        return Ok(When::Timestamp(ts));
     }
     if let Ok(ago) = text.parse::<Span>() {
-        let then = Zoned::now().checked_sub(ago.abs()).map_err(told)?;
-        return Ok(SystemTime::from(then.timestamp()).into());
+        // Told here if there is no such time.
+        Zoned::now().checked_sub(ago.abs()).map_err(told)?;
+        return Ok(When::Ago(ago.abs()));
     }
-    if let Ok(moment) = text.parse::<jiff::Timestamp>() {
-        return Ok(SystemTime::from(moment).into());
+    if let Ok(at) = text.parse::<jiff::Timestamp>() {
+        return Ok(When::TimeOfDay(moment(at)));
     }
     let here = |civil: civil::DateTime| civil.to_zoned(TimeZone::system()).map_err(told);
     match text.parse::<civil::DateTime>() {
-        Ok(civil) => Ok(SystemTime::from(here(civil)?.timestamp()).into()),
+        Ok(civil) => Ok(When::TimeOfDay(moment(here(civil)?.timestamp()))),
         Err(_) => Err("neither a time (2026-11-21T14:00), nor how long ago (5m, 2h, 3d), nor a timestamp".into()),
     }
 }
@@ -63,6 +105,13 @@ mod tests {
 
     use super::*;
 
+    fn timestamp(text: &str) -> Option<Timestamp> {
+        match read(text) {
+            Ok(When::Timestamp(ts) | When::TimeOfDay(ts)) => Some(ts),
+            Ok(When::Ago(_)) | Err(_) => None,
+        }
+    }
+
     proptest! {
         #[test]
         fn no_text_makes_it_panic(text: String, like in "[-+0-9PTYMDHSZzyodhms.: ]{0,24}") {
@@ -72,17 +121,18 @@ mod tests {
         #[test]
         fn timestamps_and_moments_are_read_as_they_are_shown(number: u64, millis in 0_i64..4_000_000_000_000) {
             let ts = Timestamp::from_u64(number);
-            prop_assert_eq!(read(&ts.to_string()), Ok(ts));
+            prop_assert_eq!(timestamp(&ts.to_string()), Some(ts));
             let moment = jiff::Timestamp::from_millisecond(millis).unwrap();
-            prop_assert_eq!(read(&moment.to_string()), Ok(Timestamp::from_millis(millis.unsigned_abs())));
+            prop_assert_eq!(timestamp(&moment.to_string()), Some(Timestamp::from_millis(millis.unsigned_abs())));
         }
 
         #[test]
         fn a_span_is_so_long_ago(seconds in 0_u64..1_000_000_000) {
-            let now = || Timestamp::from(SystemTime::now()).millis();
+            let store = Store::in_memory().unwrap();
+            let now = || Timestamp::from(SystemTime::now()).max(store.snapshot().unwrap().read_ts()).millis();
             let before = now();
             for text in [format!("{seconds}s"), format!("PT{seconds}S"), format!("-{seconds}s")] {
-                let then = read(&text).unwrap().millis();
+                let then = read(&text).unwrap().resolve(&store).unwrap().millis();
                 prop_assert!((before..=now()).contains(&(then + seconds * 1000)), "{}", text);
             }
         }
@@ -90,12 +140,10 @@ mod tests {
 
     #[test]
     fn times_spans_and_timestamps_are_read_and_nothing_else() {
-        assert_eq!(read("1700000000000.7"), Ok(Timestamp::from_u64((1_700_000_000_000 << 18) + 7)));
-        assert_eq!(read("2023-11-14T22:13:20Z"), Ok(Timestamp::from_millis(1_700_000_000_000)));
-        assert_eq!(read("2023-11-15 00:13:20+02:00"), Ok(Timestamp::from_millis(1_700_000_000_000)));
-        let now = Timestamp::from(SystemTime::now()).millis();
-        let ago = now - read("1h 30m").unwrap().millis();
-        assert!((5_390_000..5_500_000).contains(&ago), "{ago}");
+        assert_eq!(timestamp("1700000000000.7"), Some(Timestamp::from_u64((1_700_000_000_000 << 18) + 7)));
+        assert_eq!(timestamp("2023-11-14T22:13:20Z"), Some(Timestamp::from_millis(1_700_000_000_000)));
+        assert_eq!(timestamp("2023-11-15 00:13:20+02:00"), Some(Timestamp::from_millis(1_700_000_000_000)));
+        assert!(matches!(read("1h 30m"), Ok(When::Ago(_))));
         assert_eq!(read("3d").is_ok(), read("2023-11-14").is_ok());
         for wrong in ["", "yesterday", "5", "12:00", "2023-13-01", "1700000000000", "-"] {
             assert!(read(wrong).is_err(), "{wrong:?} is read as {:?}", read(wrong));

@@ -36,10 +36,15 @@ pub enum Seen {
 impl Folder {
     /// To look: nothing in the folder is changed.
     pub fn look(&self) -> Result<Store> {
+        self.look_silently().map(telling_lost)
+    }
+
+    /// The same where what is lost of the log is told elsewhere.
+    pub fn look_silently(&self) -> Result<Store> {
         Ok(Store::builder().read_only(true).open(&self.folder)?)
     }
 
-    /// To look, if need be with the eyes of the process that has it open.
+    /// To look, if need be with the eyes of the process that has it open. What is lost of the log is for the caller to tell.
     pub fn look_in(&self) -> Result<Seen> {
         let why = match Store::builder().read_only(true).open(&self.folder) {
             Ok(store) => return Ok(Seen::Closed(store)),
@@ -57,9 +62,9 @@ impl Folder {
     /// To write to a store that is there, with options of its own.
     pub fn write_with(&self, options: impl FnOnce(Builder) -> Builder) -> Result<Store> {
         if !is_store(&self.folder) {
-            drop(self.look()?);
+            drop(self.look_silently()?);
         }
-        options(Store::builder()).open(&self.folder).map_err(|why| may_not_write(&self.folder, why))
+        opened(&self.folder, options(Store::builder()))
     }
 
     /// To write to a store that is there, or to make one if `create` is said.
@@ -72,15 +77,27 @@ impl Folder {
         if !create && !is_store(&self.folder) {
             // Looking says best what there is instead.
             return match Store::builder().read_only(true).open(&self.folder) {
-                Ok(_) => Ok(tuning.builder().open(&self.folder)?),
+                Ok(_) => opened(&self.folder, tuning.builder()),
                 Err(why) if is_missing(&self.folder) => {
                     Err(Code::NotAStore.error(format!("{why}; to make a store there, say --create")))
                 }
                 Err(why) => Err(why.into()),
             };
         }
-        tuning.builder().open(&self.folder).map_err(|why| may_not_write(&self.folder, why))
+        opened(&self.folder, tuning.builder())
     }
+}
+
+fn opened(folder: &Path, builder: Builder) -> Result<Store> {
+    builder.open(folder).map(telling_lost).map_err(|why| may_not_write(folder, why))
+}
+
+/// Tells people what of the log is not read, which no exit code says.
+pub fn telling_lost(store: Store) -> Store {
+    for lost in store.lost_logs() {
+        eprintln!("warning: {lost}");
+    }
+    store
 }
 
 fn is_store(folder: &Path) -> bool {

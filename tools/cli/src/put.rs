@@ -1,5 +1,6 @@
 //! `percolite put`: sets values, in one transaction.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
@@ -66,6 +67,10 @@ pub fn run(args: &Args) -> Result<()> {
                 rows.push((args.forms.keys.read(key)?, args.forms.values.read(value)?));
             }
         }
+    }
+    let mut seen = HashSet::new();
+    if let Some((key, _)) = rows.iter().find(|(key, _)| !seen.insert(key.as_slice())) {
+        return Err(Code::Usage.error(format!("the key {:?} is named twice", args.forms.keys.show(key))));
     }
     let store = args.store.write_tuned(args.create, &args.tuning)?;
     let keyspace = open::keyspace_to_write(&store, &args.keyspace, args.create)?;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
+use percolite::ErrorKind;
 use serde_json::json;
 
 use crate::exit::Code;
@@ -25,7 +26,8 @@ Examples:
   percolite verify rescued
 
 Where there is a checkpoint or a dump, prefer it: what is brought over need not be one moment of the store. The damaged
-folder is only read. The exit code is 0 if nothing is lost and 6 if anything is; the new store is there in both cases.")]
+folder is only read. The exit code is 0 if nothing is lost and 6 if anything is; the new store is there in both cases. The history, if any
+was kept, stays behind: that is told, and is no loss.")]
 pub struct Args {
     /// The damaged store's folder
     #[arg(value_name = "OLD")]
@@ -52,26 +54,36 @@ pub fn run(args: &Args) -> Result<()> {
         interrupt.flow()
     });
     drop(progress);
-    let repaired =
-        repaired.map_err(|why| Interrupt::told(why, || format!("nothing is left of {}", args.to.display())))?;
+    let repaired = repaired.map_err(|why| match why.kind() {
+        ErrorKind::Stopped(_) => Interrupt::told(why, || format!("nothing is left of {}", args.to.display())),
+        _ => made.failed("nothing was repaired", why),
+    })?;
     made.keep();
     let (keyspaces, rows) = (count(repaired.keyspaces, "keyspace"), count(repaired.rows, "row"));
     if args.json {
         let loss = |loss: &percolite::Problem| {
             let key = loss.row.as_ref().map(|row| json!({ "hex": data_encoding::HEXLOWER.encode(row.key()) }));
             let keyspace = loss.row.as_ref().map(|row| row.keyspace().0);
-            json!({ "column": format!("{:?}", loss.column), "keyspace_id": keyspace, "key": key, "what": loss.what })
+            json!({ "column": format!("{:?}", loss.column), "keyspace_id": keyspace, "keyspace": loss.keyspace, "key": key, "what": loss.what })
         };
         say(json!({
             "whole": repaired.is_whole(),
             "keyspaces": repaired.keyspaces,
             "rows": repaired.rows,
             "bytes": repaired.bytes,
+            "versions_left": repaired.versions_left,
             "losses_found": repaired.losses_found,
             "losses": repaired.losses.iter().map(loss).collect::<Vec<_>>(),
         }))?;
     } else {
         say(format_args!("{keyspaces}, {rows}, {} in {}", indicatif::HumanBytes(repaired.bytes), args.to.display()))?;
+        if repaired.versions_left > 0 {
+            let left = count(repaired.versions_left, "replaced version");
+            say(format_args!(
+                "{left} of the history stay behind; percolite history {} --keep 7d has one begin",
+                args.to.display()
+            ))?;
+        }
         for loss in repaired.losses.iter().take(SHOWN) {
             say(loss)?;
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use indicatif::HumanCount;
-use percolite::{Latencies, Latency, LiveStatus, LockStatus, SlowStatus, Stats, Status};
+use percolite::{EngineFigures, Latencies, Latency, LiveStatus, LockStatus, OwnerId, SlowStatus, Stats, Status};
 use serde_json::{Value, json};
 
 use crate::table;
@@ -33,7 +33,7 @@ pub fn age(status: &Status) -> Duration {
 
 /// Everything since the store was opened.
 pub fn tables(status: &Status) -> Vec<String> {
-    let mut tables = vec![counters(&status.stats), latencies("since it was opened", &status.latencies)];
+    let mut tables = vec![counters(status), latencies("since it was opened", &status.latencies)];
     tables.extend(lists(status));
     tables
 }
@@ -47,10 +47,11 @@ pub fn document(status: &Status) -> serde_json::Result<Value> {
     Ok(document)
 }
 
-fn counters(stats: &Stats) -> String {
+fn counters(status: &Status) -> String {
+    let stats = &status.stats;
     let count = |count: u64| HumanCount(count).to_string();
     let behind = stats.visible_ts.millis().saturating_sub(stats.durable_ts.millis());
-    let rows = [
+    let mut rows = vec![
         ("transactions begun", count(stats.begun)),
         (
             "commits",
@@ -83,8 +84,28 @@ fn counters(stats: &Stats) -> String {
         ("ended at the age limit", count(stats.expired)),
         ("large, rows still locked", count(stats.large_unfinished)),
         ("not durable yet", format!("{behind} ms")),
+        ("history", history(stats)),
     ];
-    table::texts(["since it was opened", ""], rows.map(|(what, told)| [what.to_owned(), told]).into())
+    rows.extend(status.engine.as_ref().map(|engine| ("memory", memory(engine))));
+    table::texts(["since it was opened", ""], rows.into_iter().map(|(what, told)| [what.to_owned(), told]).collect())
+}
+
+fn history(stats: &Stats) -> String {
+    let Some((from, kept)) = stats.history_from.zip(stats.history_for) else { return "none is kept".into() };
+    let from = table::time(from.millis(), "%Y-%m-%d %H:%M:%S UTC");
+    let collected = HumanCount(stats.versions_collected);
+    format!("from {from} on, kept for {}; {collected} replaced versions collected", crate::history::span(kept))
+}
+
+fn memory(engine: &EngineFigures) -> String {
+    let bytes = indicatif::HumanBytes;
+    format!(
+        "cache {} of {}, write buffers {}, open tables {}",
+        bytes(engine.cache_bytes),
+        bytes(engine.cache_limit_bytes),
+        bytes(engine.write_buffer_bytes),
+        bytes(engine.table_reader_bytes)
+    )
 }
 
 fn stalls(stats: &Stats) -> String {
@@ -162,6 +183,7 @@ impl<'a> Between<'a> {
     pub fn tables(&self) -> Vec<String> {
         let mut tables = vec![self.rates()];
         tables.extend(self.stalls());
+        tables.extend(self.now.engine.as_ref().map(memory));
         tables.push(latencies(&format!("in the last {}", duration(self.took)), &self.latencies));
         tables.extend(lists(self.now));
         tables
@@ -204,7 +226,7 @@ impl<'a> Between<'a> {
     }
 
     pub fn json(&self) -> Value {
-        let Status { pid, stats, live, slow, slowest, locks, .. } = self.now;
+        let Status { pid, stats, engine, live, slow, slowest, locks, .. } = self.now;
         let latencies: serde_json::Map<_, _> = measured(&self.latencies)
             .map(|(_, key, latency)| (key.to_owned(), latency_json(latency)))
             .into_iter()
@@ -226,11 +248,12 @@ impl<'a> Between<'a> {
             "write_stalled_now_s": stats.write_stalled_now.map(|now| now.as_secs_f64()),
             "latencies": latencies,
             "live_views": stats.live_views,
+            "engine": engine,
             "live": live,
             "slow": slow.iter().rev().take(SHOWN).collect::<Vec<_>>(),
             "slowest": slowest.iter().take(SHOWN).collect::<Vec<_>>(),
             "locks_met": locks.len(),
-            "locks": locks,
+            "locks": locks.iter().map(lock_json).collect::<Vec<_>>(),
             "visible_ts": stats.visible_ts.to_string(),
             "visible_time": table::moment(stats.visible_ts),
             "durable_ts": stats.durable_ts.to_string(),
@@ -272,7 +295,11 @@ pub fn live<'a>(live: impl IntoIterator<Item = &'a LiveStatus>, total: u64) -> S
             live.label.clone().unwrap_or_else(|| "-".into()),
             live.owner.clone().unwrap_or_else(|| "-".into()),
             duration(live.age),
-            live.rows.to_string(),
+            if live.streaming {
+                format!("{}, and {} streamed", HumanCount(live.rows), HumanCount(live.streamed))
+            } else {
+                HumanCount(live.rows).to_string()
+            },
         ]
     };
     let mut rows: Vec<_> = live.into_iter().take(SHOWN).map(row).collect();
@@ -311,6 +338,27 @@ pub fn slow<'a>(which: &str, slow: impl IntoIterator<Item = &'a SlowStatus>) -> 
     };
     let header = [which, "took", "attempts", "mostly", "last in the way"];
     table::texts(header, slow.into_iter().take(SHOWN).map(row).collect())
+}
+
+/// A lock as `locks --json` shows one; the keys are as the process that has the store open has put them.
+pub fn lock_json(lock: &LockStatus) -> Value {
+    let LockStatus {
+        keyspace, key, owner, start_ts, primary_keyspace, primary, commit_point, commit_ts, orphan, ..
+    } = lock;
+    let began = u64::from_str_radix(owner, 16).ok().map(|owner| OwnerId::from_u64(owner).began_millis());
+    json!({
+        "keyspace": keyspace,
+        "key": key,
+        "start_ts": start_ts.to_string(),
+        "start_time": table::moment(*start_ts),
+        "owner": owner,
+        "owner_began_ms": began,
+        "primary": { "keyspace": primary_keyspace, "key": primary },
+        "commit_point": commit_point,
+        "commit_ts": commit_ts.map(|ts| ts.to_string()),
+        "commit_time": commit_ts.map(table::moment),
+        "orphan": orphan,
+    })
 }
 
 /// A table of locked rows, if there are any.

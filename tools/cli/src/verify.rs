@@ -1,6 +1,7 @@
 //! `percolite verify`: does everything that is stored make sense?
 
 use anyhow::Result;
+use percolite::Store;
 use serde_json::json;
 
 use crate::exit::Code;
@@ -21,7 +22,7 @@ Examples:
   percolite verify shop --json | jq '.problems[]'    what is wrong, one by one
   percolite checkpoint shop copy && percolite verify copy
 
-Nothing is changed. The exit code is 0 if all is sound and 6 if not. Locks of dead processes are sound as long as their
+Nothing is changed. The exit code is 0 if all is sound and 6 if not; a store that is too damaged to be opened is {\"opens\": false, …} in JSON. Locks of dead processes are sound as long as their
 primary can tell what is to become of them. A log that was damaged in the middle is told. Who opens the store for writing keeps it
 as damaged-*.log.kept (later logs as unread-*.log.kept), and it goes on being told until these are moved out of the folder. Filters
 and indexes of tables are looked at only as far as reading the cells in order needs them.")]
@@ -35,7 +36,7 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<()> {
     let interrupt = Interrupt::watch()?;
-    let store = args.store.look()?;
+    let store = open(args)?;
     let progress = Progress::new(None);
     let mut read = (0, 0);
     let verified = store.verify(|so_far| {
@@ -53,10 +54,11 @@ pub fn run(args: &Args) -> Result<()> {
         let problem = |problem: &percolite::Problem| {
             let key = problem.row.as_ref().map(|row| json!({ "hex": data_encoding::HEXLOWER.encode(row.key()) }));
             let keyspace = problem.row.as_ref().map(|row| row.keyspace().0);
-            json!({ "column": format!("{:?}", problem.column), "keyspace_id": keyspace, "key": key, "what": problem.what })
+            json!({ "column": format!("{:?}", problem.column), "keyspace_id": keyspace, "keyspace": problem.keyspace, "key": key, "what": problem.what })
         };
         let lost = |lost: &percolite::LostLog| json!({ "file": lost.file.display().to_string(), "offset": lost.offset, "bytes": lost.bytes, "what": lost.to_string() });
         say(json!({
+            "opens": true,
             "sound": verified.is_sound(),
             "versions": verified.versions,
             "locks": verified.locks,
@@ -73,7 +75,7 @@ pub fn run(args: &Args) -> Result<()> {
             ("newest versions", verified.versions),
             ("locks", verified.locks),
             ("long values", verified.values),
-            ("ended transactions", verified.history),
+            ("replaced versions, ended transactions", verified.history),
             ("bookkeeping", verified.meta),
         ];
         let figures = figures.map(|(what, cells)| [what.to_owned(), indicatif::HumanCount(cells).to_string()]);
@@ -95,10 +97,24 @@ pub fn run(args: &Args) -> Result<()> {
             say(format_args!("sound: {} read", indicatif::HumanBytes(verified.bytes)))
         };
     }
-    let what = format!(
-        "{} found; go back to a checkpoint or a dump, or else: percolite repair {} NEW",
-        count(verified.problems_found + verified.lost_logs.len() as u64, "problem"),
-        args.store.folder.display()
-    );
-    Err(Code::Damaged.error(what))
+    let problems = count(verified.problems_found + verified.lost_logs.len() as u64, "problem");
+    Err(damaged(args, &format!("{problems} found")))
+}
+
+/// What lost its database beyond opening is damaged, too.
+fn open(args: &Args) -> Result<Store> {
+    args.store.look_silently().or_else(|why| {
+        if Code::of(&why) != Code::Damaged {
+            return Err(why);
+        }
+        if args.json {
+            say(json!({ "opens": false, "sound": false, "why": why.to_string() }))?;
+        }
+        Err(damaged(args, &format!("it does not open: {}", crate::one_line(&why))))
+    })
+}
+
+fn damaged(args: &Args, what: &str) -> anyhow::Error {
+    let folder = args.store.folder.display();
+    Code::Damaged.error(format!("{what}; go back to a checkpoint or a dump, or else: percolite repair {folder} NEW"))
 }

@@ -94,6 +94,10 @@ enum End {
     Whole,
     Interrupted,
     Failed(anyhow::Error),
+    /// More were to be left out.
+    Short {
+        records: u64,
+    },
 }
 
 pub fn run(args: &Args) -> Result<()> {
@@ -123,6 +127,7 @@ pub fn run(args: &Args) -> Result<()> {
             None => {}
             Some(Portion::End) => break End::Whole,
             Some(Portion::Failed(why)) => break End::Failed(why),
+            Some(Portion::Short { records }) => break End::Short { records },
             Some(Portion::Bad { .. }) if args.skip_bad => {
                 loaded.left_out += 1;
                 loaded.records += 1;
@@ -212,6 +217,11 @@ fn report(args: &Args, loaded: &Loaded, took: Duration, end: End) -> Result<()> 
                 took.as_secs_f64(),
                 count(rate, "row")
             ))
+        }
+        End::Short { records } => {
+            let records = count(records, "record");
+            Err(Code::Failed
+                .error(format!("the input has {records}, and --skip {} leaves out more: nothing was put", args.skip)))
         }
         End::Interrupted => Err(Code::Interrupted.error(format!("interrupted: {is_in}"))),
         End::Failed(why) => {

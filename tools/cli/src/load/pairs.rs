@@ -53,6 +53,10 @@ pub enum Portion {
     },
     /// The input cannot be read on.
     Failed(anyhow::Error),
+    /// It has no more records than these, and more were to be left out.
+    Short {
+        records: u64,
+    },
     End,
 }
 
@@ -141,6 +145,7 @@ impl Source {
         let end = match read {
             // Nobody listens any more.
             Ok(false) => return,
+            Ok(true) if sending.skip > 0 => Portion::Short { records: wish.skip - sending.skip },
             Ok(true) => Portion::End,
             Err(why) => Portion::Failed(why),
         };

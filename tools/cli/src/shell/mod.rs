@@ -8,6 +8,8 @@ mod statement;
 use std::io::{BufRead as _, IsTerminal as _, Read as _};
 use std::ops::Bound;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context as _, Result, bail};
 use percolite::{Keyspace, Savepoint, Store, Txn};
@@ -16,10 +18,14 @@ use reedline::{
     MenuBuilder as _, Reedline, ReedlineEvent, ReedlineMenu, Signal, default_emacs_keybindings,
 };
 
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
 use self::complete::Words;
 use self::statement::{HELP, Rows, Statement};
 use crate::bytes::{Forms, RECORD_MAX_BYTES};
 use crate::exit::Code;
+use crate::interrupt::Interrupt;
 use crate::open::{self, Folder};
 use crate::output::{count, say};
 use crate::tuning::Tuning;
@@ -64,7 +70,8 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<()> {
     let store = if args.read_only { args.store.look()? } else { args.store.write_tuned(args.create, &args.tuning)? };
-    let mut session = Session { store: store.clone(), txn: None, savepoints: Vec::new(), forms: args.forms };
+    let mut session =
+        Session { store: store.clone(), txn: None, savepoints: Vec::new(), is_open: Arc::default(), forms: args.forms };
     let ran = if std::io::stdin().is_terminal() { session.typed(args) } else { session.piped() };
     let left_open = session.txn.take().is_some();
     drop(session);
@@ -79,6 +86,8 @@ struct Session {
     txn: Option<Txn>,
     /// Of the open transaction, oldest first. A name may be there twice; the later one counts.
     savepoints: Vec<(String, Savepoint)>,
+    /// Whether there is a transaction, for who ends the program.
+    is_open: Arc<AtomicBool>,
     forms: Forms,
 }
 
@@ -91,6 +100,7 @@ enum Next {
 
 impl Session {
     fn piped(&mut self) -> Result<()> {
+        self.end_on_interrupt()?;
         let mut input = std::io::stdin().lock();
         let mut line = String::new();
         for number in 1.. {
@@ -121,6 +131,22 @@ impl Session {
         Ok(())
     }
 
+    /// Nothing interrupts the reading of a pipe, so another thread ends the program.
+    fn end_on_interrupt(&self) -> Result<()> {
+        let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot watch for signals")?;
+        let is_open = Arc::clone(&self.is_open);
+        std::thread::spawn(move || {
+            if signals.forever().next().is_some() {
+                Interrupt::end_at_once(if is_open.load(Ordering::Relaxed) {
+                    "the open transaction was not committed; what was committed before stays"
+                } else {
+                    "what was committed before stays"
+                });
+            }
+        });
+        Ok(())
+    }
+
     fn typed(&mut self, args: &Args) -> Result<()> {
         let mut editor = editor(&self.store, args.no_history)?;
         say(format_args!("{}; `help` shows the statements, `quit` ends", args.store.folder.display()))?;
@@ -142,7 +168,9 @@ impl Session {
 
     fn line(&mut self, line: &str) -> Result<Next> {
         let Some(statement) = Statement::parse(line, self.forms)? else { return Ok(Next::Statement) };
-        self.statement(statement)
+        let next = self.statement(statement);
+        self.is_open.store(self.txn.is_some(), Ordering::Relaxed);
+        next
     }
 
     fn statement(&mut self, statement: Statement) -> Result<Next> {
@@ -207,11 +235,15 @@ impl Session {
             Statement::Versions { keyspace, key, limit } => self.versions(&keyspace, &key, limit.unwrap_or(SHOWN))?,
             Statement::Put { keyspace, key, value } => {
                 let keyspace = self.keyspace(&keyspace)?;
-                self.change(|txn| txn.put(&keyspace, &key, &value))?;
+                self.change(|txn| txn.put(&keyspace, &key, &value).map(|()| true))?;
             }
             Statement::Delete { keyspace, key } => {
                 let keyspace = self.keyspace(&keyspace)?;
-                self.change(|txn| txn.delete(&keyspace, &key))?;
+                let delete = |txn: &mut Txn| {
+                    let is_there = txn.contains(&keyspace, &key)?;
+                    if is_there { txn.delete(&keyspace, &key).map(|()| true) } else { Ok(false) }
+                };
+                self.change(delete)?;
             }
         }
         Ok(Next::Statement)
@@ -281,12 +313,17 @@ impl Session {
         })
     }
 
-    fn change(&mut self, work: impl Fn(&mut Txn) -> percolite::Result<()>) -> Result<()> {
-        match &mut self.txn {
+    /// The same; `work` says whether there was anything to change.
+    fn change(&mut self, work: impl Fn(&mut Txn) -> percolite::Result<bool>) -> Result<()> {
+        let changed = match &mut self.txn {
             Some(txn) => work(txn)?,
             None => self.store.transact(|txn| work(txn))?,
-        }
-        say(if self.txn.is_some() { "noted, to be committed" } else { "committed" })
+        };
+        say(match (changed, &self.txn) {
+            (false, _) => "not there",
+            (true, Some(_)) => "noted, to be committed",
+            (true, None) => "committed",
+        })
     }
 }
 

@@ -44,6 +44,9 @@ pub const WORDS: [&str; 15] = [
 /// Those behind which a keyspace comes.
 pub const WITH_KEYSPACE: [&str; 5] = ["get", "put", "delete", "scan", "versions"];
 
+/// Those that are one word.
+const ALONE: [&str; 7] = ["begin", "commit", "exit", "help", "keyspaces", "locks", "quit"];
+
 #[derive(Debug, PartialEq, Eq)]
 pub enum Statement {
     Get { keyspace: String, key: Vec<u8> },
@@ -99,7 +102,10 @@ impl Statement {
                     [prefix] => Rows::Prefix(key(prefix)?),
                     ["from", from] => Rows::Between(Some(key(from)?), None),
                     ["to", to] => Rows::Between(None, Some(key(to)?)),
-                    ["from", from, "to", to] => Rows::Between(Some(key(from)?), Some(key(to)?)),
+                    ["from", from, "to", to] => match (key(from)?, key(to)?) {
+                        (from, to) if from > to => return Err(Code::Usage.error("`from` lies behind `to`")),
+                        (from, to) => Rows::Between(Some(from), Some(to)),
+                    },
                     _ => return Err(unknown(line)),
                 };
                 Self::Scan { keyspace: (*keyspace).into(), rows, limit }
@@ -138,6 +144,8 @@ fn unknown(line: &str) -> anyhow::Error {
     let shape =
         HELP.lines().find(|shape| shape.split([' ', ',']).next() == Some(&first) && WORDS.contains(&first.as_str()));
     Code::Usage.error(match shape {
+        _ if ALONE.contains(&first.as_str()) => format!("nothing comes behind {first:?}"),
+        _ if first == "rollback" => "it is: rollback, or rollback to NAME".into(),
         Some(shape) => format!("it is: {}", shape.split("  ").next().unwrap_or_default()),
         None => format!("there is no statement {first:?}; `help` shows them"),
     })
@@ -185,6 +193,7 @@ mod tests {
     #[test]
     fn a_statement_of_the_wrong_shape_is_shown_its_shape() {
         assert_eq!(parse("put fruit").unwrap_err().to_string(), "it is: put KEYSPACE KEY VALUE");
+        assert_eq!(parse("quit now").unwrap_err().to_string(), "nothing comes behind \"quit\"");
         assert_eq!(parse("fetch it").unwrap_err().to_string(), "there is no statement \"fetch\"; `help` shows them");
     }
 
@@ -200,8 +209,15 @@ mod tests {
         assert_eq!(rows("scan fruit limit"), (Rows::Prefix(b"limit".into()), None));
         assert_eq!(rows("scan fruit from b to d limit 3"), (Rows::Between(key("b"), key("d")), Some(3)));
         assert_eq!(rows("scan fruit to d"), (Rows::Between(None, key("d")), None));
-        for wrong in ["scan fruit a b", "scan fruit from b limit x", "scan", "versions fruit", "rollback to", "release"]
-        {
+        for wrong in [
+            "scan fruit a b",
+            "scan fruit from b limit x",
+            "scan fruit from d to b",
+            "scan",
+            "versions fruit",
+            "rollback to",
+            "release",
+        ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }

@@ -48,6 +48,17 @@ impl Place {
         Ran::of(line, child.wait_with_output().unwrap())
     }
 
+    /// Copies a store that is open, as if its process were killed now.
+    pub fn copy_killed(&self, from: &str, to: &str) {
+        fs::create_dir(self.path().join(to)).unwrap();
+        for entry in fs::read_dir(self.path().join(from)).unwrap().map(Result::unwrap) {
+            let copied = fs::copy(entry.path(), self.path().join(to).join(entry.file_name()));
+            // RocksDB writes some files under another name at first.
+            let is_gone = copied.as_ref().is_err_and(|why| why.kind() == std::io::ErrorKind::NotFound);
+            assert!(is_gone || copied.is_ok(), "{copied:?}");
+        }
+    }
+
     /// Runs it and interrupts it as soon as it watches for that.
     pub fn interrupted(&self, line: &str) -> Ran {
         // Started before, so that it loses no time.

@@ -102,14 +102,14 @@ fn a_log_damaged_in_the_middle_is_told_before_and_after_the_next_writer() {
     let store = percolite::Store::open(place.path().join("shop")).unwrap();
     let fruit = store.keyspace("fruit").unwrap();
     (0..50_u8).for_each(|n| store.transact(|txn| txn.put(&fruit, [n], [7; 100])).map(drop).unwrap());
-    fs::create_dir(place.path().join("killed")).unwrap();
-    for entry in fs::read_dir(place.path().join("shop")).unwrap().map(Result::unwrap) {
-        let mut bytes = fs::read(entry.path()).unwrap();
+    place.copy_killed("shop", "killed");
+    for entry in fs::read_dir(place.path().join("killed")).unwrap().map(Result::unwrap) {
         if entry.path().extension().is_some_and(|end| end == "log") {
+            let mut bytes = fs::read(entry.path()).unwrap();
             let middle = bytes.len() / 2;
             bytes[middle] ^= 1;
+            fs::write(entry.path(), bytes).unwrap();
         }
-        fs::write(place.path().join("killed").join(entry.file_name()), bytes).unwrap();
     }
     for life in ["before", "after"] {
         let ran = place.run("verify killed").fails(6, "1 problem found");
@@ -119,8 +119,80 @@ fn a_log_damaged_in_the_middle_is_told_before_and_after_the_next_writer() {
         assert!(told["lost_logs"][0]["bytes"].as_u64().unwrap() > 2000 && told["sound"] == false, "{life}: {told}");
         assert!(place.ok("stats killed").contains("a record in the log is damaged"), "{life}");
         assert_eq!(place.json("stats killed --json")[0]["lost_log_bytes"], told["lost_logs"][0]["bytes"], "{life}");
-        place.ok("put killed fruit plum blue");
+        let _ = fs::remove_dir_all(place.path().join("copy"));
+        for line in [
+            "put killed fruit plum blue",
+            "dump --force killed shop.dump",
+            "checkpoint killed copy",
+            "get killed fruit pear",
+        ] {
+            let ran = place.run(line);
+            assert_eq!(ran.code, Some(0), "{line}: {}", ran.err);
+            let told = ran.err.starts_with("warning: a record in the log is damaged") && ran.err.lines().count() == 1;
+            assert!(told, "{life}: {line}: {}", ran.err);
+        }
     }
+}
+
+#[test]
+fn a_store_that_does_not_open_is_told_what_can_be_done() {
+    let place = Place::with_shop();
+    let marker = fs::read(place.path().join("shop/PERCOLITE")).unwrap();
+    for (file, code, told) in [
+        ("PERCOLITE", 5, "one that has lost that file, and then a repair (`percolite repair`"),
+        ("CURRENT", 6, "or else: percolite repair shop NEW"),
+    ] {
+        fs::remove_file(place.path().join("shop").join(file)).unwrap();
+        place.run("verify shop").fails(code, told);
+        let ran = place.run("verify shop --json").fails(code, told);
+        if code == 6 {
+            let told: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+            assert!(told["opens"] == false && told["sound"] == false && told["why"].is_string(), "{told}");
+        }
+        let ran = place.run("repair shop rescued");
+        assert!(ran.out.contains("2 rows"), "{}{}", ran.out, ran.err);
+        fs::remove_dir_all(place.path().join("rescued")).unwrap();
+        fs::write(place.path().join("shop/PERCOLITE"), &marker).unwrap();
+    }
+}
+
+#[test]
+fn a_transaction_is_found_by_the_row_that_it_wrote() {
+    let place = Place::with_shop();
+    let version = &place.json("versions shop fruit apple --json")[0];
+    let commit = version["timestamp"].as_str().unwrap();
+    place.run(&format!("txn shop {commit}")).fails(3, "say --keyspace and --key");
+    let told = place.ok(&format!("txn shop {commit} --keyspace fruit --key apple"));
+    assert!(told.starts_with(&format!("committed at {commit} ")), "{told}");
+    place.run(&format!("txn shop {commit}7 --keyspace fruit --key apple")).fails(3, "or say its --owner");
+    // Of a lock that is still there its primary says.
+    for (committed, fate) in [(true, "committed at "), (false, "pending")] {
+        let place = Place::new();
+        leave_locks(&place.path().join("s"), committed);
+        let locks = place.json("locks s --json");
+        let start = locks.last().unwrap()["start_ts"].as_str().unwrap().to_owned();
+        let told = place.ok(&format!("txn s {start} --keyspace rows --key b"));
+        assert!(told.starts_with(fate), "{told}");
+        let (forward, back) = if committed { (1, 0) } else { (0, 2) };
+        let resolved = &place.json("locks s --resolve --json")[0];
+        assert_eq!(
+            *resolved,
+            serde_json::json!({ "resolved": forward + back, "rolled_forward": forward, "rolled_back": back })
+        );
+    }
+}
+
+#[test]
+fn a_repair_tells_what_stays_behind_of_the_history() {
+    let place = Place::with_shop();
+    place.ok("history shop --keep 7d");
+    place.ok("put shop fruit apple green");
+    place.ok("put shop fruit apple blue");
+    let told = place.ok("repair shop new");
+    assert!(told.contains("2 replaced versions of the history stay behind; percolite history new --keep 7d"), "{told}");
+    let told = &place.json("repair shop newer --json")[0];
+    assert_eq!((&told["whole"], &told["versions_left"]), (&true.into(), &2.into()));
+    assert!(!place.ok("repair new newest").contains("stay behind"));
 }
 
 #[test]
@@ -185,8 +257,8 @@ fn locks_are_resolved_when_that_is_asked_for_and_counted() {
     leave_locks(&place.path().join("s"), false);
     let shown = place.ok("locks s --keys hex");
     assert!(shown.contains("rows/61") && shown.contains("rows/62"), "{shown}");
-    assert_eq!(place.ok("locks s --resolve"), "2 locks resolved\n");
-    assert_eq!(place.ok("locks s --resolve"), "0 locks resolved\n");
+    assert_eq!(place.ok("locks s --resolve"), "2 locks resolved: 0 rolled forward, 2 rolled back\n");
+    assert_eq!(place.ok("locks s --resolve"), "0 locks resolved: 0 rolled forward, 0 rolled back\n");
     assert_eq!(place.ok("locks s"), "there are no locks\n");
     assert_eq!(place.ok("get s rows b"), "old\n");
     leave_locks(&place.path().join("u"), false);

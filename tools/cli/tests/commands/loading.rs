@@ -120,5 +120,7 @@ fn a_quote_that_is_never_closed_is_refused_and_what_was_before_it_is_in() {
     let ran = place.fed("load shop fruit --layout csv", "a,1\nb,\"2\nc,3\nd,4\n");
     let ran = ran.fails(1, "the quote that opens in line 2 is never closed");
     assert!(ran.err.contains("1 row of the input, and nothing behind; to go on: --skip 1"), "{}", ran.err);
+    let ran = place.fed("load shop fruit --layout csv --skip 9", "a,1\nb,2\n");
+    ran.fails(1, "the input has 2 records, and --skip 9 leaves out more: nothing was put");
     assert_eq!(place.ok("scan shop fruit --count"), "3\n");
 }

@@ -1,6 +1,6 @@
 //! versions, history, and --at.
 
-use percolite::Store;
+use percolite::{Store, Timestamp};
 
 use crate::common::Place;
 
@@ -60,4 +60,29 @@ fn the_past_is_shown_as_it_was_where_history_is_kept() {
 
     assert_eq!(place.ok("history shop --end"), "no history is kept\n");
     place.run(&format!("get --at {before} shop fruit apple")).fails(1, "keeps no history");
+}
+
+/// A store whose process was killed goes on ahead of the clock.
+#[test]
+fn nothing_ago_is_all_there_is_even_where_timestamps_are_ahead_of_the_clock() {
+    let place = Place::with_shop();
+    place.ok("history shop --keep 7d");
+    let store = Store::open(place.path().join("shop")).unwrap();
+    let fruit = store.keyspace("fruit").unwrap();
+    store.transact(|txn| txn.put(&fruit, "apple", "green")).unwrap();
+    place.copy_killed("shop", "killed");
+    place.ok("put killed fruit apple blue");
+    let ms = place.json("versions killed fruit apple --json")[0]["ms"].as_u64().unwrap();
+    let now = || Timestamp::from(std::time::SystemTime::now()).millis();
+    let ahead = ms > now();
+    assert_eq!(place.ok("get --at 0s killed fruit apple"), "blue\n");
+    assert_eq!(place.json("versions --at 0s killed fruit apple --json").len(), 3);
+    place.ok("dump --at 0s killed killed.dump");
+    place.ok("restore copy killed.dump");
+    assert_eq!(place.ok("get copy fruit apple"), "blue\n");
+    // Slow enough, a test comes too late for this.
+    let ran = place.run("get --at 2020-01-01T00:00Z killed fruit apple");
+    if ahead && ms > now() {
+        assert!(ran.err.starts_with("note: the store's timestamps are "), "{}", ran.err);
+    }
 }

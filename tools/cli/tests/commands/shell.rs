@@ -1,6 +1,9 @@
 //! shell: statements from a pipe.
 
-use crate::common::Place;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Command, Stdio};
+
+use crate::common::{Place, Ran};
 
 #[test]
 fn a_transaction_takes_effect_at_its_commit_and_not_before() {
@@ -96,4 +99,27 @@ fn ranges_and_versions_are_shown() {
     let shown = place.fed("shell shop", lines).succeeds();
     assert_eq!((shown.matches("green").count(), shown.matches("blue").count()), (2, 1), "{shown}");
     assert!(shown.contains("more than 1 version") && shown.contains("never there"), "{shown}");
+}
+
+#[test]
+fn what_is_not_there_is_not_deleted_and_no_range_is_the_wrong_way_round() {
+    let place = Place::with_shop();
+    assert_eq!(place.fed("shell shop", "delete fruit kiwi\ndelete fruit apple\n").succeeds(), "not there\ncommitted\n");
+    place.fed("shell shop", "scan fruit from p to a").fails(2, "`from` lies behind `to`");
+}
+
+#[test]
+fn who_interrupts_statements_from_a_pipe_is_told_of_the_open_transaction() {
+    let place = Place::with_shop();
+    let mut child = place.command("shell shop").stdin(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    writeln!(input, "put fruit fig 1\nbegin\nput fruit kiwi green").unwrap();
+    let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(said.any(|line| line.unwrap() == "noted, to be committed"));
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    let ran = Ran::of("shell shop", child.wait_with_output().unwrap());
+    ran.fails(130, "the open transaction was not committed; what was committed before stays");
+    drop(input);
+    assert_eq!(place.ok("scan shop fruit --count"), "3\n");
 }

@@ -49,6 +49,8 @@ fn the_commands_that_look_show_what_the_process_tells_that_has_the_store_open() 
     let shown = place.ok("locks s");
     assert!(shown.contains(&whose) && shown.contains("rows/a") && shown.contains("rows/b"), "{shown}");
     let locks = place.json("locks s --json");
+    let names = |lock: &serde_json::Value| lock.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    let open = names(&locks[0]);
     assert_eq!((locks.len(), &locks[0]["key"], &locks[0]["orphan"]), (2, &"a".into(), &true.into()));
     let shown = place.ok(&format!("txn s {}", txn.start_ts()));
     assert!(shown.contains("payroll") && !shown.contains("quick"), "{shown}");
@@ -59,6 +61,29 @@ fn the_commands_that_look_show_what_the_process_tells_that_has_the_store_open() 
     // Changing is another matter, and so is looking at rows.
     place.run("get s rows a").fails(4, "open for writing");
     place.run("locks s --resolve").fails(4, "open for writing");
+    // A program that reads JSON need not know whether the store is open.
+    let closed = Place::new();
+    leave_locks(&closed.path().join("s"), false);
+    assert_eq!(names(&closed.json("locks s --json")[0]), open);
+}
+
+#[test]
+fn memory_history_and_what_a_transaction_has_streamed_are_told() {
+    let place = Place::new();
+    let path = place.path().join("s");
+    let store = publishing().history(Duration::from_secs(3600)).stream_at_bytes(1 << 16).open(&path).unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    let mut txn = store.begin_with(TxnOptions::labelled("large")).unwrap();
+    (0..2000_u32).for_each(|n| txn.put(&rows, n.to_be_bytes(), [0; 100]).unwrap());
+    wait_for("nothing was told", || Status::read(&path).unwrap().is_some_and(|told| !told.live.is_empty()));
+    let live = &place.json("stats s --json")[0]["live"][0];
+    assert_eq!(live["rows"].as_u64().unwrap() + live["streamed"].as_u64().unwrap(), 2000, "{live}");
+    let shown = place.ok("stats s");
+    for part in ["kept for 1h; 0 replaced versions", "128.00 MiB, write buffers ", " streamed"] {
+        assert!(shown.contains(part), "{part:?} is not in {shown}");
+    }
+    let second = &place.json("top s --json --seconds 3")[0];
+    assert!(second["engine"]["write_buffer_bytes"].as_u64() > Some(0), "{second}");
 }
 
 #[test]

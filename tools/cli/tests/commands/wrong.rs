@@ -117,6 +117,7 @@ fn a_command_line_that_makes_no_sense_is_exit_code_2() {
         ("scan shop fruit --from b --to a", "--from lies behind --to"),
         ("scan shop fruit --prefix a --from b", "cannot be used with"),
         ("put shop fruit key", "has no value behind it"),
+        ("put shop fruit a 1 b 2 a 3", "the key \"a\" is named twice"),
         ("put shop fruit a b --value-from x", "is for one key"),
         ("load shop fruit --batch 0", "--batch"),
         ("dump shop - --json", "goes to standard output"),

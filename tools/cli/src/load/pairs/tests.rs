@@ -25,6 +25,7 @@ fn read(layout: Layout, header: bool, input: impl Into<Vec<u8>>) -> (Vec<Pair>, 
             Portion::Rows(more) => rows.extend(more),
             Portion::Bad { line, .. } => bad.push(line),
             Portion::Failed(why) => end = Some(Some(why.to_string())),
+            Portion::Short { records } => unreachable!("{records} records, and none were to be left out"),
             Portion::End => end = Some(None),
         }
     }
