@@ -28,7 +28,7 @@ Examples:
   percolite dump shop - | zstd > shop.dump.zst
   percolite dump shop - | ssh host percolite restore shop -
 
-The file appears under its name when it is whole; into a pipe or a device it is written as it comes. Each of its blocks has a
+The file appears under its name when it is whole; into a pipe or a device it is written as it comes. Each of its blocks has a \
 checksum. It holds rows, not what they were before: no history.")]
 pub struct DumpArgs {
     #[command(flatten)]
@@ -84,7 +84,7 @@ Examples:
   percolite restore --replace shop shop.dump
                                             puts back the keyspaces that are in the dump, and leaves others alone
 
-All of the dump is restored or nothing. The exit code is 6 if it is damaged or was cut off, and 1 if it is no dump, or the store is not
+All of the dump is restored or nothing. The exit code is 6 if it is damaged or was cut off, and 1 if it is no dump, or the store is not \
 empty and --replace is not said. A dump holds no history: a restored row begins with the version that it is restored to.")]
 pub struct RestoreArgs {
     #[command(flatten)]
@@ -138,7 +138,7 @@ pub fn restore(args: &RestoreArgs) -> Result<()> {
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  percolite checkpoint shop backup/monday  a store of its own, made of links where the file system allows
+  percolite checkpoint shop backup/monday  a store of its own, mostly of links
   percolite verify backup/monday
 
 The store must not be open elsewhere. From inside a program that has it open, while it is written to: Store::checkpoint.")]

@@ -27,10 +27,10 @@ Examples:
   percolite locks shop --resolve
                                rolls all of them forward or back, and says how many each
 
-A lock that is left in a closed store is an orphan: its process died in the middle of a commit. Whoever reads the row rolls
-it forward or back, and so does opening the store for writing, in the background. Looking changes nothing.
-The table shows the first rows of the first transactions; --json shows everything.
-Of a store that a process has open it shows the first hundred that this process met when it last said what it does, their keys as text
+A lock that is left in a closed store is an orphan: its process died in the middle of a commit. Whoever reads the row rolls \
+it forward or back, and so does opening the store for writing, in the background. Looking changes nothing. \
+The table shows the first rows of the first transactions; --json shows everything. \
+Of a store that a process has open it shows the first hundred that this process met when it last said what it does, their keys as text \
 and escaped where they are none: --keys does not apply.")]
 pub struct Args {
     #[command(flatten)]
@@ -149,15 +149,16 @@ fn as_json(lock: &LockInfo, forms: Forms) -> Value {
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  percolite locks shop --json                         shows start_ts and owner of those that hold locks
-  percolite txn shop 1763726400123.7                  the rows that it holds and what will become of them
+  percolite locks shop --json             shows start_ts and owner of those that hold locks
+  percolite txn shop 1763726400123.7      the rows that it holds and what will become of them
   percolite txn shop 1763726400123.7 --keyspace fruit --key apple
-                                                      asks a row that it wrote, when it holds none any more: by its own
-                                                      timestamp, or by that of a commit as `versions` shows it
+                                          asks a row that it wrote, when it holds none any more
   percolite txn shop 1763726400123.7 --owner 0b0d4f421fc00007 --keyspace fruit --key apple
-                                                      the same where the row may only remember that it was rolled back
+                                          the same of a row that may only remember its roll-back
 
-Of a store that a process has open it shows what that process says of it, if it does: see `percolite top --help`.
+A row is also asked by the timestamp of a commit, as `versions` shows it.
+
+Of a store that a process has open it shows what that process says of it, if it does: see `percolite top --help`. \
 The answer to the last is: pending, committed, rolled back, or that the row knows nothing of it (exit code 3).")]
 pub struct TxnArgs {
     #[command(flatten)]

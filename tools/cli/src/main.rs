@@ -45,7 +45,7 @@ use self::exit::Code;
 
 const EXAMPLES: &str = "\
 Examples:
-  percolite put --create shop fruit apple red    a store in the folder `shop`, a keyspace `fruit`, a row
+  percolite put --create shop fruit apple red    a store `shop`, a keyspace `fruit`, a row
   percolite get shop fruit apple
   percolite load shop fruit fruit.jsonl          many rows
   percolite scan shop fruit --prefix a --json
@@ -53,8 +53,8 @@ Examples:
   percolite dump shop shop.dump && percolite restore copy shop.dump
   percolite verify copy
 
-Commands that only look change nothing in the folder, and one process at a time may have a store open for writing.
-Keys and values are text unless --keys and --values say hex or base64. Tables are for people; --json is for programs.
+Commands that only look change nothing in the folder, and one process at a time may have a store open for writing. \
+Keys and values are text unless --keys and --values say hex or base64. Tables are for people; --json is for programs. \
 Colours appear on a terminal, unless NO_COLOR is set.";
 
 /// Behind every error that comes of a damaged store.

@@ -25,8 +25,8 @@ Examples:
   percolite repair shop rescued --json | jq '.losses[]'
   percolite verify rescued
 
-Where there is a checkpoint or a dump, prefer it: what is brought over need not be one moment of the store. The damaged
-folder is only read. The exit code is 0 if nothing is lost and 6 if anything is; the new store is there in both cases. The history, if any
+Where there is a checkpoint or a dump, prefer it: what is brought over need not be one moment of the store. The damaged \
+folder is only read. The exit code is 0 if nothing is lost and 6 if anything is; the new store is there in both cases. The history, if any \
 was kept, stays behind: that is told, and is no loss.")]
 pub struct Args {
     /// The damaged store's folder

@@ -14,13 +14,13 @@ use crate::{table, told};
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  percolite stats shop                  size, keyspaces, locks, newest commit, files and bytes of each column
+  percolite stats shop           size, keyspaces, locks, newest commit, bytes of each column
   percolite stats shop --json | jq .bytes_on_disk
 
 A log that was damaged in the middle, and what of it is not read, stands below the table (--json: lost_log_bytes).
 
-Of a store that a process has open it shows what that process says of it (commits, conflicts, syncs, who is live, who was slow), if it
-does: see `percolite top --help`. --json is then that document, with its age_s.
+Of a store that a process has open it shows what that process says of it (commits, conflicts, syncs, who is live, who was slow), if it \
+does: see `percolite top --help`. --json is then that document, with its age_s. \
 Anything else only that process can tell.")]
 pub struct Args {
     #[command(flatten)]

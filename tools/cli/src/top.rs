@@ -41,8 +41,8 @@ Examples:
   percolite top --accounts 2 --slow 5     what takes longer than 5 ms, and who was in the way
   percolite top --json --seconds 5 | jq '.latencies.commit.p99_s, .slow[0]'
 
-A store is open in one process at a time, and that process must want to be watched: programs say
-Builder::publish_status(Duration::from_secs(1)); load, shell and other commands that write do so by themselves. Without STORE this watches
+A store is open in one process at a time, and that process must want to be watched: programs say \
+Builder::publish_status(Duration::from_secs(1)); load, shell and other commands that write do so by themselves. Without STORE this watches \
 its own transfers between accounts in a temporary store. What a dead process left is shown by `percolite locks`. Ctrl-C ends it.")]
 pub struct Args {
     /// The folder of a store that a process has open

@@ -22,9 +22,9 @@ Examples:
   percolite verify shop --json | jq '.problems[]'    what is wrong, one by one
   percolite checkpoint shop copy && percolite verify copy
 
-Nothing is changed. The exit code is 0 if all is sound and 6 if not; a store that is too damaged to be opened is {\"opens\": false, …} in JSON. Locks of dead processes are sound as long as their
-primary can tell what is to become of them. A log that was damaged in the middle is told. Who opens the store for writing keeps it
-as damaged-*.log.kept (later logs as unread-*.log.kept), and it goes on being told until these are moved out of the folder. Filters
+Nothing is changed. The exit code is 0 if all is sound and 6 if not; a store that is too damaged to be opened is {\"opens\": false, …} in JSON. Locks of dead processes are sound as long as their \
+primary can tell what is to become of them. A log that was damaged in the middle is told. Who opens the store for writing keeps it \
+as damaged-*.log.kept (later logs as unread-*.log.kept), and it goes on being told until these are moved out of the folder. Filters \
 and indexes of tables are looked at only as far as reading the cells in order needs them.")]
 pub struct Args {
     #[command(flatten)]

@@ -27,7 +27,7 @@ Examples:
                                                   the row as one of them left it
   percolite versions shop fruit apple --json      JSON lines
 
-How long versions are kept, and how exact times are, says `percolite history --help`. Where they are not, there is the newest alone.
+How long versions are kept, and how exact times are, says `percolite history --help`. Where they are not, there is the newest alone. \
 A key that never was is told on standard error, and the exit code is 3.")]
 pub struct Args {
     #[command(flatten)]

@@ -32,13 +32,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  percolite load --create shop fruit fruit.jsonl         {\"key\": \"apple\", \"value\": \"red\"}, one a line
-  percolite load --create shop people --key id p.jsonl   other objects: the field `id` is the key, the object the value
-  percolite load --create shop fruit fruit.csv           two columns, key and value; --header if the first line names them
+  percolite load --create shop fruit fruit.jsonl        {\"key\": \"apple\", \"value\": \"red\"}, one a line
+  percolite load --create shop people --key id p.jsonl  other objects, whose field `id` is the key
+  percolite load --create shop fruit fruit.csv          two columns; --header if they have names
   percolite scan shop fruit --json | percolite load --create copy fruit -
-  percolite load shop fruit big.csv --skip 120000        goes on where an earlier load was interrupted
+  percolite load shop fruit big.csv --skip 120000       goes on where a load was interrupted
 
-In JSON, a key or value that is no text is {\"hex\": \"00ff\"} or {\"base64\": \"AP8=\"}; any other JSON is kept as it is.
+In JSON, a key or value that is no text is {\"hex\": \"00ff\"} or {\"base64\": \"AP8=\"}; any other JSON is kept as it is. \
 Rows that are there already are replaced. Ctrl-C ends it behind the transaction that runs, and says what is in.")]
 pub struct Args {
     #[command(flatten)]

@@ -46,7 +46,7 @@ Examples:
   percolite shell --read-only shop   changes nothing
   printf 'begin\\nput fruit apple red\\ncommit\\n' | percolite shell shop
 
-`help` shows the statements. Tab completes them and the names of keyspaces. What is typed is kept in
+`help` shows the statements. Tab completes them and the names of keyspaces. What is typed is kept in \
 ~/.local/state/percolite/history, unless --no-history is said.
 
 When the statements come from a file or a pipe the first error ends it; a transaction that is open then is rolled back.")]

@@ -33,6 +33,10 @@ fn every_command_teaches_by_example() {
     for command in COMMANDS {
         assert!(all.contains(&format!("\n  {command} ")), "{command}");
         let help = place.ok(&format!("{command} --help"));
+        let examples = help.split("Examples:\n").nth(1).unwrap().split("\n\n").next().unwrap();
+        // What is too long is wrapped, and begins anywhere.
+        let is_wrapped = |line: &str| !line.contains("percolite ") && !line.starts_with(&" ".repeat(20));
+        assert!(!examples.lines().any(is_wrapped), "{command}: {examples}");
         assert!(help.contains("Examples:") && help.contains(&format!("percolite {command}")), "{command}: {help}");
     }
 }
