@@ -20,7 +20,7 @@ use crate::tuning::Tuning;
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  percolite put --create shop fruit apple red           makes store and keyspace where there are none
+  percolite put --create shop fruit apple red           makes store and keyspace, if need be
   percolite put shop fruit apple green pear yellow      two rows at once, both or none
   percolite put shop photos cat --value-from cat.jpg    a file's content; - is standard input
   percolite put --keys hex shop ids 00ff one            a key that is no text
