@@ -22,7 +22,23 @@ pub struct Collect {
     /// When it was deleted, or written over with the replaced version kept.
     pub superseded_at: Vec<Timestamp>,
     /// The versions that were replaced then.
-    pub replaced: Vec<WriteRecord>,
+    pub replaced: Vec<Replaced>,
+}
+
+/// What is needed of a replaced version to take it away: without its value, of which there may be many and each be large.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replaced {
+    /// When it was committed.
+    pub commit_ts: Timestamp,
+    /// The transaction that wrote a value which stands apart.
+    pub value_of: Option<Timestamp>,
+}
+
+impl From<&WriteRecord> for Replaced {
+    fn from(version: &WriteRecord) -> Self {
+        let stands_apart = version.value == Some(Value::InData);
+        Self { commit_ts: version.commit_ts, value_of: stands_apart.then_some(version.txn.start_ts) }
+    }
 }
 
 /// Removes the replaced versions, and the record of the deletion if it is still the row's newest version.
@@ -45,9 +61,7 @@ pub fn collect(row: &Row, request: &Collect) -> RowChange {
     }
     for version in &request.replaced {
         change.dropped.push(version.commit_ts);
-        if version.value == Some(Value::InData) {
-            change.data.push((version.txn.start_ts, Edit::Delete));
-        }
+        change.data.extend(version.value_of.map(|start_ts| (start_ts, Edit::Delete)));
     }
     change
 }

@@ -34,7 +34,7 @@ mod resolve;
 mod roll_back;
 mod status;
 
-pub use collect::{Collect, collect, forget};
+pub use collect::{Collect, Replaced, collect, forget};
 pub use commit::{Commit, commit, commit_at_or_above};
 pub use heartbeat::{Heartbeat, heartbeat};
 pub use one_phase::{OnePhase, one_phase};

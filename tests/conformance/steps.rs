@@ -2,8 +2,8 @@
 
 use percolite::engine::{Engine, EngineError, Outcome};
 use percolite::protocol::{
-    Asker, CheckStatus, Collect, Commit, CommitPoint, Heartbeat, OnePhase, Prewrite, Prewritten, Refusal, Resolve,
-    RollBack, Step, check_status, collect, commit, forget, heartbeat, one_phase, prewrite, resolve, roll_back,
+    Asker, CheckStatus, Collect, Commit, CommitPoint, Heartbeat, OnePhase, Prewrite, Prewritten, Refusal, Replaced,
+    Resolve, RollBack, Step, check_status, collect, commit, forget, heartbeat, one_phase, prewrite, resolve, roll_back,
 };
 use percolite::row::{Mutation, Row, RowChange, RowKey, TxnId};
 use percolite::timestamp::Timestamp;
@@ -181,7 +181,11 @@ pub fn every_step_made_twice_answers_the_same(engine: &Subject) {
     clean(&|| collect(&engine.row(&row("third"), ts(0)).unwrap(), &deleted));
     assert_eq!(engine.row(&row("third"), ts(30)).unwrap().write, None);
     let replaced = engine.view().unwrap().version(&row("second"), ts(30)).unwrap();
-    let kept = Collect { row: row("second"), superseded_at: vec![ts(31)], replaced: replaced.into_iter().collect() };
+    let kept = Collect {
+        row: row("second"),
+        superseded_at: vec![ts(31)],
+        replaced: replaced.iter().map(Replaced::from).collect(),
+    };
     assert_eq!(kept.replaced.len(), 1);
     clean(&|| collect(&engine.row(&row("second"), ts(0)).unwrap(), &kept));
     let newest = engine.row(&row("second"), ts(30)).unwrap().write;

@@ -20,12 +20,14 @@ use super::resolve::Resolved;
 use crate::engine::{Page, RowRange};
 use crate::error::{Error, Result};
 use crate::pipeline::{Purpose, Settled};
-use crate::protocol::{Collect, collect, forget};
+use crate::protocol::{Collect, Replaced, collect, forget};
 use crate::row::{Lock, RowChange, RowKey};
 use crate::runtime::Joined;
 use crate::timestamp::Timestamp;
 
 const PAGE_ROWS: usize = 512;
+/// So many entries that have to stay are looked at to find some that can go.
+const COLLECT_ROWS_MAX: usize = 1 << 18;
 /// So much of a large transaction's end is done before the other work has its turn.
 const ENDING_PAGES: usize = 32;
 const PAUSE: Duration = Duration::from_millis(500);
@@ -102,7 +104,11 @@ impl Shared {
             let collected = coordinator.collect_page(collect_rows);
             if let Ok((found, gone)) = collected.inspect_err(|why| coordinator.tell_of("collection", why)) {
                 // Entries that have to stay must not keep those behind them from being looked at.
-                collect_rows = if gone == 0 && found == collect_rows { collect_rows * 2 } else { PAGE_ROWS };
+                collect_rows = if gone == 0 && found == collect_rows {
+                    (collect_rows * 2).min(COLLECT_ROWS_MAX)
+                } else {
+                    PAGE_ROWS
+                };
                 more |= gone > 0 && found >= PAGE_ROWS;
             }
             for (what, chore) in chores {
@@ -219,8 +225,10 @@ impl Embedded {
         let view = self.pipeline.engine().view()?;
         let (mut gone, mut unguarded) = (0, Vec::new());
         for (row, superseded_at) in rows {
-            let below = |ts: &Timestamp| view.version(&row, ts.previous()).transpose();
-            let mut replaced = superseded_at.iter().filter_map(below).collect::<Result<Vec<_>, _>>()?;
+            let mut replaced: Vec<Replaced> = Vec::new();
+            for ts in &superseded_at {
+                replaced.extend(view.version(&row, ts.previous())?.as_ref().map(Replaced::from));
+            }
             replaced.dedup();
             let as_read = view.row(&row, Timestamp::ZERO)?;
             let change = collect(&as_read, &Collect { row, superseded_at, replaced });

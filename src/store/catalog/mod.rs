@@ -252,7 +252,6 @@ pub(super) fn number_of(key: &[u8], value: &[u8]) -> Result<Option<KeyspaceId>> 
 }
 
 /// The name that an entry of the catalog gives to a keyspace, if it is such a one.
-#[cfg(feature = "rocks")]
 pub(super) fn name_in(key: &[u8]) -> Option<String> {
     key.strip_prefix(NAME.as_bytes()).map(|name| String::from_utf8_lossy(name).into_owned())
 }
