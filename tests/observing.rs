@@ -410,3 +410,34 @@ fn a_store_that_others_share_tells_the_same() {
     assert_eq!((slow.label, whole(slow.spent)), (Some("shared"), slow.total));
     assert!(!slow.spent.combining.is_zero());
 }
+
+#[test]
+fn whoever_wrote_a_row_last_is_named_though_another_had_won_it_before() {
+    let store = Store::in_memory().unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    let mut late = store.begin().unwrap();
+    late.put(&rows, "k", "late").unwrap();
+    store.transact(|txn| txn.put(&rows, "k", "first")).unwrap();
+    let last = store.transact_with(TxnOptions::labelled("last"), |txn| {
+        txn.put(&rows, "k", "last")?;
+        Ok::<_, Error>(txn.owner())
+    });
+    let why = late.commit().unwrap_err();
+    let met = why.conflict().unwrap();
+    assert_eq!((met.owner, met.label), (last.ok(), Some("last")));
+    let newest = store.snapshot().unwrap().versions(&rows, "k").unwrap().next().unwrap().unwrap();
+    assert!(matches!(met.reason, ConflictReason::CommittedAt(ts) if ts == newest.commit_ts), "{met:?}");
+}
+
+#[test]
+fn looking_a_keyspace_up_is_no_transaction_of_the_callers() {
+    let store = Store::in_memory().unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    let before = store.stats().begun;
+    store.existing_keyspace("rows").unwrap();
+    store.keyspace("rows").unwrap();
+    assert_eq!(store.stats().begun, before);
+    store.transact(|txn| txn.put(&rows, "k", "v")).unwrap();
+    store.begin().unwrap().roll_back().unwrap();
+    assert_eq!(store.stats().begun, before + 2);
+}

@@ -278,7 +278,9 @@ impl Store {
     /// # Errors
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed).
     pub fn begin_with(&self, options: TxnOptions) -> Result<Txn> {
-        Txn::begin(self, options)
+        let txn = Txn::begin(self, options)?;
+        self.inner.counters.begun.add(1);
+        Ok(txn)
     }
 
     /// A consistent, repeatable view of everything acknowledged before this call, all of it durable. Waits for a sync only

@@ -306,7 +306,7 @@ impl Embedded {
 
     /// The error for something that stays in the way, with whatever can be found out about who put it there.
     pub(super) fn explain(&self, obstacle: Refused, txn: TxnId, read_ts: Timestamp) -> Error {
-        let (row, reason) = match obstacle {
+        let (row, mut reason) = match obstacle {
             Refused::Dropped(keyspace) => return ErrorKind::NoSuchKeyspace(keyspace).into(),
             Refused::Expired => {
                 let what = "what it has read was replaced longer ago than the store's age limit";
@@ -326,7 +326,14 @@ impl Embedded {
         }
         let found = self.pipeline.engine().row(&row, txn.start_ts).unwrap_or_default();
         let their = match reason {
-            ConflictReason::CommittedAt(ts) => found.write.filter(|write| write.commit_ts == ts).map(|write| write.txn),
+            // Written again meanwhile, it says nothing of that commit any more, and the later one is as much in the way.
+            ConflictReason::CommittedAt(ts) => found.write.filter(|write| write.commit_ts >= ts).map(|write| {
+                if write.commit_ts > ts {
+                    reason = ConflictReason::CommittedAt(write.commit_ts);
+                    let _ = self.pipeline.wait_visible(write.commit_ts);
+                }
+                write.txn
+            }),
             ConflictReason::Locked => found.lock.map(|lock| lock.txn),
             ConflictReason::RolledBack => None,
         };

@@ -72,7 +72,7 @@ fn close<E>(
     // Its own error is the same damage, met from behind.
     let (first, _) = read(storage, column, &RowRange { start, end }, true, visit)?;
     let before = first.as_deref().or(before);
-    let shown = |key: &[u8]| format!("{:?}", key.escape_ascii().to_string());
+    let shown = |key: &[u8]| format!("\"{}\"", key.escape_ascii());
     Ok(format!(
         "cells {} and {}, nobody knows how many, cannot be read: {why}",
         behind.as_deref().map_or_else(|| "from the beginning".into(), |key| format!("behind {}", shown(key))),

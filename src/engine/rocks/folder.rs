@@ -29,6 +29,10 @@ const MARKER_TEXT: &str = "percolite store, format ";
 /// The file by which RocksDB finds everything else.
 const CURRENT: &str = "CURRENT";
 
+/// Of a folder with files of RocksDB, said behind what is not as it should be.
+const MAY_BE_REPAIRED: &str =
+    "; if it was one, a repair (`percolite repair`, Builder::repair) brings its rows into a new store";
+
 /// A folder that this handle has for itself.
 pub struct Claim {
     /// Locked while the store is open.
@@ -213,10 +217,7 @@ fn no_marker(path: &Path) -> EngineError {
     let what = if is_empty(path).unwrap_or_default() {
         "is an empty folder, not a percolite store".into()
     } else if holds_rows(path) {
-        format!(
-            "has tables or logs of RocksDB and no file {MARKER}: it is no percolite store, or one that has lost that file, and then a \
-             repair (`percolite repair`, Builder::repair) brings its rows into a new one"
-        )
+        format!("has tables or logs of RocksDB and no file {MARKER}: it is not a percolite store{MAY_BE_REPAIRED}")
     } else {
         format!("is not empty and has no file {MARKER}: it is not a percolite store")
     };
@@ -306,7 +307,8 @@ fn not_a_folder(path: &Path) -> Option<EngineError> {
 }
 
 fn foreign_marker(marker: &Path) -> EngineError {
-    EngineError::NotAStore(format!("{} is not a percolite store's", marker.display()))
+    let repair = if marker.parent().is_some_and(holds_rows) { MAY_BE_REPAIRED } else { "" };
+    EngineError::NotAStore(format!("{} is not a percolite store's{repair}", marker.display()))
 }
 
 fn cannot(what: &str, path: &Path, why: &io::Error) -> EngineError {

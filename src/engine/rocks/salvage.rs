@@ -1,7 +1,8 @@
 //! Reading a damaged folder for all that is in it. The folder itself is only read.
 //!
 //! 1. If RocksDB opens it as it is, with a log that is whole, nothing is wrong down here.
-//! 2. If it opens it with a log that is not, the end of the log is lost, as after a crash.
+//! 2. If it opens it with a log that is not, the log is as a crash leaves it, or its end is lost: what tells the two apart when a store
+//!    is opened does so here.
 //! 3. If not, its files are copied into a folder aside, what hinders RocksDB is cut off, and RocksDB's own repair makes a database
 //!    of every table and log that it can read there. It goes by the files alone: rows of a lost table are as they were before, or
 //!    missing, and of a transaction a part may be there.
@@ -65,9 +66,7 @@ pub fn open(folder: &Path, aside: &Path, setup: RocksSetup) -> Result<Salvaged, 
         Err(why) => why,
     };
     if let Ok(storage) = open(DBRecoveryMode::PointInTime) {
-        notes.push(format!(
-            "the log is cut off or damaged, and every commit from there on is lost ({why}); a crash alone costs nothing that was acknowledged as durable"
-        ));
+        notes.extend(lost::judge(&logs::check(folder)?, 0).map(|lost| lost.told.to_string()));
         return Ok(Salvaged { storage, notes, _aside: None, _marker: marker });
     }
     notes.push(format!(

@@ -23,7 +23,7 @@ pub(super) use self::unnamed::Unnamed;
 use super::keyspace::{Keyspace, KeyspaceState};
 use super::range::prefix_range;
 use super::scan::Scan;
-use super::{KEYSPACE_NAME_MAX_BYTES, Snapshot, Store, Txn};
+use super::{KEYSPACE_NAME_MAX_BYTES, Snapshot, Store, Txn, TxnOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::Life;
 use crate::row::KeyspaceId;
@@ -131,7 +131,7 @@ impl Store {
 
     fn find(&self, name: &str) -> Result<Option<KeyspaceId>> {
         let catalog = self.catalog();
-        let txn = self.begin()?;
+        let txn = Txn::begin(self, TxnOptions::default())?;
         let found = txn.get(&catalog, name_key(name).as_bytes())?;
         txn.commit()?;
         found.map(|id| read_id(&id)).transpose()

@@ -57,10 +57,10 @@ pub struct Savepoint {
 }
 
 impl Txn {
+    /// One that is not counted.
     pub(super) fn begin(store: &Store, options: TxnOptions) -> Result<Self> {
         store.inner.check_open()?;
         let (view, id) = store.inner.coordinator.begin()?;
-        store.inner.counters.begun.add(1);
         event!(TRACE, owner = %id.owner, start_ts = %id.start_ts, read_ts = %view.read_ts, label = options.label,
             "transaction begun");
         Ok(Self {

@@ -74,14 +74,19 @@ impl<'a> Verifier<'a> {
             *self.count(column) += page.len() as u64;
             for (key, value) in &page {
                 if let Err(why) = check(self, key, value) {
-                    self.problem(column, RowKey::from_bytes(key).as_ref(), told(why));
+                    self.problem(column, row_of(column, key).as_ref(), told(why));
                 }
             }
             (self.progress)(&self.found)?;
             let last = page.pop().map(|(key, _)| key);
             if let Err(why) = read {
-                let behind = last.map_or_else(|| "its beginning".into(), |key| format!("\"{}\"", key.escape_ascii()));
-                self.problem(column, None, format!("cannot be read behind {behind}: {}", told(why)));
+                let row = last.as_ref().and_then(|key| row_of(column, key));
+                let behind = match (&row, last) {
+                    (Some(_), _) => "what comes behind it".to_owned(),
+                    (None, Some(key)) => format!("what comes behind \"{}\"", key.escape_ascii()),
+                    (None, None) => "its beginning".to_owned(),
+                };
+                self.problem(column, row.as_ref(), format!("{behind} cannot be read: {}", told(why)));
                 return Ok(());
             }
             match last {
@@ -306,6 +311,16 @@ impl<'a> Verifier<'a> {
             false
         })?;
         Ok(found)
+    }
+}
+
+/// The row that a cell is of.
+fn row_of(column: Column, key: &[u8]) -> Option<RowKey> {
+    match column {
+        Column::Meta => None,
+        Column::Data => split_data_key(key).map(|(row, _)| row),
+        Column::History => split_history_key(key).map(|(row, _)| row),
+        Column::Lock | Column::Write => RowKey::from_bytes(key),
     }
 }
 

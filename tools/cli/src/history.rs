@@ -20,7 +20,7 @@ Examples:
 This is the store's: whoever opens it goes on with it, unless Builder::history or Builder::no_history says otherwise. \
 Reading the past: percolite get --at, scan --at, dump --at, versions. A timestamp is exact to the commit. Times are as exact as the \
 store's clock: the next life of a store whose process was killed begins up to three seconds ahead, and goes on so until the clock \
-has caught up. What is said as how long ago is counted back from the newest timestamp then; 0s is always all there is.")]
+has caught up; and without history, a commit after a pause can bear the time at which the pause began. What is said as how long ago is counted back from the newest timestamp then; 0s is always all there is.")]
 pub struct Args {
     #[command(flatten)]
     store: Folder,

@@ -15,8 +15,11 @@ use crate::output::{Lines, count, say};
 use crate::progress::Progress;
 use crate::table::{self, LockTable, Names};
 use crate::told;
+use crate::tuning::Tuning;
 
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// So many locks are counted between two looks at the progress bar.
+const LOCKS_UNTOLD: u64 = 1024;
 
 /// The options of `locks`.
 #[derive(clap::Args)]
@@ -40,6 +43,8 @@ pub struct Args {
     /// Roll all that is left forward or back, now
     #[arg(long)]
     resolve: bool,
+    #[command(flatten)]
+    tuning: Tuning,
     /// JSON lines
     #[arg(long)]
     json: bool,
@@ -90,12 +95,16 @@ fn resolve(args: &Args) -> Result<()> {
     let interrupt = Interrupt::watch()?;
     // Counted before, since the background begins with it as soon as the store is open.
     let (mut forward, mut back) = (0_u64, 0_u64);
+    let progress = Progress::of_rows();
     for lock in args.store.look_silently()?.locks()? {
         *if matches!(lock?.commit_point, CommitPoint::Committed(_)) { &mut forward } else { &mut back } += 1;
+        if (forward + back) % LOCKS_UNTOLD == 0 {
+            interrupt.check("nothing was resolved")?;
+            progress.at(0, format!("{} found", count(forward + back, "lock")));
+        }
     }
     let found = forward + back;
-    let store = args.store.write(false)?;
-    let progress = Progress::of_rows();
+    let store = args.store.write_tuned(false, &args.tuning)?;
     std::thread::scope(|scope| {
         let work = scope.spawn(|| store.resolve_orphans());
         loop {

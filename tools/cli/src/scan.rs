@@ -77,7 +77,7 @@ pub fn run(args: &Args) -> Result<()> {
     if let (Some(from), Some(to)) = (&from, &to)
         && from > to
     {
-        return Err(Code::Usage.error("--from lies behind --to; for the other direction say --reverse"));
+        return Err(Code::Usage.error("--from lies behind --to: they name the range from below, in either direction"));
     }
     let interrupt = Interrupt::watch()?;
     let store = args.store.look()?;

@@ -77,17 +77,31 @@ fn counters(status: &Status) -> String {
         ("retries", format!("{}; {} given up", count(stats.retries), count(stats.exhausted))),
         (
             "locks of others",
-            format!("{} rolled forward, {} rolled back", count(stats.rolled_forward), count(stats.rolled_back)),
+            format!(
+                "{} rolled forward, {} rolled back where they were met; {} of the dead resolved in the background",
+                count(stats.rolled_forward),
+                count(stats.rolled_back),
+                count(stats.swept)
+            ),
         ),
         ("writes RocksDB refused", stalls(stats)),
         ("slow transactions", count(stats.slow)),
         ("ended at the age limit", count(stats.expired)),
-        ("large, rows still locked", count(stats.large_unfinished)),
+        ("large, rows still locked", large(stats)),
         ("not durable yet", format!("{behind} ms")),
         ("history", history(stats)),
     ];
     rows.extend(status.engine.as_ref().map(|engine| ("memory", memory(engine))));
     table::texts(["since it was opened", ""], rows.into_iter().map(|(what, told)| [what.to_owned(), told]).collect())
+}
+
+/// Those whose rows are being unlocked behind their end.
+fn large(stats: &Stats) -> String {
+    let ended = HumanCount(stats.rows_ended);
+    match stats.large_unfinished {
+        0 => "0".into(),
+        some => format!("{}; {ended} of {} rows unlocked so far", HumanCount(some), HumanCount(stats.rows_streamed)),
+    }
 }
 
 fn history(stats: &Stats) -> String {
@@ -168,7 +182,7 @@ impl<'a> Between<'a> {
             locked: rate(|stats| stats.conflicts_locked),
             retries: rate(|stats| stats.retries),
             syncs: rate(|stats| stats.syncs),
-            rolled: rate(|stats| stats.rolled_forward + stats.rolled_back),
+            rolled: rate(|stats| stats.rolled_forward + stats.rolled_back + stats.swept + stats.rows_ended),
             write_stalls: rate(|stats| stats.write_stalls),
             write_stalled: now.stats.write_stalled.saturating_sub(before.stats.write_stalled).div_duration_f64(took),
             latencies: now.latencies.since(&before.latencies),

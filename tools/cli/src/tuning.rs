@@ -12,7 +12,7 @@ const STATUS_EVERY: Duration = Duration::from_secs(1);
 /// How the store is to be run.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct Tuning {
-    /// Take about so much memory in all: 64M, 2G
+    /// Take about so much memory, besides what the allocator keeps: 64M, 2G
     #[arg(long, value_name = "SIZE", value_parser = size)]
     memory: Option<usize>,
     /// How tables are compressed that are written from now on; default: lz4

@@ -63,7 +63,7 @@ pub struct Args {
     /// Leave out records that cannot be read, instead of ending
     #[arg(long)]
     skip_bad: bool,
-    /// The most rows of one transaction
+    /// The most rows of one transaction, up to 100,000
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     batch: u64,
     /// Make the store and the keyspace if they are not there
