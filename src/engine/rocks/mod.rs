@@ -271,7 +271,10 @@ fn oldest_log_of(db: &DB) -> Result<u64, EngineError> {
 
 fn opening(path: &Path, is_new: bool, why: rocksdb::Error) -> EngineError {
     match why.kind() {
-        rocksdb::ErrorKind::Corruption => corruption(&why),
+        rocksdb::ErrorKind::Corruption => {
+            let what = why.as_ref().trim_start_matches("Corruption: ");
+            EngineError::Corruption(format!("the database in {}: {what}", path.display()))
+        }
         // The marker says that the store was whole once, so this is not somebody else's database.
         rocksdb::ErrorKind::InvalidArgument if !is_new => {
             EngineError::Corruption(format!("the database in {} is not whole: {why}", path.display()))

@@ -112,7 +112,12 @@ pub fn restore(args: &RestoreArgs) -> Result<()> {
         (Box::new(file), length)
     };
     let made = Made::unless_there(&args.store.folder);
-    let store = args.store.write_tuned(true, &args.tuning)?;
+    // Of the store, not of the dump, whose damage is told otherwise.
+    let remedy = |why: anyhow::Error| match Code::of(&why) {
+        Code::Damaged => Code::Damaged.error(format!("{}{}", crate::one_line(&why), crate::REMEDY)),
+        _ => why,
+    };
+    let store = args.store.write_tuned(true, &args.tuning).map_err(remedy)?;
     let is_empty = store.keyspaces()?.is_empty();
     if is_empty {
         made.is_ours();

@@ -28,7 +28,7 @@ Exit codes:
     5  the folder is no store, or one of another format
     6  a store or a dump is damaged
     7  given up after conflicts with other transactions
-  130  interrupted; what is done and what is not was said";
+  130  interrupted; of what changes a store, what is done and what is not was said";
 
 /// An error that knows its exit code.
 #[derive(Debug)]

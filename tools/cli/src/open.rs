@@ -78,7 +78,7 @@ impl Folder {
             // Looking says best what there is instead.
             return match Store::builder().read_only(true).open(&self.folder) {
                 Ok(_) => opened(&self.folder, tuning.builder()),
-                Err(why) if is_missing(&self.folder) => {
+                Err(why) if is_missing(&self.folder) || is_unfinished(&self.folder) => {
                     Err(Code::NotAStore.error(format!("{why}; to make a store there, say --create")))
                 }
                 Err(why) => Err(why.into()),
@@ -95,7 +95,7 @@ fn opened(folder: &Path, builder: Builder) -> Result<Store> {
 /// Tells people what of the log is not read, which no exit code says.
 pub fn telling_lost(store: Store) -> Store {
     for lost in store.lost_logs() {
-        eprintln!("warning: {lost}");
+        eprintln!("warning: {lost}; see `percolite verify --help`");
     }
     store
 }
@@ -107,6 +107,11 @@ fn is_store(folder: &Path) -> bool {
 fn is_missing(folder: &Path) -> bool {
     std::fs::read_dir(folder)
         .map_or_else(|why| why.kind() == std::io::ErrorKind::NotFound, |mut found| found.next().is_none())
+}
+
+/// Whether making it was cut short. It is empty then, and may be made again.
+fn is_unfinished(folder: &Path) -> bool {
+    folder.join("PERCOLITE.new").exists()
 }
 
 fn may_not_write(folder: &Path, why: Error) -> anyhow::Error {

@@ -142,11 +142,15 @@ fn a_store_that_does_not_open_is_told_what_can_be_done() {
         ("PERCOLITE", 5, "if it was one, a repair (`percolite repair`"),
         ("CURRENT", 6, "or else: percolite repair shop NEW"),
     ] {
+        place.ok("dump --force shop shop.dump");
         fs::remove_file(place.path().join("shop").join(file)).unwrap();
         place.run("verify shop").fails(code, told);
         let ran = place.run("verify shop --json").fails(code, told);
         let told: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
         assert!(told["opens"] == false && told["sound"] == false && told["why"].is_string(), "{told}");
+        if code == 6 {
+            place.run("restore --replace shop shop.dump").fails(6, "percolite repair STORE NEW brings over");
+        }
         let ran = place.run("repair shop rescued");
         assert!(ran.out.contains("2 rows"), "{}{}", ran.out, ran.err);
         fs::remove_dir_all(place.path().join("rescued")).unwrap();

@@ -142,6 +142,15 @@ fn a_command_line_that_makes_no_sense_is_exit_code_2() {
 }
 
 #[test]
+fn a_store_whose_making_was_cut_short_may_be_made_again() {
+    let place = Place::new();
+    fs::create_dir(place.path().join("s")).unwrap();
+    place.file("s/PERCOLITE.new", "");
+    place.run("put s rows a b").fails(5, "was never finished: it is empty; to make a store there, say --create");
+    place.ok("put --create s rows a b");
+}
+
+#[test]
 fn limits_are_told() {
     let place = Place::with_shop();
     place.run(&format!("put shop fruit {} v", "k".repeat(17 << 10))).fails(1, "exceeds the limit of 16384 bytes");
