@@ -115,6 +115,11 @@ pub fn restore(args: &RestoreArgs) -> Result<()> {
     // Of the store, not of the dump, whose damage is told otherwise.
     let remedy = |why: anyhow::Error| match Code::of(&why) {
         Code::Damaged => Code::Damaged.error(format!("{}{}", crate::one_line(&why), crate::REMEDY)),
+        // Who finds another at work making it is told that it is busy.
+        Code::Failed if open::is_unfinished(&args.store.folder) => {
+            made.is_ours();
+            why
+        }
         _ => why,
     };
     let store = args.store.write_tuned(true, &args.tuning).map_err(remedy)?;

@@ -110,7 +110,7 @@ fn is_missing(folder: &Path) -> bool {
 }
 
 /// Whether making it was cut short. It is empty then, and may be made again.
-fn is_unfinished(folder: &Path) -> bool {
+pub fn is_unfinished(folder: &Path) -> bool {
     folder.join("PERCOLITE.new").exists()
 }
 

@@ -11,6 +11,8 @@ use crate::table;
 /// So many of the live, of the slow and of the locks are shown.
 const SHOWN: usize = 5;
 const LOCKS_SHOWN: usize = 12;
+/// So many are in a status at most.
+const LOCKS_LISTED: usize = 100;
 const ROW_WIDTH: usize = 40;
 
 /// Whose status it is, and how old.
@@ -387,7 +389,9 @@ pub fn locks(locks: &[LockStatus]) -> Option<String> {
     };
     let mut rows: Vec<_> = locks.iter().take(LOCKS_SHOWN).map(row).collect();
     if let more @ 1.. = locks.len().saturating_sub(LOCKS_SHOWN) {
-        rows.push([format!("and {more} more"), String::new(), String::new(), String::new()]);
+        // A status has no more than the first.
+        let at_least = if locks.len() >= LOCKS_LISTED { "at least " } else { "" };
+        rows.push([format!("and {at_least}{more} more"), String::new(), String::new(), String::new()]);
     }
     (!rows.is_empty()).then(|| table::texts(["locked row", "owner", "primary", "commit point"], rows))
 }
