@@ -412,7 +412,7 @@ fn a_store_that_others_share_tells_the_same() {
 }
 
 #[test]
-fn whoever_wrote_a_row_last_is_named_though_another_had_won_it_before() {
+fn a_conflict_names_the_owner_of_the_rows_newest_commit() {
     let store = Store::in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
     let mut late = store.begin().unwrap();

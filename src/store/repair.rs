@@ -72,7 +72,7 @@ impl Repaired {
 impl Builder {
     /// Makes a new store in the folder `to`, with these options, of everything that can still be read of the damaged one in `from`,
     /// and tells what cannot. Nothing in `from` is changed, and it is not opened beside a process that has it open. `progress` is
-    /// called every thousand cells or so, from the first pass on, which only looks for names, and may [stop](Proceed) the repair.
+    /// called when the store in `to` is there and then every thousand cells or so, from the first pass on, which only looks for names, and may [stop](Proceed) the repair.
     ///
     /// Take it where a store does not open any more, or [`Store::verify`] finds damage, and there is no backup: what it brings over
     /// need not be one moment of the store. What it tells in [`Repaired::losses`] says how far that is so. Rows of a keyspace whose
@@ -124,6 +124,8 @@ impl Builder {
             };
             go_on(progress(so_far), stopped)
         };
+        // Whoever asks for the store knows from here on that it is there.
+        progress(&repaired)?;
         // Everything that was committed, whatever the oracle remembers.
         let view = PinnedView::new(Timestamp::MAX, engine.view()?, true);
         let mut repair = Repair {

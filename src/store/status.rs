@@ -331,19 +331,25 @@ mod tests {
         assert_eq!(status.latencies.commit_durable.count(), 7);
         assert_eq!(status.slow[0].conflicts[0].label.as_deref(), Some("transfer"));
         assert_eq!(status.live[0].start_ts, status.slow[0].start_ts.into());
-        assert_eq!(status.live[0].streamed, 70_000);
+        assert_eq!((status.live[0].streamed, status.live[1].streamed), (0, 70_000));
+        assert_eq!((status.locks[0].commit_ts.is_some(), status.locks[1].commit_ts.is_some()), (false, true));
         assert_eq!(status.engine.unwrap().columns[0].cells, 10_000);
     }
 
     #[test]
     fn counters_that_a_program_does_not_know_or_does_not_find_are_no_reason_to_refuse() {
-        let renamed =
-            [("begun", "begun_in_some_other_way"), ("write_", "wrote_"), ("streamed\"", "sent\""), ("engine", "motor")];
+        let renamed = [
+            ("begun", "begun_in_some_other_way"),
+            ("write_", "wrote_"),
+            ("streamed\"", "sent\""),
+            ("engine", "motor"),
+            ("commit_ts", "at"),
+        ];
         let changed =
             renamed.iter().fold(FROZEN.to_owned(), |text, (a, b)| text.replace(&format!("\"{a}"), &format!("\"{b}")));
         let status: Status = serde_json::from_str(&changed).unwrap();
         assert_eq!((status.stats.begun, status.stats.commits()), (0, 1234));
-        assert_eq!((status.live[0].streamed, status.engine), (0, None));
+        assert_eq!((status.live[1].streamed, status.engine, status.locks[1].commit_ts), (0, None, None));
         let Stats { write_stalls, write_stalled, write_stalled_now, .. } = status.stats;
         assert_eq!((write_stalls, write_stalled, write_stalled_now), (0, Duration::ZERO, None));
     }

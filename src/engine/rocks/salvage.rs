@@ -16,8 +16,9 @@ use std::path::{Path, PathBuf};
 use rocksdb::{DB, DBRecoveryMode, Options};
 
 use super::folder::{Marker, examine_damaged};
+use super::lost::Lost;
 use super::options::{self, RocksSetup};
-use super::{Opened, RocksStorage, kept, logs, lost};
+use super::{Opened, RocksStorage, kept, logs, lost, oldest_log};
 use crate::engine::EngineError;
 use crate::engine::storage::Column;
 
@@ -51,8 +52,7 @@ pub fn open(folder: &Path, aside: &Path, setup: RocksSetup) -> Result<Salvaged, 
     let marker = examine_damaged(folder)?;
     let mut notes: Vec<String> = kept(folder)?.iter().map(|lost| format!("in an earlier life: {lost}")).collect();
     let open = |mode| {
-        let logs = logs::check(folder)?;
-        if let Some(hole) = lost::judge(&logs, 0).filter(|lost| lost.is_hole) {
+        if let Some(hole) = lost_end(folder, setup)?.filter(|lost| lost.is_hole) {
             return Err(EngineError::Corruption(hole.told.to_string()));
         }
         let mut options = options::options(setup)?;
@@ -66,7 +66,7 @@ pub fn open(folder: &Path, aside: &Path, setup: RocksSetup) -> Result<Salvaged, 
         Err(why) => why,
     };
     if let Ok(storage) = open(DBRecoveryMode::PointInTime) {
-        notes.extend(lost::judge(&logs::check(folder)?, 0).map(|lost| lost.told.to_string()));
+        notes.extend(lost_end(folder, setup)?.filter(|lost| !lost.is_kept()).map(|lost| lost.told.to_string()));
         return Ok(Salvaged { storage, notes, _aside: None, _marker: marker });
     }
     notes.push(format!(
@@ -74,6 +74,15 @@ pub fn open(folder: &Path, aside: &Path, setup: RocksSetup) -> Result<Salvaged, 
     ));
     let (storage, aside) = rebuild(folder, aside, setup, &mut notes)?;
     Ok(Salvaged { storage, notes, _aside: Some(aside), _marker: marker })
+}
+
+/// What opening the store would tell of its logs. Those that the manifest has done with do not count.
+fn lost_end(folder: &Path, setup: RocksSetup) -> Result<Option<Lost>, EngineError> {
+    let logs = logs::check(folder)?;
+    if lost::judge(&logs, 0).is_none() {
+        return Ok(None);
+    }
+    Ok(lost::judge(&logs, oldest_log(folder, setup)?))
 }
 
 fn rebuild(

@@ -80,13 +80,8 @@ impl<'a> Verifier<'a> {
             (self.progress)(&self.found)?;
             let last = page.pop().map(|(key, _)| key);
             if let Err(why) = read {
-                let row = last.as_ref().and_then(|key| row_of(column, key));
-                let behind = match (&row, last) {
-                    (Some(_), _) => "what comes behind it".to_owned(),
-                    (None, Some(key)) => format!("what comes behind \"{}\"", key.escape_ascii()),
-                    (None, None) => "its beginning".to_owned(),
-                };
-                self.problem(column, row.as_ref(), format!("{behind} cannot be read: {}", told(why)));
+                let behind = last.map_or_else(|| "its beginning".into(), |key| self.place(column, &key));
+                self.problem(column, None, format!("cannot be read behind {behind}: {}", told(why)));
                 return Ok(());
             }
             match last {
@@ -94,6 +89,14 @@ impl<'a> Verifier<'a> {
                 None => return Ok(()),
             }
         }
+    }
+
+    /// A cell's row by name, or its key.
+    fn place(&self, column: Column, key: &[u8]) -> String {
+        let Some(row) = row_of(column, key) else { return format!("\"{}\"", key.escape_ascii()) };
+        let known = self.keyspaces.as_ref().and_then(|known| known.get(&row.keyspace())?.clone());
+        let keyspace = known.unwrap_or_else(|| row.keyspace().0.to_string());
+        format!("the row {keyspace}/{}", row.key().escape_ascii())
     }
 
     fn count(&mut self, column: Column) -> &mut u64 {

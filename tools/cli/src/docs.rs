@@ -76,13 +76,13 @@ fn page(command: clap::Command) -> Result<(String, String)> {
     Ok((name, portable(&text)))
 }
 
-/// Paragraphs; one that ends its first line with a colon is a section whose lines are not filled.
+/// Paragraphs; one that begins with a line that ends with a colon is a section whose lines are not filled.
 fn sections(behind: &str) -> String {
     let mut sections = Vec::new();
     let mut in_notes = false;
     for paragraph in behind.split("\n\n").filter(|paragraph| !paragraph.trim().is_empty()) {
         let lines = |text: &str| text.lines().map(line).collect::<String>();
-        if let Some((heading, listed)) = paragraph.split_once(":\n") {
+        if let Some((heading, listed)) = paragraph.split_once(":\n").filter(|(heading, _)| !heading.contains('\n')) {
             let heading = heading.trim().to_uppercase();
             sections.push(format!(".SH \"{heading}\"\n.nf\n{}.fi\n", lines(listed)));
             in_notes = false;

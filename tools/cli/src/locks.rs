@@ -54,6 +54,9 @@ pub fn run(args: &Args) -> Result<()> {
     if args.resolve {
         return resolve(args);
     }
+    if args.tuning.is_set() {
+        return Err(Code::Usage.error("--memory and --compression are for --resolve: looking writes nothing"));
+    }
     let store = match args.store.look_in()? {
         Seen::Closed(store) => open::telling_lost(store),
         Seen::Open(status) => return of_open(args, &status),
@@ -206,16 +209,17 @@ fn owner(text: &str) -> Result<OwnerId, String> {
 
 /// What a row's lock and versions tell of a transaction that is named by when it began or committed.
 fn status_by_row(store: &Store, keyspace: &Keyspace, key: &[u8], ts: Timestamp) -> Result<TxnStatus> {
-    for lock in store.locks()? {
-        let lock = lock?;
-        if lock.start_ts == ts && lock.row == keyspace.row_of(key) {
-            return Ok(store.txn_status(&lock.primary, ts, lock.owner)?);
-        }
-    }
     for version in store.snapshot()?.versions(keyspace, key)? {
         let version = version?;
         if version.start_ts == ts || version.commit_ts == ts {
             return Ok(TxnStatus::Committed(version.commit_ts));
+        }
+    }
+    let row = keyspace.row_of(key);
+    for lock in store.locks()? {
+        let lock = lock?;
+        if lock.row == row && lock.start_ts == ts {
+            return Ok(store.txn_status(&lock.primary, ts, lock.owner)?);
         }
     }
     Ok(TxnStatus::NoTrace)

@@ -127,7 +127,7 @@ mod tests {
         }
 
         #[test]
-        fn a_span_is_so_long_ago(seconds in 0_u64..1_000_000_000) {
+        fn a_span_is_so_long_ago(seconds in 1_u64..1_000_000_000) {
             let store = Store::in_memory().unwrap();
             let now = || Timestamp::from(SystemTime::now()).max(store.snapshot().unwrap().read_ts()).millis();
             let before = now();

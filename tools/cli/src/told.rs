@@ -80,7 +80,7 @@ fn counters(status: &Status) -> String {
         (
             "locks of others",
             format!(
-                "{} rolled forward, {} rolled back where they were met; {} of the dead resolved in the background",
+                "{} rolled forward and {} back one by one; {} of the dead resolved in the background",
                 count(stats.rolled_forward),
                 count(stats.rolled_back),
                 count(stats.swept)

@@ -29,6 +29,10 @@ enum Compression {
 }
 
 impl Tuning {
+    pub fn is_set(&self) -> bool {
+        self.memory.is_some() || self.compression.is_some()
+    }
+
     pub fn builder(&self) -> Builder {
         let builder = match self.memory {
             Some(bytes) => Store::builder().memory_limit(bytes),

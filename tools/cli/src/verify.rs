@@ -104,10 +104,13 @@ pub fn run(args: &Args) -> Result<()> {
 /// What has lost its database beyond opening is damaged, too.
 fn open(args: &Args) -> Result<Store> {
     args.store.look_silently().or_else(|why| {
+        let is_damaged = Code::of(&why) == Code::Damaged;
         if args.json {
-            say(json!({ "opens": false, "sound": false, "why": why.to_string() }))?;
+            say(
+                json!({ "opens": false, "sound": if is_damaged { Some(false) } else { None }, "why": why.to_string() }),
+            )?;
         }
-        if Code::of(&why) != Code::Damaged {
+        if !is_damaged {
             return Err(why);
         }
         Err(damaged(args, &format!("it does not open: {}", crate::one_line(&why))))

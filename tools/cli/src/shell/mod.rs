@@ -9,7 +9,7 @@ use std::io::{BufRead as _, IsTerminal as _, Read as _};
 use std::ops::Bound;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use anyhow::{Context as _, Result, bail};
 use percolite::{Keyspace, Savepoint, Store, Txn};
@@ -19,7 +19,7 @@ use reedline::{
 };
 
 use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
+use signal_hook::iterator::{Handle, Signals};
 
 use self::complete::Words;
 use self::statement::{HELP, Rows, Statement};
@@ -34,6 +34,11 @@ use crate::{locks, one_line, table, versions};
 const HISTORY_LINES: usize = 1000;
 /// So many rows a scan shows, and so many versions, unless it is told otherwise.
 const SHOWN: usize = 100;
+
+/// No transaction is open; one is; or one is being committed, and nobody can say yet whether it is.
+const CLOSED: u8 = 0;
+const OPEN: u8 = 1;
+const COMMITTING: u8 = 2;
 
 const NO_TXN: &str = "no transaction is open: begin opens one";
 
@@ -70,8 +75,13 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<()> {
     let store = if args.read_only { args.store.look()? } else { args.store.write_tuned(args.create, &args.tuning)? };
-    let mut session =
-        Session { store: store.clone(), txn: None, savepoints: Vec::new(), is_open: Arc::default(), forms: args.forms };
+    let mut session = Session {
+        store: store.clone(),
+        txn: None,
+        savepoints: Vec::new(),
+        standing: Arc::default(),
+        forms: args.forms,
+    };
     let ran = if std::io::stdin().is_terminal() { session.typed(args) } else { session.piped() };
     let left_open = session.txn.take().is_some();
     drop(session);
@@ -86,8 +96,8 @@ struct Session {
     txn: Option<Txn>,
     /// Of the open transaction, oldest first. A name may be there twice; the later one counts.
     savepoints: Vec<(String, Savepoint)>,
-    /// Whether there is a transaction, for who ends the program.
-    is_open: Arc<AtomicBool>,
+    /// One of the three below, for who ends the program.
+    standing: Arc<AtomicU8>,
     forms: Forms,
 }
 
@@ -100,7 +110,13 @@ enum Next {
 
 impl Session {
     fn piped(&mut self) -> Result<()> {
-        self.end_on_interrupt()?;
+        let signals = self.end_on_interrupt()?;
+        let ran = self.lines();
+        signals.close();
+        ran
+    }
+
+    fn lines(&mut self) -> Result<()> {
         let mut input = std::io::stdin().lock();
         let mut line = String::new();
         for number in 1.. {
@@ -132,19 +148,19 @@ impl Session {
     }
 
     /// Nothing interrupts the reading of a pipe, so another thread ends the program.
-    fn end_on_interrupt(&self) -> Result<()> {
+    fn end_on_interrupt(&self) -> Result<Handle> {
         let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot watch for signals")?;
-        let is_open = Arc::clone(&self.is_open);
+        let (handle, standing) = (signals.handle(), Arc::clone(&self.standing));
         std::thread::spawn(move || {
             if signals.forever().next().is_some() {
-                Interrupt::end_at_once(if is_open.load(Ordering::Relaxed) {
-                    "the open transaction was not committed; what was committed before stays"
-                } else {
-                    "what was committed before stays"
+                Interrupt::end_at_once(match standing.load(Ordering::SeqCst) {
+                    OPEN => "the open transaction was not committed; what was committed before stays",
+                    COMMITTING => "a commit was under way, which is in or not: look; what was committed before stays",
+                    _ => "what was committed before stays",
                 });
             }
         });
-        Ok(())
+        Ok(handle)
     }
 
     fn typed(&mut self, args: &Args) -> Result<()> {
@@ -168,8 +184,12 @@ impl Session {
 
     fn line(&mut self, line: &str) -> Result<Next> {
         let Some(statement) = Statement::parse(line, self.forms)? else { return Ok(Next::Statement) };
+        let changes = matches!(statement, Statement::Put { .. } | Statement::Delete { .. } | Statement::Create(_));
+        if statement == Statement::Commit || changes && self.txn.is_none() {
+            self.standing.store(COMMITTING, Ordering::SeqCst);
+        }
         let next = self.statement(statement);
-        self.is_open.store(self.txn.is_some(), Ordering::Relaxed);
+        self.standing.store(if self.txn.is_some() { OPEN } else { CLOSED }, Ordering::SeqCst);
         next
     }
 

@@ -1,7 +1,7 @@
 //! A folder, and the program run in it.
 
 use std::fs;
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -48,15 +48,15 @@ impl Place {
         Ran::of(line, child.wait_with_output().unwrap())
     }
 
-    /// Copies a store that is open, as if its process were killed now.
-    pub fn copy_killed(&self, from: &str, to: &str) {
-        fs::create_dir(self.path().join(to)).unwrap();
-        for entry in fs::read_dir(self.path().join(from)).unwrap().map(Result::unwrap) {
-            let copied = fs::copy(entry.path(), self.path().join(to).join(entry.file_name()));
-            // RocksDB writes some files under another name at first.
-            let is_gone = copied.as_ref().is_err_and(|why| why.kind() == std::io::ErrorKind::NotFound);
-            assert!(is_gone || copied.is_ok(), "{copied:?}");
-        }
+    /// Has a shell commit these, each by itself, and kills it.
+    pub fn kill_after(&self, store: &str, puts: impl IntoIterator<Item = String>) {
+        let mut shell = self.command(&format!("shell {store}")).stdin(Stdio::piped()).spawn().unwrap();
+        let puts: Vec<String> = puts.into_iter().collect();
+        writeln!(shell.stdin.as_mut().unwrap(), "{}", puts.join("\n")).unwrap();
+        let mut said = BufReader::new(shell.stdout.take().unwrap()).lines();
+        puts.iter().for_each(|put| assert_eq!(said.next().unwrap().unwrap(), "committed", "{put}"));
+        shell.kill().unwrap();
+        shell.wait().unwrap();
     }
 
     /// Runs it and interrupts it as soon as it watches for that.

@@ -96,13 +96,9 @@ fn verify_finds_a_table_with_flipped_bits() {
 #[test]
 fn a_log_damaged_in_the_middle_is_told_before_and_after_the_next_writer() {
     let place = Place::with_shop();
-    for n in 0..20 {
-        place.ok(&format!("put shop fruit kiwi {n}"));
-    }
-    let store = percolite::Store::open(place.path().join("shop")).unwrap();
-    let fruit = store.keyspace("fruit").unwrap();
-    (0..50_u8).for_each(|n| store.transact(|txn| txn.put(&fruit, [n], [7; 100])).map(drop).unwrap());
-    place.copy_killed("shop", "killed");
+    place.ok("dump shop shop.dump");
+    place.ok("restore killed shop.dump");
+    place.kill_after("killed", (0..50).map(|n| format!("put fruit k{n} {}", "7".repeat(100))));
     for entry in fs::read_dir(place.path().join("killed")).unwrap().map(Result::unwrap) {
         if entry.path().extension().is_some_and(|end| end == "log") {
             let mut bytes = fs::read(entry.path()).unwrap();
@@ -147,7 +143,11 @@ fn a_store_that_does_not_open_is_told_what_can_be_done() {
         place.run("verify shop").fails(code, told);
         let ran = place.run("verify shop --json").fails(code, told);
         let told: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
-        assert!(told["opens"] == false && told["sound"] == false && told["why"].is_string(), "{told}");
+        let sound = if code == 6 { Some(false) } else { None };
+        assert!(
+            told["opens"] == false && told["sound"] == serde_json::json!(sound) && told["why"].is_string(),
+            "{told}"
+        );
         if code == 6 {
             place.run("restore --replace shop shop.dump").fails(6, "percolite repair STORE NEW brings over");
         }
@@ -166,7 +166,7 @@ fn a_transaction_is_found_by_the_row_that_it_wrote() {
     place.run(&format!("txn shop {commit}")).fails(3, "say --keyspace and --key");
     let told = place.ok(&format!("txn shop {commit} --keyspace fruit --key apple"));
     assert!(told.starts_with(&format!("committed at {commit} ")), "{told}");
-    place.run(&format!("txn shop {commit}7 --keyspace fruit --key apple")).fails(3, "or say its --owner");
+    place.run("txn shop 5.7 --keyspace fruit --key apple").fails(3, "or say its --owner");
     // Of a lock that is still there its primary says.
     for (committed, fate) in [(true, "committed at "), (false, "pending")] {
         let place = Place::new();

@@ -65,12 +65,10 @@ fn the_past_is_shown_as_it_was_where_history_is_kept() {
 /// A store whose process was killed goes on ahead of the clock.
 #[test]
 fn nothing_ago_is_all_there_is_even_where_timestamps_are_ahead_of_the_clock() {
-    let place = Place::with_shop();
-    place.ok("history shop --keep 7d");
-    let store = Store::open(place.path().join("shop")).unwrap();
-    let fruit = store.keyspace("fruit").unwrap();
-    store.transact(|txn| txn.put(&fruit, "apple", "green")).unwrap();
-    place.copy_killed("shop", "killed");
+    let place = Place::new();
+    place.ok("put --create killed fruit apple red");
+    place.ok("history killed --keep 7d");
+    place.kill_after("killed", ["put fruit apple green".to_owned()]);
     place.ok("put killed fruit apple blue");
     let ms = place.json("versions killed fruit apple --json")[0]["ms"].as_u64().unwrap();
     let now = || Timestamp::from(std::time::SystemTime::now()).millis();

@@ -75,7 +75,8 @@ fn memory_history_and_what_a_transaction_has_streamed_are_told() {
     let rows = store.keyspace("rows").unwrap();
     let mut txn = store.begin_with(TxnOptions::labelled("large")).unwrap();
     (0..2000_u32).for_each(|n| txn.put(&rows, n.to_be_bytes(), [0; 100]).unwrap());
-    wait_for("nothing was told", || Status::read(&path).unwrap().is_some_and(|told| !told.live.is_empty()));
+    let all = |told: Status| told.live.first().is_some_and(|live| live.rows + live.streamed == 2000);
+    wait_for("not all was told", || Status::read(&path).unwrap().is_some_and(all));
     let live = &place.json("stats s --json")[0]["live"][0];
     assert_eq!(live["rows"].as_u64().unwrap() + live["streamed"].as_u64().unwrap(), 2000, "{live}");
     let shown = place.ok("stats s");
