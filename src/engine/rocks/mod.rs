@@ -272,8 +272,7 @@ fn oldest_log_of(db: &DB) -> Result<u64, EngineError> {
 fn opening(path: &Path, is_new: bool, why: rocksdb::Error) -> EngineError {
     match why.kind() {
         rocksdb::ErrorKind::Corruption => {
-            let what = why.as_ref().trim_start_matches("Corruption: ");
-            EngineError::Corruption(format!("the database in {}: {what}", path.display()))
+            EngineError::Corruption(format!("the database in {}: {}", path.display(), corrupt(&why)))
         }
         // The marker says that the store was whole once, so this is not somebody else's database.
         rocksdb::ErrorKind::InvalidArgument if !is_new => {
@@ -288,8 +287,12 @@ fn opening(path: &Path, is_new: bool, why: rocksdb::Error) -> EngineError {
 }
 
 /// RocksDB says the word first, sometimes twice, and whoever tells of this error says it once more.
+fn corrupt(why: &rocksdb::Error) -> &str {
+    why.as_ref().trim_start_matches("Corruption: ")
+}
+
 fn corruption(why: &rocksdb::Error) -> EngineError {
-    EngineError::Corruption(why.as_ref().trim_start_matches("Corruption: ").into())
+    EngineError::Corruption(corrupt(why).into())
 }
 
 fn failed(why: rocksdb::Error) -> EngineError {
@@ -444,9 +447,11 @@ impl Storage for RocksStorage {
             std::fs::create_dir_all(above).map_err(|why| cannot(why.to_string()))?;
         }
         let copying = Checkpoint::new(&self.database.borrow_owner().db);
-        copying.and_then(|copying| copying.create_checkpoint(folder)).map_err(|why| match cannot(why.to_string()) {
-            EngineError::Open(what) if why.kind() == rocksdb::ErrorKind::Corruption => EngineError::Corruption(what),
-            other => other,
+        copying.and_then(|copying| copying.create_checkpoint(folder)).map_err(|why| match why.kind() {
+            rocksdb::ErrorKind::Corruption => {
+                EngineError::Corruption(format!("no checkpoint can be made of it: {}", corrupt(&why)))
+            }
+            _ => cannot(why.to_string()),
         })?;
         crash_point!(CheckpointUnmarked);
         mark_copy(folder).map_err(|why| cannot(why.to_string()))?;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ops::Bound;
 
-use super::{PROBLEMS_MAX, Problem, Verified};
+use super::{PROBLEMS_MAX, Problem, Verified, named};
 use crate::codec::{History, Record};
 use crate::coordinator::history::{HISTORY, Kept};
 use crate::engine::local::{SAFE_POINT, SUPERSEDED, split_superseded, superseded_key};
@@ -48,7 +48,7 @@ impl<'a> Verifier<'a> {
     pub fn problem(&mut self, column: Column, row: Option<&RowKey>, what: impl Into<String>) {
         self.found.problems_found += 1;
         if self.found.problems.len() < PROBLEMS_MAX {
-            let keyspace = row.and_then(|row| self.keyspaces.as_ref()?.get(&row.keyspace())?.clone());
+            let keyspace = row.and_then(|row| self.name_of(row)).map(Into::into);
             self.found.problems.push(Problem { column, row: row.cloned(), keyspace, what: what.into() });
         }
     }
@@ -94,9 +94,11 @@ impl<'a> Verifier<'a> {
     /// A cell's row by name, or its key.
     fn place(&self, column: Column, key: &[u8]) -> String {
         let Some(row) = row_of(column, key) else { return format!("\"{}\"", key.escape_ascii()) };
-        let known = self.keyspaces.as_ref().and_then(|known| known.get(&row.keyspace())?.clone());
-        let keyspace = known.unwrap_or_else(|| row.keyspace().0.to_string());
-        format!("the row {keyspace}/{}", row.key().escape_ascii())
+        format!("the row {}", named(&row, self.name_of(&row)))
+    }
+
+    fn name_of(&self, row: &RowKey) -> Option<&str> {
+        self.keyspaces.as_ref()?.get(&row.keyspace())?.as_deref()
     }
 
     fn count(&mut self, column: Column) -> &mut u64 {

@@ -65,9 +65,9 @@ pub struct Verified {
 pub struct Problem {
     /// The column.
     pub column: Column,
-    /// The row, where it is known, and
+    /// The row, where it is known.
     pub row: Option<RowKey>,
-    /// the name of its keyspace, where that is known.
+    /// The name of the row's keyspace, where it has one that is known.
     pub keyspace: Option<String>,
     /// What is wrong with it.
     pub what: String,
@@ -76,13 +76,16 @@ pub struct Problem {
 impl std::fmt::Display for Problem {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:?} column", self.column)?;
-        match (&self.row, &self.keyspace) {
-            (Some(row), Some(keyspace)) => write!(f, ", row {keyspace}/{}", row.key().escape_ascii())?,
-            (Some(row), None) => write!(f, ", row {row:?}")?,
-            (None, _) => {}
+        if let Some(row) = &self.row {
+            write!(f, ", row {}", named(row, self.keyspace.as_deref()))?;
         }
         write!(f, ": {}", self.what)
     }
+}
+
+/// A row for people: with its keyspace's name, or else the number.
+fn named(row: &RowKey, keyspace: Option<&str>) -> String {
+    keyspace.map_or_else(|| format!("{row:?}"), |keyspace| format!("{keyspace}/{}", row.key().escape_ascii()))
 }
 
 impl Verified {

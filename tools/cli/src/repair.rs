@@ -13,6 +13,7 @@ use crate::open;
 use crate::output::{count, say};
 use crate::progress::Progress;
 use crate::tuning::Tuning;
+use crate::verify::problem_json;
 
 /// So many losses are shown to people.
 const SHOWN: usize = 50;
@@ -61,11 +62,6 @@ pub fn run(args: &Args) -> Result<()> {
     made.keep();
     let (keyspaces, rows) = (count(repaired.keyspaces, "keyspace"), count(repaired.rows, "row"));
     if args.json {
-        let loss = |loss: &percolite::Problem| {
-            let key = loss.row.as_ref().map(|row| json!({ "hex": data_encoding::HEXLOWER.encode(row.key()) }));
-            let keyspace = loss.row.as_ref().map(|row| row.keyspace().0);
-            json!({ "column": format!("{:?}", loss.column), "keyspace_id": keyspace, "keyspace": loss.keyspace, "key": key, "what": loss.what })
-        };
         say(json!({
             "whole": repaired.is_whole(),
             "keyspaces": repaired.keyspaces,
@@ -73,7 +69,7 @@ pub fn run(args: &Args) -> Result<()> {
             "bytes": repaired.bytes,
             "versions_left": repaired.versions_left,
             "losses_found": repaired.losses_found,
-            "losses": repaired.losses.iter().map(loss).collect::<Vec<_>>(),
+            "losses": repaired.losses.iter().map(problem_json).collect::<Vec<_>>(),
         }))?;
     } else {
         say(format_args!("{keyspaces}, {rows}, {} in {}", indicatif::HumanBytes(repaired.bytes), args.to.display()))?;

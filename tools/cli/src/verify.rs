@@ -1,8 +1,8 @@
 //! `percolite verify`: does everything that is stored make sense?
 
 use anyhow::Result;
-use percolite::Store;
-use serde_json::json;
+use percolite::{Problem, Store};
+use serde_json::{Value, json};
 
 use crate::exit::Code;
 use crate::interrupt::Interrupt;
@@ -51,11 +51,6 @@ pub fn run(args: &Args) -> Result<()> {
     let verified = verified
         .map_err(|why| Interrupt::told(why, || format!("{problems} found in {cells}, and the rest was not read")))?;
     if args.json {
-        let problem = |problem: &percolite::Problem| {
-            let key = problem.row.as_ref().map(|row| json!({ "hex": data_encoding::HEXLOWER.encode(row.key()) }));
-            let keyspace = problem.row.as_ref().map(|row| row.keyspace().0);
-            json!({ "column": format!("{:?}", problem.column), "keyspace_id": keyspace, "keyspace": problem.keyspace, "key": key, "what": problem.what })
-        };
         let lost = |lost: &percolite::LostLog| json!({ "file": lost.file.display().to_string(), "offset": lost.offset, "bytes": lost.bytes, "what": lost.to_string() });
         say(json!({
             "opens": true,
@@ -68,7 +63,7 @@ pub fn run(args: &Args) -> Result<()> {
             "bytes": verified.bytes,
             "lost_logs": verified.lost_logs.iter().map(lost).collect::<Vec<_>>(),
             "problems_found": verified.problems_found,
-            "problems": verified.problems.iter().map(problem).collect::<Vec<_>>(),
+            "problems": verified.problems.iter().map(problem_json).collect::<Vec<_>>(),
         }))?;
     } else {
         let figures = [
@@ -99,6 +94,18 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let problems = count(verified.problems_found + verified.lost_logs.len() as u64, "problem");
     Err(damaged(args, &format!("{problems} found")))
+}
+
+/// A problem, or a loss of a repair, for programs.
+pub fn problem_json(problem: &Problem) -> Value {
+    let key = problem.row.as_ref().map(|row| json!({ "hex": data_encoding::HEXLOWER.encode(row.key()) }));
+    json!({
+        "column": format!("{:?}", problem.column),
+        "keyspace_id": problem.row.as_ref().map(|row| row.keyspace().0),
+        "keyspace": problem.keyspace,
+        "key": key,
+        "what": problem.what,
+    })
 }
 
 /// What has lost its database beyond opening is damaged, too.
