@@ -10,6 +10,9 @@ mod closing;
 mod dropping;
 #[path = "promises/errors.rs"]
 mod errors;
+#[path = "promises/log_room.rs"]
+#[cfg(feature = "rocks")]
+mod log_room;
 #[path = "promises/lost_logs.rs"]
 #[cfg(feature = "rocks")]
 mod lost_logs;

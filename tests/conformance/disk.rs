@@ -123,7 +123,7 @@ fn a_foreign_or_newer_folder_is_refused_and_left_as_it_was() {
     let cases: [&[(&str, &str)]; 5] = [
         &[("diary", "dear diary")],
         &[("CURRENT", "MANIFEST-000001\n")],
-        &[("PERCOLITE", "percolite store, format 4\n")],
+        &[("PERCOLITE", "percolite store, format 5\n")],
         &[("PERCOLITE", "")],
         &[("PERCOLITE", "something else"), ("diary", "x")],
     ];

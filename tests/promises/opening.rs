@@ -47,18 +47,26 @@ fn a_marker_without_a_database_is_corruption_and_stays_as_it_was() {
 /// `v1`, as formats 1 and 2 have it. Never edit it.
 const OLD_RECORD: &[u8] = b"\x01\xfd\x03\0\0\0\0\0\x65\x06\x02\xfd\x07\0\xc0\x1f\x42\x4f\x0d\x0b\x01\0\x02v1\0";
 
+/// The same, as format 3 has it. Never edit it.
+const FORMAT_3_RECORD: &[u8] = b"\x02\x31\x03\0\0\0\0\0\x65\x06\x02\x56\x34\x12v1";
+
 #[test]
-fn a_store_of_an_earlier_format_is_read_and_becomes_one_of_format_3_when_it_is_written() {
-    for old in ["percolite store, format 1\n", "percolite store, format 2\n"] {
+fn a_store_of_an_earlier_format_is_read_and_becomes_one_of_format_4_when_it_is_written() {
+    let formats = [
+        ("percolite store, format 1\n", OLD_RECORD),
+        ("percolite store, format 2\n", OLD_RECORD),
+        ("percolite store, format 3\n", FORMAT_3_RECORD),
+    ];
+    for (old, record) in formats {
         let folder = tempfile::tempdir().unwrap();
         fill(folder.path());
         let marker = folder.path().join(MARKER);
-        assert_eq!(fs::read_to_string(&marker).unwrap(), "percolite store, format 3\n");
+        assert_eq!(fs::read_to_string(&marker).unwrap(), "percolite store, format 4\n");
         let row = small().open(folder.path()).unwrap().existing_keyspace("rows").unwrap().row_of("k");
         {
             let columns = ["default", "data", "lock", "write", "history"];
             let database = rocksdb::DB::open_cf(&rocksdb::Options::default(), folder.path(), columns).unwrap();
-            database.put_cf(database.cf_handle("write").unwrap(), row.as_bytes(), OLD_RECORD).unwrap();
+            database.put_cf(database.cf_handle("write").unwrap(), row.as_bytes(), record).unwrap();
         }
         fs::write(&marker, old).unwrap();
         let read = |store: &Store| {
@@ -72,7 +80,7 @@ fn a_store_of_an_earlier_format_is_read_and_becomes_one_of_format_3_when_it_is_w
         read(&small().read_only(true).open(folder.path()).unwrap());
         assert_eq!(fs::read_to_string(&marker).unwrap(), old);
         read(&small().open(folder.path()).unwrap());
-        assert_eq!(fs::read_to_string(&marker).unwrap(), "percolite store, format 3\n");
+        assert_eq!(fs::read_to_string(&marker).unwrap(), "percolite store, format 4\n");
     }
 }
 

@@ -16,10 +16,10 @@ use crate::engine::EngineError;
 
 /// The format that this program writes. It reads those below as well: format 1 is format 2 without history, and a program that
 /// knows nothing of history must not write to a store that keeps it; format 3 has shorter records of values ([`Put`]), which
-/// earlier programs cannot read.
+/// earlier programs cannot read; in format 4 logs may have room behind their records, which earlier programs take for damage.
 ///
 /// [`Put`]: crate::codec::Put
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
 const MARKER: &str = "PERCOLITE";
 const UNFINISHED: &str = "PERCOLITE.new";
 /// What the marker of a copy is called until all of it is there. A folder with this name alone is neither a store nor taken for

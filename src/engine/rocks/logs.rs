@@ -48,6 +48,7 @@ pub fn check(folder: &Path) -> Result<Vec<Log>, EngineError> {
     match endless.map_err(|why| EngineError::Open(format!("cannot read the logs in {}: {why}", folder.display())))? {
         None => {
             logs.sort_by_key(|log| log.number);
+            logs.iter_mut().for_each(|log| log.records.end());
             Ok(logs)
         }
         Some(Place { file, offset }) => {
@@ -73,7 +74,23 @@ pub fn read(log: &Path) -> io::Result<Records> {
         records.block(block);
         None::<()>
     })?;
+    records.end();
     Ok(records)
+}
+
+/// Cuts off what was written ahead and not used.
+pub fn cut_room(logs: &[Log]) -> io::Result<()> {
+    for log in logs.iter().filter(|log| log.records.room > 0) {
+        File::options().write(true).open(&log.file)?.set_len(log.records.length)?;
+    }
+    Ok(())
+}
+
+/// A log, of those from `oldest` on, that RocksDB would take for damaged because of its room: after it nothing is read.
+pub fn with_room_before_a_later_one(logs: &[Log], oldest: u64) -> Option<&Path> {
+    let (_, older) = logs.split_last()?;
+    let found = older.iter().find(|log| log.number >= oldest && log.records.room > 0);
+    found.map(|log| log.file.as_path())
 }
 
 /// The number of a log that has a name as RocksDB gives it.

@@ -155,7 +155,7 @@ mod tests {
             Some((offset, behind)) => (Some(Stop { offset, is_hole: false }), behind),
             None => (None, 0),
         };
-        let records = Records { stop, bytes, behind, length: 1000, predecessor };
+        let records = Records { stop, bytes, behind, length: 1000, room: 0, predecessor };
         Log { file: format!("{number:06}.log").into(), number, records }
     }
 

@@ -3,7 +3,7 @@
 //! Each column is a column family; `meta` is the default one. All of them share one write-ahead log, which is what makes a
 //! batch atomic over columns and a crash leave a prefix of batches. That second property has to be asked for: see
 //! `options`. Whether a folder is a store is told by its marker, see `folder`; what RocksDB itself would not survive is looked
-//! for first, in `logs`; what it would drop without a word is kept and told, see `lost`; what can be read of a folder that it does not open, in
+//! for first, in `logs`; what it would drop without a word is kept and told, see `lost`; how its syncs are made short, in `room`; what can be read of a folder that it does not open, in
 //! `salvage`, and `around` how bad blocks are passed by. `cursor` is how ranges are read.
 
 pub(crate) mod around;
@@ -15,6 +15,7 @@ mod lost;
 mod options;
 mod published;
 mod records;
+mod room;
 pub(crate) mod salvage;
 mod stall;
 
@@ -31,6 +32,7 @@ use self::folder::{Claim, Marker, claim, examine, finish, mark_copy, remove_unfi
 pub use self::options::RocksSetup;
 use self::options::{descriptors, name, options};
 pub(crate) use self::published::published;
+use self::room::Room;
 use self::stall::{Background, Stall, Stalls};
 use super::local::LocalEngine;
 use super::storage::{Batch, Column, Reader, Storage};
@@ -54,6 +56,7 @@ pub struct RocksStorage {
     copy: Mutex<Vec<u8>>,
     /// Held by every write and sync while it runs.
     running: RwLock<()>,
+    room: Room,
     /// The first failure that says why.
     cause: OnceLock<rocksdb::Error>,
     stalls: Stalls,
@@ -131,6 +134,9 @@ impl RocksStorage {
             remove_unfinished_options(path);
         }
         let logs = logs::check(path)?;
+        if !mutated!(RoomStays) {
+            logs::cut_room(&logs).map_err(|why| EngineError::Open(format!("cannot cut off a log's room: {why}")))?;
+        }
         if lost::judge(&logs, 0).is_some()
             && let Some(lost) = lost::judge(&logs, oldest_log(path, setup)?)
         {
@@ -163,7 +169,14 @@ impl RocksStorage {
         let refuse_logs = false;
         let db = DB::open_cf_descriptors_read_only(&options, path, descriptors(&options, setup), refuse_logs)
             .map_err(|why| opening(path, false, why))?;
-        let lost = lost::judge(&logs, oldest_log_of(&db)?);
+        let oldest = oldest_log_of(&db)?;
+        if let Some(log) = logs::with_room_before_a_later_one(&logs, oldest) {
+            return Err(EngineError::Open(format!(
+                "{} was left as a crash leaves it when a new log is begun; opened for writing once, the store can be looked at again",
+                log.display()
+            )));
+        }
+        let lost = lost::judge(&logs, oldest);
         if let Some(hole) = lost.as_ref().filter(|lost| lost.is_hole) {
             return Err(EngineError::Corruption(format!(
                 "{}; opened for writing, the store ends in front of it",
@@ -177,6 +190,7 @@ impl RocksStorage {
     }
 
     fn of(opened: Opened) -> Result<Self, EngineError> {
+        let room = Room::new(opened.db.path());
         let database = Database::try_new(opened, |Opened { db, .. }| {
             let find = |column| {
                 let missing = || EngineError::Corruption(format!("column family {:?} is missing", name(column)));
@@ -198,6 +212,7 @@ impl RocksStorage {
             writing: Mutex::default(),
             copy: Mutex::default(),
             running: RwLock::default(),
+            room,
             cause: OnceLock::new(),
             stalls: Stalls::default(),
             lost: Vec::new(),
@@ -239,6 +254,39 @@ impl RocksStorage {
         // Until those are through that were running when the log failed.
         drop(self.running.write());
         Err(self.cause.get().cloned().unwrap_or(why))
+    }
+
+    /// However often RocksDB refuses it for the time being.
+    fn write_when_it_may(&self, batch: WriteBatch) -> Result<(), EngineError> {
+        let db = &self.database.borrow_owner().db;
+        // RocksDB takes the batch away even where it refuses it.
+        let mut bytes = std::mem::take(&mut *self.copy.lock());
+        bytes.extend_from_slice(batch.data());
+        let refused = match self.on_log(|| db.write_opt(batch, &self.write_options)) {
+            Err(why) if why.kind() == rocksdb::ErrorKind::Incomplete => why,
+            done => {
+                bytes.clear();
+                bytes.shrink_to(COPY_KEPT_BYTES);
+                *self.copy.lock() = bytes;
+                return done.map_err(failed);
+            }
+        };
+        let _waits = self.stalls.begin();
+        let mut stall = Stall::new(self.background()?);
+        loop {
+            #[allow(
+                clippy::disallowed_methods,
+                reason = "the time that a disk takes is real, whatever the store's runtime"
+            )]
+            std::thread::sleep(stall.pause());
+            match self.on_log(|| db.write_opt(WriteBatch::from_data(&bytes), &self.write_options)) {
+                Err(why) if why.kind() == rocksdb::ErrorKind::Incomplete => {}
+                done => return done.map_err(failed),
+            }
+            if let Some(why) = stall.is_vain(self.background()?) {
+                return Err(EngineError::Unknown(format!("RocksDB takes no writes ({refused}): {why}")));
+            }
+        }
     }
 
     fn background(&self) -> Result<Background, EngineError> {
@@ -389,39 +437,17 @@ impl Storage for RocksStorage {
         if batch.batch.is_empty() {
             return Ok(());
         }
-        let db = &self.database.borrow_owner().db;
-        // RocksDB takes the batch away even where it refuses it.
-        let mut bytes = std::mem::take(&mut *self.copy.lock());
-        bytes.extend_from_slice(batch.batch.data());
-        let refused = match self.on_log(|| db.write_opt(batch.batch, &self.write_options)) {
-            Err(why) if why.kind() == rocksdb::ErrorKind::Incomplete => why,
-            done => {
-                bytes.clear();
-                bytes.shrink_to(COPY_KEPT_BYTES);
-                *self.copy.lock() = bytes;
-                return done.map_err(failed);
-            }
-        };
-        let _waits = self.stalls.begin();
-        let mut stall = Stall::new(self.background()?);
-        loop {
-            #[allow(
-                clippy::disallowed_methods,
-                reason = "the time that a disk takes is real, whatever the store's runtime"
-            )]
-            std::thread::sleep(stall.pause());
-            match self.on_log(|| db.write_opt(WriteBatch::from_data(&bytes), &self.write_options)) {
-                Err(why) if why.kind() == rocksdb::ErrorKind::Incomplete => {}
-                done => return done.map_err(failed),
-            }
-            if let Some(why) = stall.is_vain(self.background()?) {
-                return Err(EngineError::Unknown(format!("RocksDB takes no writes ({refused}): {why}")));
-            }
-        }
+        let turn = self.room.turn();
+        let bytes = batch.batch.data().len();
+        self.write_when_it_may(batch.batch)?;
+        turn.wrote(bytes);
+        Ok(())
     }
 
     fn sync(&self) -> Result<(), EngineError> {
-        self.on_log(|| self.database.borrow_owner().db.flush_wal(true)).map_err(failed)
+        self.on_log(|| self.database.borrow_owner().db.flush_wal(true)).map_err(failed)?;
+        self.room.synced();
+        Ok(())
     }
 
     /// RocksDB flushes, links the tables, which never change, and copies the rest. The marker comes last, so that a copy that

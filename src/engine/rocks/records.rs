@@ -27,8 +27,10 @@ pub struct Records {
     pub bytes: u64,
     /// Those of them behind the stop.
     pub behind: u64,
-    /// How long the log is.
+    /// How long the log is, without room behind its records.
     pub length: u64,
+    /// How much of that there is: zeros, written ahead.
+    pub room: u64,
     /// Number and size of the log before.
     pub predecessor: Option<(u64, u64)>,
 }
@@ -62,6 +64,17 @@ impl Records {
             self.stop.get_or_insert(Stop { offset: self.length + at as u64, is_hole: false });
         }
         self.length += block.len() as u64;
+    }
+
+    /// There is no further block.
+    pub fn end(&mut self) {
+        if self.behind == 0
+            && let Some(Stop { offset, is_hole: true }) = self.stop
+        {
+            self.room = self.length - offset;
+            self.length = offset;
+            self.stop = None;
+        }
     }
 
     fn count(&mut self, sort: u8, payload: &[u8]) {
@@ -111,6 +124,7 @@ mod tests {
     fn read(log: &[u8]) -> Records {
         let mut records = Records::default();
         log.chunks(BLOCK_BYTES).for_each(|block| records.block(block));
+        records.end();
         records
     }
 

@@ -3,6 +3,8 @@
 //! 1. If RocksDB opens it as it is, with a log that is whole, nothing is wrong down here.
 //! 2. If it opens it with a log that is not, the log is as a crash leaves it, or its end is lost: what tells the two apart when a store
 //!    is opened does so here.
+//!    Where a log has room behind its records and another log follows it, which RocksDB would not go over, this is done to a copy of the
+//!    files without that room.
 //! 3. If not, its files are copied into a folder aside, what hinders RocksDB is cut off, and RocksDB's own repair makes a database
 //!    of every table and log that it can read there. It goes by the files alone: rows of a lost table are as they were before, or
 //!    missing, and of a transaction a part may be there.
@@ -51,28 +53,38 @@ impl Drop for Aside {
 pub fn open(folder: &Path, aside: &Path, setup: RocksSetup) -> Result<Salvaged, EngineError> {
     let marker = examine_damaged(folder)?;
     let mut notes: Vec<String> = kept(folder)?.iter().map(|lost| format!("in an earlier life: {lost}")).collect();
+    let logs = logs::check(folder);
+    let has_room = logs.is_ok_and(|logs| logs::with_room_before_a_later_one(&logs, 0).is_some());
+    let copied = if has_room { Some(copy_aside(folder, aside)?) } else { None };
+    let source = copied.as_ref().map_or(folder, |(files, _)| files.as_path());
     let open = |mode| {
-        if let Some(hole) = lost_end(folder, setup)?.filter(|lost| lost.is_hole) {
+        if let Some(hole) = lost_end(source, setup)?.filter(|lost| lost.is_hole) {
             return Err(EngineError::Corruption(hole.told.to_string()));
         }
         let mut options = options::options(setup)?;
         options.set_wal_recovery_mode(mode);
-        DB::open_cf_descriptors_read_only(&options, folder, options::descriptors(&options, setup), false)
+        DB::open_cf_descriptors_read_only(&options, source, options::descriptors(&options, setup), false)
             .map_err(|why| EngineError::Corruption(why.to_string()))
             .and_then(|db| RocksStorage::of(Opened { db, marker: None }))
     };
     let why = match open(DBRecoveryMode::AbsoluteConsistency) {
-        Ok(storage) => return Ok(Salvaged { storage, notes, _aside: None, _marker: marker }),
+        Ok(storage) => {
+            return Ok(Salvaged { storage, notes, _aside: copied.map(|(_, aside)| aside), _marker: marker });
+        }
         Err(why) => why,
     };
     if let Ok(storage) = open(DBRecoveryMode::PointInTime) {
-        notes.extend(lost_end(folder, setup)?.filter(|lost| !lost.is_kept()).map(|lost| lost.told.to_string()));
-        return Ok(Salvaged { storage, notes, _aside: None, _marker: marker });
+        notes.extend(lost_end(source, setup)?.filter(|lost| !lost.is_kept()).map(|lost| lost.told.to_string()));
+        return Ok(Salvaged { storage, notes, _aside: copied.map(|(_, aside)| aside), _marker: marker });
     }
     notes.push(format!(
         "the database could not be opened ({why}), so it was put together from the files: rows may be older than they were, deleted ones may be back, and of a transaction a part may be missing"
     ));
-    let (storage, aside) = rebuild(folder, aside, setup, &mut notes)?;
+    let (files, aside) = match copied {
+        Some(copied) => copied,
+        None => copy_aside(folder, aside)?,
+    };
+    let storage = rebuild(folder, &files, &aside, setup, &mut notes)?;
     Ok(Salvaged { storage, notes, _aside: Some(aside), _marker: marker })
 }
 
@@ -85,12 +97,8 @@ fn lost_end(folder: &Path, setup: RocksSetup) -> Result<Option<Lost>, EngineErro
     Ok(lost::judge(&logs, oldest_log(folder, setup)?))
 }
 
-fn rebuild(
-    folder: &Path,
-    aside: &Path,
-    setup: RocksSetup,
-    notes: &mut Vec<String>,
-) -> Result<(RocksStorage, Aside), EngineError> {
+/// Copies the files of a database, without what logs have behind their records. The answer is where they are, and what removes them.
+fn copy_aside(folder: &Path, aside: &Path) -> Result<(PathBuf, Aside), EngineError> {
     let cannot =
         |why: io::Error| EngineError::Open(format!("cannot copy {} to {}: {why}", folder.display(), aside.display()));
     fs::create_dir(aside).map_err(|why| match why.kind() {
@@ -101,9 +109,24 @@ fn rebuild(
         _ => cannot(why),
     })?;
     let held = Aside(aside.to_owned());
-    let whole = aside.join("files");
-    copy(folder, &whole).map_err(cannot)?;
-    while let Some(logs::Place { file, offset }) = logs::endless(&whole).map_err(cannot)? {
+    let files = aside.join("files");
+    copy(folder, &files).map_err(cannot)?;
+    if let Ok(logs) = logs::check(&files) {
+        logs::cut_room(&logs).map_err(cannot)?;
+    }
+    Ok((files, held))
+}
+
+/// Makes a database of the files of one that cannot be opened.
+fn rebuild(
+    folder: &Path,
+    files: &Path,
+    aside: &Aside,
+    setup: RocksSetup,
+    notes: &mut Vec<String>,
+) -> Result<RocksStorage, EngineError> {
+    let cannot = |why: io::Error| EngineError::Open(format!("cannot change the copies of {}: {why}", folder.display()));
+    while let Some(logs::Place { file, offset }) = logs::endless(files).map_err(cannot)? {
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if name.starts_with("MANIFEST-") {
             fs::remove_file(&file).map_err(cannot)?;
@@ -112,14 +135,14 @@ fn rebuild(
         notes.push(format!("{name} is damaged at byte {offset}, and what comes behind is lost"));
         File::options().write(true).open(&file).and_then(|log| log.set_len(offset)).map_err(cannot)?;
     }
-    lend_columns(&aside.join("columns"), &whole, setup)?;
+    lend_columns(&aside.0.join("columns"), files, setup)?;
     let failed =
         |why: rocksdb::Error| EngineError::Corruption(format!("nothing can be made of {}: {why}", folder.display()));
     let mut options = options::options(setup)?;
-    DB::repair(&options, &whole).map_err(failed)?;
+    DB::repair(&options, files).map_err(failed)?;
     // It has made tables of the logs, and a store without a log is otherwise one that has lost it.
     options = options.get_options_from_string("track_and_verify_wals=false").map_err(failed)?;
-    for entry in fs::read_dir(whole.join("lost")).into_iter().flatten().flatten() {
+    for entry in fs::read_dir(files.join("lost")).into_iter().flatten().flatten() {
         if entry.path().extension().is_some_and(|end| end == "sst") {
             notes.push(format!(
                 "the table {} is damaged, and RocksDB leaves all of it out",
@@ -129,8 +152,8 @@ fn rebuild(
     }
     options.create_missing_column_families(true);
     options.set_disable_auto_compactions(true);
-    let db = DB::open_cf_descriptors(&options, &whole, options::descriptors(&options, setup)).map_err(failed)?;
-    Ok((RocksStorage::of(Opened { db, marker: None })?, held))
+    let db = DB::open_cf_descriptors(&options, files, options::descriptors(&options, setup)).map_err(failed)?;
+    RocksStorage::of(Opened { db, marker: None })
 }
 
 /// Tables are never changed in place, so a link is as good as a copy.

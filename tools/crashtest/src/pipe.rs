@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
-use rustix::process::{Signal, getpid, kill_process};
+use rustix::process::{Pid, Signal, getpid, kill_process};
 use serde::{Deserialize, Serialize};
 
 use crate::client::Sink;
@@ -26,6 +26,8 @@ use crate::restores::Restores;
 
 /// How often to look whether something was heard.
 const POLL: Duration = Duration::from_millis(1);
+/// Until all threads of a process stand still.
+const STOPS: Duration = Duration::from_millis(2);
 
 /// What a process says.
 #[derive(Debug, Serialize, Deserialize)]
@@ -275,6 +277,16 @@ impl Listener {
         let status = self.kill();
         let heard = std::mem::take(&mut *self.heard.lock());
         (heard, status)
+    }
+
+    /// Has the process stand still until its end.
+    ///
+    /// # Errors
+    /// Where there is no such process any more.
+    pub fn stop(&self) -> io::Result<()> {
+        kill_process(Pid::from_child(&self.child), Signal::STOP)?;
+        std::thread::sleep(STOPS);
+        Ok(())
     }
 
     fn kill(&mut self) -> Option<ExitStatus> {

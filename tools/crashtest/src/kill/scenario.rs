@@ -147,8 +147,8 @@ impl<'a> Plan<'a> {
             two_phase: case.protocol == Protocol::TwoPhase,
             promise: match (case.durability, case.point) {
                 (Durability::Sync, _) => Promise::Sync,
-                // Who commits buffered is neither awaited nor woken.
-                (Durability::Buffered, P::SyncHeld | P::WakeBefore) => Promise::Mixed,
+                // Who commits buffered is neither awaited nor woken, and has no room made in the log.
+                (Durability::Buffered, P::SyncHeld | P::WakeBefore | P::RoomMade) => Promise::Mixed,
                 (Durability::Buffered, _) => Promise::Buffered,
             },
             workload: workload.name().into(),

@@ -4,10 +4,12 @@
 //! over the hole would bring back later commits without earlier ones. What is recovered must be a prefix, with everything
 //! that was synced in it; or the store says that it is damaged.
 //!
+//! The same with room left behind the older log's records, as if nobody had come to close it: what is room is not lost.
+//!
 //! One client commits numbered rows, one after the other. So a prefix is the rows up to some number.
 
 use std::fs;
-use std::io::Read as _;
+use std::io::{Read as _, Seek as _};
 use std::path::{Path, PathBuf};
 
 use percolite::{CommitProtocol, Durability, Error, ErrorKind, Store};
@@ -27,6 +29,8 @@ const ENDS: [u8; 2] = [1, 4];
 const SYNCS: [u64; 2] = [12, 20];
 /// Rows behind the switch.
 const BEHIND: u64 = 10;
+/// Zeros behind the records.
+const ROOM_BYTES: usize = 100_000;
 /// Without a second log after so many rows there will be none.
 const ROWS_MAX: u64 = 2000;
 
@@ -85,7 +89,7 @@ fn image(seed: u64) -> anyhow::Result<Image> {
         anyhow::ensure!(written < ROWS_MAX, "{written} rows and no second log");
         if SYNCS.contains(&written) {
             store.sync()?;
-            (synced, length) = (written, usize::try_from(held.metadata()?.len())?);
+            (synced, length) = (written, written_in(&mut held)?);
         }
         write(written, (20 << 10) + dice.below(10 << 10))?;
         written += 1;
@@ -97,6 +101,7 @@ fn image(seed: u64) -> anyhow::Result<Image> {
     let newer = newest()?;
     fs::copy(place.path().join(&newer), folder.path().join(&newer))?;
     let mut cells = Vec::new();
+    held.rewind()?;
     held.read_to_end(&mut cells)?;
     fs::write(folder.path().join(&older), &cells)?;
     drop(store);
@@ -111,11 +116,12 @@ fn sweep(image: &Image, outcome: &mut Outcome) -> Vec<Broken> {
     let mut broken = Vec::new();
     let (mut prefixes, mut refusals) = (0, 0);
     let whole = image.borders.last().copied().unwrap_or_default();
-    for border in &image.borders {
+    let cuts = image.borders.iter().flat_map(|border| [(border, 0), (border, ROOM_BYTES)]);
+    for (border, room) in cuts {
         if interrupt::came() {
             break;
         }
-        match rows_after(image, *border) {
+        match rows_after(image, *border, room) {
             Ok(Ok(found)) if found < image.synced => {
                 broken.push(Broken::new(
                     "I2 acknowledged is durable",
@@ -150,12 +156,13 @@ fn sweep(image: &Image, outcome: &mut Outcome) -> Vec<Broken> {
     broken
 }
 
-/// Opens a copy in which the older log ends early: how many rows there are, or which is missing.
-fn rows_after(image: &Image, length: usize) -> Result<Result<u64, String>, Error> {
+/// Opens a copy in which the older log ends early, but for so many zeros: how many rows there are, or which is missing.
+fn rows_after(image: &Image, length: usize, room: usize) -> Result<Result<u64, String>, Error> {
     let harness = |why: std::io::Error| Error::from(ErrorKind::Io(format!("harness: {why}")));
     let copy = scratch().map_err(harness)?;
     copy_folder(image.folder.path(), copy.path()).map_err(harness)?;
     cut(&copy.path().join(&image.older), length).map_err(harness)?;
+    cut(&copy.path().join(&image.older), length + room).map_err(harness)?;
     let store = builder().open(copy.path())?;
     let rows = store.keyspace("rows")?;
     let snapshot = store.snapshot()?;
@@ -170,7 +177,7 @@ fn rows_after(image: &Image, length: usize) -> Result<Result<u64, String>, Error
     Ok(Ok(found))
 }
 
-/// Cuts a file.
+/// Cuts a file, or makes it longer, with zeros.
 pub fn cut(file: &Path, length: usize) -> std::io::Result<()> {
     fs::OpenOptions::new().write(true).open(file)?.set_len(length as u64)
 }
@@ -190,6 +197,18 @@ pub fn logs(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     logs.retain(|name| name.extension().is_some_and(|ext| ext == "log"));
     logs.sort();
     Ok(logs)
+}
+
+fn written_in(log: &mut fs::File) -> std::io::Result<usize> {
+    let mut bytes = Vec::new();
+    log.rewind()?;
+    log.read_to_end(&mut bytes)?;
+    Ok(written(&bytes))
+}
+
+/// How long a log is without room behind its records.
+pub fn written(log: &[u8]) -> usize {
+    record_borders(log).last().copied().unwrap_or_default()
 }
 
 /// Where a record ends: checksum (4 bytes), length (2), type (1), then the content; blocks are filled with zeros.

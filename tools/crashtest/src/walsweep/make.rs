@@ -18,7 +18,7 @@ use crate::examine::{MEMORY, engine};
 use crate::history::Outcome;
 use crate::ledger::{Answer, Entry, Ledger};
 use crate::order::scratch;
-use crate::powercut::logs::logs;
+use crate::powercut::logs::{logs, written};
 use crate::workload;
 
 /// Of so many seeds one streams.
@@ -35,7 +35,7 @@ pub struct Made {
     pub files: Vec<(PathBuf, Vec<u8>)>,
     /// Where the log was.
     pub log_name: PathBuf,
-    /// The log.
+    /// The log, without room behind its records.
     pub log: Vec<u8>,
     /// How long the log was when the store had been opened.
     pub opened_at: usize,
@@ -170,7 +170,7 @@ impl Notes {
     }
 
     fn length(&self) -> usize {
-        fs::metadata(&self.log).map_or(usize::MAX, |about| usize::try_from(about.len()).unwrap_or(usize::MAX))
+        fs::read(&self.log).map_or(usize::MAX, |log| written(&log))
     }
 
     fn into_made(
@@ -180,7 +180,8 @@ impl Notes {
         mut files: Vec<(PathBuf, Vec<u8>)>,
     ) -> anyhow::Result<Made> {
         let at = files.iter().position(|(name, _)| is_log(name)).ok_or_else(|| anyhow::anyhow!("no log"))?;
-        let (log_name, log) = files.swap_remove(at);
+        let (log_name, mut log) = files.swap_remove(at);
+        log.truncate(written(&log));
         let asked = self.asked.into_inner();
         let answered = self.answered.into_inner();
         Ok(Made { workload, protocol, files, log_name, log, opened_at: 0, streamed: 0, asked, answered })

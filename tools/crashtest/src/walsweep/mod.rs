@@ -1,4 +1,5 @@
-//! A small store whose log is cut at every byte, and damaged bit by bit.
+//! A small store whose log is cut at every byte, and damaged bit by bit. Every other cut leaves room behind it, as the store makes it
+//! for its records: zeros.
 //!
 //! A seed makes one store with one client, and the log's length is noted with everything that the client is told. Whatever
 //! happens to the log from some byte on, all that was acknowledged while it was no longer than that must be there (for the
@@ -40,6 +41,8 @@ const QUICK_PLACES: usize = 300;
 const TIMED_PLACES: usize = 200;
 /// Every so many cases the store is opened a second time.
 const AGAIN: u64 = 8;
+/// Zeros behind every other cut.
+const ROOM_BYTES: usize = 50_000;
 /// Flipped bits, per hundred cuts.
 const FLIPS: usize = 50;
 
@@ -50,7 +53,7 @@ pub struct Case {
     pub seed: u64,
     /// Which byte.
     pub offset: usize,
-    /// The bit that is flipped; without one the log ends before the byte.
+    /// The bit that is flipped; without one the log's records end before the byte.
     pub bit: Option<u8>,
 }
 
@@ -147,7 +150,11 @@ fn run_case(order: &Order, made: &Made, case: Case, outcome: &mut Outcome) -> an
     let mut log = made.log.clone();
     match case.bit {
         Some(bit) => *log.get_mut(case.offset).ok_or_else(|| anyhow::anyhow!("no such byte"))? ^= 1 << bit,
-        None => log.truncate(case.offset),
+        None => {
+            log.truncate(case.offset);
+            let room = if case.offset % 2 == 1 { ROOM_BYTES } else { 0 };
+            log.resize(case.offset + room, 0);
+        }
     }
     let copy = scratch()?;
     for (name, content) in &made.files {
@@ -175,7 +182,7 @@ fn run_case(order: &Order, made: &Made, case: Case, outcome: &mut Outcome) -> an
     outcome.acknowledged += writers;
     outcome.transactions += made.transactions();
     outcome.unanswered += examined.unanswered;
-    outcome.lost += (made.log.len() - log.len()) as u64 + u64::from(case.bit.is_some());
+    outcome.lost += if case.bit.is_some() { 1 } else { (made.log.len() - case.offset) as u64 };
     figures(outcome, case, writers, &examined);
     let broken = judge(made, case, &examined);
     if !broken.is_empty() {
