@@ -146,9 +146,10 @@ impl Entrance {
                     self.give_up(place);
                 }
             }
+            let wish = self.wishes.pop_front()?;
             let waiter = new_waiter();
             let own = Arc::clone(&waiter);
-            match self.wishes.pop_front()? {
+            match wish {
                 Wish::Turn(turns, row) => {
                     let end = *self.turns_end.get_or_insert(now + TURNS_WAIT_MAX);
                     self.waiting = Some(Waiting { place: Place::Turn(turns.queue(row, own)), waiter, since: now, end });
@@ -183,7 +184,7 @@ impl Entrance {
 
     /// Makes the calling thread take all steps.
     pub fn wait(mut self, runtime: &dyn Runtime) -> Held {
-        while let Some(step) = self.step(runtime.elapsed(), &|| Waiter::new(runtime)) {
+        while let Some(step) = self.step(runtime.elapsed(), &|| Arc::new(Waiter::new(runtime))) {
             match step {
                 Step::Wait(waiter, at_most) => waiter.wait_at_most(runtime, at_most),
                 Step::Do(job) => job(),
@@ -257,7 +258,7 @@ mod tests {
     }
 
     fn waiter() -> Arc<Waiter> {
-        Waiter::new(&System::default())
+        Arc::new(Waiter::new(&System::default()))
     }
 
     /// As a future does that is dropped when it has been polled so often.

@@ -19,7 +19,7 @@ pub struct Slot {
     lead: AtomicBool,
     /// By the runtime's clock, in nanoseconds; zero for what was not.
     applied_at: AtomicU64,
-    waiter: Arc<Waiter>,
+    waiter: Waiter,
 }
 
 impl Slot {

@@ -21,8 +21,8 @@ enum Sleeper {
 
 impl Waiter {
     /// Of the calling thread.
-    pub fn new(runtime: &dyn Runtime) -> Arc<Self> {
-        Arc::new(Self { sleeper: Sleeper::Thread(runtime.parker()), notified: AtomicBool::new(false) })
+    pub fn new(runtime: &dyn Runtime) -> Self {
+        Self { sleeper: Sleeper::Thread(runtime.parker()), notified: AtomicBool::new(false) }
     }
 
     /// Of a task, which waits by [`Waiter::notified`].
