@@ -40,7 +40,7 @@ fn count(store: &Store) -> u32 {
 }
 
 #[test]
-fn small_syncs_have_room_written_ahead_and_what_is_left_of_it_after_a_crash_is_cut_off() {
+fn small_syncs_have_room_written_ahead_which_costs_nothing_after_a_crash_and_goes_with_closing() {
     let folder = tempfile::tempdir().unwrap();
     let (alive, killed) = (folder.path().join("alive"), folder.path().join("killed"));
     let store = small().open(&alive).unwrap();
@@ -58,7 +58,6 @@ fn small_syncs_have_room_written_ahead_and_what_is_left_of_it_after_a_crash_is_c
     assert!(zeros(&log) > 4096, "somebody who only looks has changed it");
     let opened = small().open(&killed).unwrap();
     assert_eq!((count(&opened), opened.lost_logs()), (3000, vec![]));
-    assert!(!log.exists() || zeros(&log) < 4096);
     drop(opened);
 
     store.close().unwrap();
@@ -117,7 +116,7 @@ fn room_in_a_log_costs_nothing_of_the_next_one() {
     let (stopped, written) = between_two_logs(folder.path());
 
     let Err(why) = small().read_only(true).open(&stopped) else { panic!("it was opened to look at") };
-    assert!(why.to_string().contains("opened for writing once"), "{why}");
+    assert!(why.to_string().contains("has to be opened for writing once"), "{why}");
 
     let repaired = folder.path().join("repaired");
     let found = small().repair(&stopped, &repaired, |_| ()).unwrap();

@@ -86,10 +86,11 @@ pub fn cut_room(logs: &[Log]) -> io::Result<()> {
     Ok(())
 }
 
-/// A log, of those from `oldest` on, that RocksDB would take for damaged because of its room: after it nothing is read.
+/// A log, of those from `oldest` on, that RocksDB would take for damaged because of its room, and leave out what comes behind it.
 pub fn with_room_before_a_later_one(logs: &[Log], oldest: u64) -> Option<&Path> {
-    let (_, older) = logs.split_last()?;
-    let found = older.iter().find(|log| log.number >= oldest && log.records.room > 0);
+    let needed = || logs.iter().filter(|log| log.number >= oldest);
+    let last = needed().rfind(|log| log.records.bytes > 0)?.number;
+    let found = needed().find(|log| log.number < last && log.records.room > 0);
     found.map(|log| log.file.as_path())
 }
 
@@ -180,6 +181,26 @@ mod tests {
             let log = [&block[..], &record(4, 10), &record(sort, 3), &record(1, 1)].concat();
             assert_eq!(endless_in(&log).unwrap(), Some(BLOCK_BYTES as u64 + 17), "{sort}");
         }
+    }
+
+    #[test]
+    fn room_is_cut_off_to_the_byte_and_a_log_without_any_is_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let batch = |bytes: u8| {
+            let payload = vec![bytes; usize::from(bytes)];
+            let sum = crc32c::crc32c(&[&[1], &payload[..]].concat()).rotate_right(15).wrapping_add(0xa282_ead8);
+            [&sum.to_le_bytes()[..], &[bytes, 0, 1], &payload].concat()
+        };
+        let records = [batch(30), batch(90)].concat();
+        for (name, behind) in [("000004.log", &[0; 5000][..]), ("000007.log", &[]), ("000009.log", &[0, 0, 3])] {
+            fs::write(folder.path().join(name), [&records[..], behind].concat()).unwrap();
+        }
+        let logs = check(folder.path()).unwrap();
+        assert_eq!(with_room_before_a_later_one(&logs, 0), Some(folder.path().join("000004.log").as_path()));
+        assert_eq!(with_room_before_a_later_one(&logs, 5), None);
+        cut_room(&logs).unwrap();
+        let lengths = logs.iter().map(|log| log.file.metadata().unwrap().len() as usize - records.len());
+        assert_eq!(lengths.collect::<Vec<_>>(), [0, 0, 3]);
     }
 
     #[test]

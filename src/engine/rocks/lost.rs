@@ -48,7 +48,7 @@ pub fn judge(logs: &[Log], oldest: u64) -> Option<Lost> {
             && log
                 .records
                 .predecessor
-                .is_some_and(|(number, size)| number == before.number && size > before.records.length)
+                .is_some_and(|(number, size)| number == before.number && size != before.records.length)
         {
             lost = Some(found(before, before.records.length, false));
         }
@@ -92,12 +92,14 @@ impl Lost {
             }
         }
         File::open(folder)?.sync_all()?;
-        if self.is_hole {
-            let log = OpenOptions::new().write(true).open(&self.told.file)?;
-            log.set_len(self.told.offset)?;
-            log.sync_all()?;
-        }
-        Ok(())
+        if self.is_hole { self.cut(&self.told.file) } else { Ok(()) }
+    }
+
+    /// Ends the damaged log, or a copy of it, in front of the damage.
+    pub fn cut(&self, log: &Path) -> io::Result<()> {
+        let log = OpenOptions::new().write(true).open(log)?;
+        log.set_len(self.told.offset)?;
+        log.sync_all()
     }
 
     /// Whether it was kept before.
@@ -155,7 +157,9 @@ mod tests {
             Some((offset, behind)) => (Some(Stop { offset, is_hole: false }), behind),
             None => (None, 0),
         };
-        let records = Records { stop, bytes, behind, length: 1000, room: 0, predecessor };
+        let mut records = Records::default();
+        (records.stop, records.bytes, records.behind) = (stop, bytes, behind);
+        (records.length, records.predecessor) = (1000, predecessor);
         Log { file: format!("{number:06}.log").into(), number, records }
     }
 
@@ -182,10 +186,12 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_is_shorter_than_the_next_one_knows_has_lost_its_end() {
+    fn a_log_of_another_length_than_the_next_one_knows_has_lost_its_end_or_hides_the_next_one() {
         let next = |number, size| [log(3, 900, None, None), log(5, 40, None, Some((number, size)))];
         assert_eq!(judged(&next(3, 1000), 0), None);
-        assert_eq!(judged(&next(3, 1001), 0), Some(("000003.log".into(), 1000, 40, 2)));
+        for size in [999, 1001] {
+            assert_eq!(judged(&next(3, size), 0), Some(("000003.log".into(), 1000, 40, 2)));
+        }
         assert_eq!(judged(&next(2, 2000), 0), None, "another one");
     }
 }

@@ -172,7 +172,7 @@ impl RocksStorage {
         let oldest = oldest_log_of(&db)?;
         if let Some(log) = logs::with_room_before_a_later_one(&logs, oldest) {
             return Err(EngineError::Open(format!(
-                "{} was left as a crash leaves it when a new log is begun; opened for writing once, the store can be looked at again",
+                "{} was left by a crash that came when the next log was begun: the store, or a copy of it, has to be opened for writing once before it can be looked at",
                 log.display()
             )));
         }

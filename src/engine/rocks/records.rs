@@ -33,6 +33,9 @@ pub struct Records {
     pub room: u64,
     /// Number and size of the log before.
     pub predecessor: Option<(u64, u64)>,
+    /// Where the last whole record ends, and whether there is anything but zeros behind it.
+    last: u64,
+    is_littered: bool,
 }
 
 /// Where something is that is no whole record.
@@ -52,6 +55,7 @@ impl Records {
             if let Some((sort, payload)) = whole_record(rest) {
                 self.count(sort, payload);
                 at += HEADER_BYTES + payload.len();
+                (self.last, self.is_littered) = (self.length + at as u64, false);
                 continue;
             }
             let is_hole = matches!(rest, [_, _, _, _, 0, 0, 0, ..]);
@@ -63,16 +67,17 @@ impl Records {
         if at < block.len() && block.len() < BLOCK_BYTES {
             self.stop.get_or_insert(Stop { offset: self.length + at as u64, is_hole: false });
         }
+        let behind = usize::try_from(self.last.saturating_sub(self.length)).unwrap_or(usize::MAX);
+        self.is_littered |= block.iter().skip(behind).any(|byte| *byte != 0);
         self.length += block.len() as u64;
     }
 
-    /// There is no further block.
+    /// There is no further block. Zeros behind the last record are room, those that would fill its block, too: RocksDB writes these
+    /// with the next record.
     pub fn end(&mut self) {
-        if self.behind == 0
-            && let Some(Stop { offset, is_hole: true }) = self.stop
-        {
-            self.room = self.length - offset;
-            self.length = offset;
+        if !self.is_littered && self.stop.is_none_or(|stop| stop.offset >= self.last) {
+            self.room = self.length - self.last;
+            self.length = self.last;
             self.stop = None;
         }
     }
@@ -149,7 +154,7 @@ mod tests {
     #[test]
     fn a_log_of_rocksdb_is_whole() {
         let length = FROZEN.len() as u64;
-        assert_eq!(read(FROZEN), Records { bytes: length, length, ..Records::default() });
+        assert_eq!(read(FROZEN), Records { bytes: length, length, last: length, ..Records::default() });
         for at in 0..FROZEN.len() {
             for bit in 0..8 {
                 let mut damaged = FROZEN.to_vec();
@@ -201,6 +206,34 @@ mod tests {
         let found = read(&log);
         assert_eq!(found.stop, Some(Stop { offset: from as u64, is_hole: true }));
         assert!(found.behind > 0);
+    }
+
+    #[test]
+    fn room_is_told_from_records_and_from_what_a_crash_has_torn() {
+        let (log, begins) = log();
+        for trailer in 0..=HEADER_BYTES + 1 {
+            let fill = BLOCK_BYTES - HEADER_BYTES - trailer;
+            let full = record(1, &vec![7; fill]);
+            for room in [0, 1, 6, 7, 100, 2 * BLOCK_BYTES + 3] {
+                let found = read(&[&full[..], &vec![0; room]].concat());
+                let (length, room) = (full.len() as u64, room as u64);
+                assert_eq!(
+                    (found.length, found.room, found.stop),
+                    (length, room, None),
+                    "{trailer} bytes left of a block"
+                );
+            }
+        }
+        for &begin in begins.iter().step_by(11) {
+            let zeros = vec![0; 50_000];
+            let found = read(&[&log[..begin], &zeros].concat());
+            assert!(found.stop.is_none() && found.room >= 50_000 && found.length <= begin as u64, "{begin}");
+            let torn = read(&[&log[..begin + 12], &zeros].concat());
+            assert_eq!((torn.room, torn.stop.map(|stop| stop.offset)), (0, Some(begin as u64)));
+        }
+        let mut hole = log.clone();
+        hole[begins[40]..begins[50]].fill(0);
+        assert_eq!(read(&[&hole[..], &[0; 900]].concat()).room, 0, "what is behind damage stays as it is");
     }
 
     #[test]

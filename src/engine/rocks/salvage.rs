@@ -3,8 +3,8 @@
 //! 1. If RocksDB opens it as it is, with a log that is whole, nothing is wrong down here.
 //! 2. If it opens it with a log that is not, the log is as a crash leaves it, or its end is lost: what tells the two apart when a store
 //!    is opened does so here.
-//!    Where a log has room behind its records and another log follows it, which RocksDB would not go over, this is done to a copy of the
-//!    files without that room.
+//!    Where a log has room behind its records and another log follows it, which RocksDB would not go over, or has a hole, which it would
+//!    read over, this is done to a copy of the files without the one or what lies behind the other.
 //! 3. If not, its files are copied into a folder aside, what hinders RocksDB is cut off, and RocksDB's own repair makes a database
 //!    of every table and log that it can read there. It goes by the files alone: rows of a lost table are as they were before, or
 //!    missing, and of a transaction a part may be there.
@@ -53,14 +53,18 @@ impl Drop for Aside {
 pub fn open(folder: &Path, aside: &Path, setup: RocksSetup) -> Result<Salvaged, EngineError> {
     let marker = examine_damaged(folder)?;
     let mut notes: Vec<String> = kept(folder)?.iter().map(|lost| format!("in an earlier life: {lost}")).collect();
-    let logs = logs::check(folder);
-    let has_room = logs.is_ok_and(|logs| logs::with_room_before_a_later_one(&logs, 0).is_some());
-    let copied = if has_room { Some(copy_aside(folder, aside)?) } else { None };
+    let has_room = logs::check(folder).is_ok_and(|logs| logs::with_room_before_a_later_one(&logs, 0).is_some());
+    let hole = lost_end(folder, setup).ok().flatten().filter(|lost| lost.is_hole);
+    let copied = if has_room || hole.is_some() { Some(copy_aside(folder, aside)?) } else { None };
+    if let (Some(hole), Some((files, _))) = (hole, &copied) {
+        let name = hole.told.file.file_name().unwrap_or_default();
+        hole.cut(&files.join(name)).map_err(|why| EngineError::Open(format!("cannot cut a copied log: {why}")))?;
+        notes.push(hole.told.to_string());
+    }
     let source = copied.as_ref().map_or(folder, |(files, _)| files.as_path());
     let open = |mode| {
-        if let Some(hole) = lost_end(source, setup)?.filter(|lost| lost.is_hole) {
-            return Err(EngineError::Corruption(hole.told.to_string()));
-        }
+        // Which also refuses logs that RocksDB would read for ever.
+        lost_end(source, setup)?;
         let mut options = options::options(setup)?;
         options.set_wal_recovery_mode(mode);
         DB::open_cf_descriptors_read_only(&options, source, options::descriptors(&options, setup), false)

@@ -1,5 +1,5 @@
 //! A small store whose log is cut at every byte, and damaged bit by bit. Every other cut leaves room behind it, as the store makes it
-//! for its records: zeros.
+//! for its records: zeros, and in half of these cases every other page of what was there, as a power cut may leave them.
 //!
 //! A seed makes one store with one client, and the log's length is noted with everything that the client is told. Whatever
 //! happens to the log from some byte on, all that was acknowledged while it was no longer than that must be there (for the
@@ -41,6 +41,8 @@ const QUICK_PLACES: usize = 300;
 const TIMED_PLACES: usize = 200;
 /// Every so many cases the store is opened a second time.
 const AGAIN: u64 = 8;
+/// What a disk writes or loses as a whole.
+const PAGE_BYTES: usize = 4096;
 /// Zeros behind every other cut.
 const ROOM_BYTES: usize = 50_000;
 /// Flipped bits, per hundred cuts.
@@ -154,6 +156,12 @@ fn run_case(order: &Order, made: &Made, case: Case, outcome: &mut Outcome) -> an
             log.truncate(case.offset);
             let room = if case.offset % 2 == 1 { ROOM_BYTES } else { 0 };
             log.resize(case.offset + room, 0);
+            if case.offset % 4 == 3 {
+                let pages = log.chunks_mut(PAGE_BYTES).zip(made.log.chunks(PAGE_BYTES)).enumerate();
+                for (_, (page, was)) in pages.skip(case.offset / PAGE_BYTES + 1).filter(|(number, _)| number % 2 == 1) {
+                    page[..was.len()].copy_from_slice(was);
+                }
+            }
         }
     }
     let copy = scratch()?;
