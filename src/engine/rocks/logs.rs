@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(with_room_before_a_later_one(&logs, 0), Some(folder.path().join("000004.log").as_path()));
         assert_eq!(with_room_before_a_later_one(&logs, 5), None);
         cut_room(&logs).unwrap();
-        let lengths = logs.iter().map(|log| log.file.metadata().unwrap().len() as usize - records.len());
+        let lengths = logs.iter().map(|log| log.file.metadata().unwrap().len() - records.len() as u64);
         assert_eq!(lengths.collect::<Vec<_>>(), [0, 0, 3]);
     }
 
