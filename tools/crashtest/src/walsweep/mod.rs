@@ -150,19 +150,10 @@ fn sweep(order: &Order, made: &Made, seed: u64, clock: Clock, outcome: &mut Outc
 
 fn run_case(order: &Order, made: &Made, case: Case, outcome: &mut Outcome) -> anyhow::Result<()> {
     let mut log = made.log.clone();
-    match case.bit {
-        Some(bit) => *log.get_mut(case.offset).ok_or_else(|| anyhow::anyhow!("no such byte"))? ^= 1 << bit,
-        None => {
-            log.truncate(case.offset);
-            let room = if case.offset % 2 == 1 { ROOM_BYTES } else { 0 };
-            log.resize(case.offset + room, 0);
-            if case.offset % 4 == 3 {
-                let pages = log.chunks_mut(PAGE_BYTES).zip(made.log.chunks(PAGE_BYTES)).enumerate();
-                for (_, (page, was)) in pages.skip(case.offset / PAGE_BYTES + 1).filter(|(number, _)| number % 2 == 1) {
-                    page[..was.len()].copy_from_slice(was);
-                }
-            }
-        }
+    if let Some(bit) = case.bit {
+        *log.get_mut(case.offset).ok_or_else(|| anyhow::anyhow!("no such byte"))? ^= 1 << bit;
+    } else {
+        cut(&mut log, case.offset);
     }
     let copy = scratch()?;
     for (name, content) in &made.files {
@@ -201,6 +192,19 @@ fn run_case(order: &Order, made: &Made, case: Case, outcome: &mut Outcome) -> an
         outcome.failures.push(keep(order, &case.to_string(), copy.path(), Some(&examined.ledger), broken));
     }
     Ok(())
+}
+
+/// Behind an odd byte there is room then, and behind every other of these what a power cut may leave in it.
+fn cut(log: &mut Vec<u8>, offset: usize) {
+    let was = log.clone();
+    log.truncate(offset);
+    if offset % 2 == 1 {
+        log.resize(offset + ROOM_BYTES, 0);
+    }
+    if offset % 4 == 3 {
+        let pages = log.chunks_mut(PAGE_BYTES).zip(was.chunks(PAGE_BYTES)).skip(offset / PAGE_BYTES + 2).step_by(2);
+        pages.for_each(|(page, was)| page.iter_mut().zip(was).for_each(|(byte, was)| *byte = *was));
+    }
 }
 
 fn judge(made: &Made, case: Case, examined: &Examined) -> Vec<Broken> {
