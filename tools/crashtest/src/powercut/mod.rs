@@ -80,6 +80,7 @@ impl FromStr for Case {
 /// # Errors
 /// Where the order makes no sense.
 pub fn run(order: &Order) -> anyhow::Result<Outcome> {
+    percolite::crashtest::mutate(order.mutant);
     let mut outcome = Outcome::of(LAYER);
     let clock = order.clock();
     match order.case.as_deref().map(str::parse).transpose().map_err(anyhow::Error::msg)? {
