@@ -3,7 +3,8 @@
 //! Each column is a column family; `meta` is the default one. All of them share one write-ahead log, which is what makes a
 //! batch atomic over columns and a crash leave a prefix of batches. That second property has to be asked for: see
 //! `options`. Whether a folder is a store is told by its marker, see `folder`; what RocksDB itself would not survive is looked
-//! for first, in `logs`; what it would drop without a word is kept and told, see `lost`; how its syncs are made short, in `room`; what can be read of a folder that it does not open, in
+//! for first, in `logs`; what it would drop without a word is kept and told, see `lost`; how its syncs are made short, in `room`;
+//! writes that it refuses for a while and failures of its log are the business of `writing`; what can be read of a folder that it does not open, of
 //! `salvage`, and `around` how bad blocks are passed by. `cursor` is how ranges are read.
 
 pub(crate) mod around;
@@ -18,13 +19,14 @@ mod records;
 mod room;
 pub(crate) mod salvage;
 mod stall;
+mod writing;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
 use rocksdb::checkpoint::Checkpoint;
-use rocksdb::properties::{BACKGROUND_ERRORS, CURRENT_SUPER_VERSION_NUMBER, MIN_LOG_NUMBER_TO_KEEP};
+use rocksdb::properties::MIN_LOG_NUMBER_TO_KEEP;
 use rocksdb::{ColumnFamily, DB, Range, ReadOptions, Snapshot, WriteBatch, WriteOptions};
 use self_cell::self_cell;
 
@@ -33,19 +35,13 @@ pub use self::options::RocksSetup;
 use self::options::{descriptors, name, options};
 pub(crate) use self::published::published;
 use self::room::Room;
-use self::stall::{Background, Stall, Stalls};
+use self::stall::Stalls;
 use super::local::LocalEngine;
 use super::storage::{Batch, Column, Reader, Storage};
 use super::{Bookmark, EngineError, EngineFigures, LostLog, RowRange, WriteStalls};
 
 /// The engine over RocksDB.
 pub type RocksEngine = LocalEngine<RocksStorage>;
-
-/// So much room is kept for the next write.
-const COPY_KEPT_BYTES: usize = 4 << 20;
-
-/// How RocksDB says that a log has failed before, and not why.
-const ECHOES: [&str; 2] = ["Seen error", "previous error"];
 
 /// RocksDB as a [`Storage`].
 pub struct RocksStorage {
@@ -236,68 +232,6 @@ impl RocksStorage {
             .database
             .with_dependent(|Opened { db, .. }, columns| db.get_approximate_sizes_cf(columns.get(column), &[range]));
         sizes.into_iter().sum()
-    }
-
-    /// Does something to the log. When the log fails, RocksDB tells one caller why, and others only that there was an error
-    /// before. Whichever of them is heard first, it is the cause that counts.
-    fn on_log(&self, act: impl FnOnce() -> Result<(), rocksdb::Error>) -> Result<(), rocksdb::Error> {
-        let running = self.running.read();
-        let Err(why) = act() else { return Ok(()) };
-        let is_echo = ECHOES.iter().any(|echo| why.as_ref().contains(echo));
-        if !is_echo && why.kind() != rocksdb::ErrorKind::Incomplete {
-            let _ = self.cause.set(why.clone());
-        }
-        drop(running);
-        if !is_echo {
-            return Err(why);
-        }
-        // Until those are through that were running when the log failed.
-        drop(self.running.write());
-        Err(self.cause.get().cloned().unwrap_or(why))
-    }
-
-    /// However often RocksDB refuses it for the time being.
-    fn write_when_it_may(&self, batch: WriteBatch) -> Result<(), EngineError> {
-        let db = &self.database.borrow_owner().db;
-        // RocksDB takes the batch away even where it refuses it.
-        let mut bytes = std::mem::take(&mut *self.copy.lock());
-        bytes.extend_from_slice(batch.data());
-        let refused = match self.on_log(|| db.write_opt(batch, &self.write_options)) {
-            Err(why) if why.kind() == rocksdb::ErrorKind::Incomplete => why,
-            done => {
-                bytes.clear();
-                bytes.shrink_to(COPY_KEPT_BYTES);
-                *self.copy.lock() = bytes;
-                return done.map_err(failed);
-            }
-        };
-        let _waits = self.stalls.begin();
-        let mut stall = Stall::new(self.background()?);
-        loop {
-            #[allow(
-                clippy::disallowed_methods,
-                reason = "the time that a disk takes is real, whatever the store's runtime"
-            )]
-            std::thread::sleep(stall.pause());
-            match self.on_log(|| db.write_opt(WriteBatch::from_data(&bytes), &self.write_options)) {
-                Err(why) if why.kind() == rocksdb::ErrorKind::Incomplete => {}
-                done => return done.map_err(failed),
-            }
-            if let Some(why) = stall.is_vain(self.background()?) {
-                return Err(EngineError::Unknown(format!("RocksDB takes no writes ({refused}): {why}")));
-            }
-        }
-    }
-
-    fn background(&self) -> Result<Background, EngineError> {
-        let known = |number: Result<Option<u64>, _>| number.map(Option::unwrap_or_default).map_err(failed);
-        self.database.with_dependent(|Opened { db, .. }, columns| {
-            let mut done = 0;
-            for column in Column::ALL {
-                done += known(db.property_int_value_cf(columns.get(column), CURRENT_SUPER_VERSION_NUMBER))?;
-            }
-            Ok(Background { errors: known(db.property_int_value(BACKGROUND_ERRORS))?, done })
-        })
     }
 }
 

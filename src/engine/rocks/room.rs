@@ -254,8 +254,6 @@ mod tests {
     #[test]
     fn room_that_cannot_be_made_is_no_failure_and_not_tried_again() {
         let folder = tempfile::tempdir().unwrap();
-        let storage = RocksStorage::open(folder.path(), SETUP).unwrap();
-        *storage.room.log.lock() = Writing::default();
         let elsewhere = Room::new(&folder.path().join("nowhere"));
         for _ in 0..100 {
             elsewhere.synced();
