@@ -29,6 +29,8 @@ mod collection;
 mod conflicts;
 #[path = "cases/crash.rs"]
 mod crash;
+#[path = "cases/deferred.rs"]
+mod deferred;
 #[path = "cases/hand.rs"]
 mod hand;
 #[path = "cases/killed.rs"]

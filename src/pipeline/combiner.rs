@@ -16,6 +16,7 @@ use std::time::Duration;
 use super::Pipeline;
 use super::decide::{Conditions, Core, Decision, Refused};
 use super::entrance::Held;
+use super::queue::{Entry, Queued};
 use super::reply::{News, Reply, Slot};
 use crate::engine::{Group, Outcome};
 use crate::error::{Error, ErrorKind, Result};
@@ -26,6 +27,11 @@ use crate::timestamp::Timestamp;
 /// How often a leader goes on for others before it hands over: enough to make handing over rare, few enough not to
 /// keep its own caller for long.
 const ROUNDS_MAX: usize = 32;
+
+/// Commits are deferred where so many wait for a sync. With fewer they would be written one after the other all the same, and
+/// in front of the next sync instead of beside this one.
+// Tests of crashes have few clients.
+const DEFERRING_MIN: usize = if cfg!(feature = "crashtest") { 1 } else { 8 };
 
 /// A batch that has grown to this is written before more is added.
 const BATCH_MAX_BYTES: usize = 8 << 20;
@@ -73,15 +79,11 @@ pub enum Settled {
     Refused(Refused),
 }
 
-#[derive(Default)]
-pub struct Queue {
-    entries: Vec<Entry>,
-    leading: bool,
-}
-
-struct Entry {
-    submission: Submission,
-    reply: Reply,
+impl Submission {
+    /// Whether nobody misses its changes before they are durable.
+    pub fn can_be_deferred(&self) -> bool {
+        self.durable && self.purpose == Purpose::Commit && self.held.as_ref().is_none_or(Held::is_empty)
+    }
 }
 
 /// Gives up the lead. A panic of the engine closes the pipeline instead of leaving everybody waiting.
@@ -95,10 +97,7 @@ impl Drop for Leading<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() && !self.was_panicking {
             self.pipeline.poison(ErrorKind::Io("the engine panicked".into()).into());
-            let mut queue = self.pipeline.queue.lock();
-            queue.leading = false;
-            let unanswered = std::mem::take(&mut queue.entries);
-            drop(queue);
+            let unanswered = self.pipeline.queue.lock().clear();
             drop(unanswered);
         }
     }
@@ -135,20 +134,19 @@ impl Pipeline {
         let durable = submission.durable && !mutated!(AcknowledgeBeforeSync);
         let commits = matches!(submission.purpose, Purpose::Commit | Purpose::CommitPoint);
         let slot = Slot::new(self.runtime());
-        let lead = {
-            let mut queue = self.queue.lock();
-            queue.entries.push(Entry { submission, reply: Reply::new(&slot) });
-            !std::mem::replace(&mut queue.leading, true)
+        let queued = self.queue.lock().push(Entry { submission, reply: Reply::new(&slot) });
+        let mut led = false;
+        let mut news = match queued {
+            Queued::Lead => News::Lead,
+            Queued::Follow => slot.wait_for_leader(self.runtime()),
+            Queued::Deferred => slot.sleep_until_news(),
         };
-        if lead {
-            self.lead(&slot);
-        }
-        let mut led = lead;
         let answer = loop {
-            match slot.wait_for_news(self.runtime()) {
+            match news {
                 News::Lead => {
                     led = true;
-                    self.lead(&slot);
+                    self.lead(Some(&slot), ROUNDS_MAX);
+                    news = slot.wait_for_leader(self.runtime());
                 }
                 News::Answer(answer) => break answer,
             }
@@ -172,23 +170,37 @@ impl Pipeline {
         confirmed.and(answer)
     }
 
-    fn lead(&self, own: &Arc<Slot>) {
+    /// Defers commits that come from here on, if so many wait for the sync that is about to begin.
+    pub(super) fn defer_commits(&self, waiting: usize) {
+        if waiting >= DEFERRING_MIN {
+            self.queue.lock().defer();
+        }
+    }
+
+    /// Sees to the commits that were deferred during a sync that has ended.
+    pub(super) fn stop_deferring(&self) {
+        if self.queue.lock().stop_deferring() {
+            // One round: the next sync is not to wait for what comes meanwhile.
+            self.lead(None, 1);
+        }
+    }
+
+    /// Decides for all who are queued, and for so many rounds for those who come meanwhile. `own` is the leader's own slot, if it
+    /// has handed in anything.
+    fn lead(&self, own: Option<&Arc<Slot>>, rounds: usize) {
         let _leading = Leading { pipeline: self, was_panicking: std::thread::panicking() };
         for round in 0.. {
             let mut core = self.core.lock();
             let entries = {
                 let mut queue = self.queue.lock();
-                match queue.entries.first() {
-                    None => {
-                        queue.leading = false;
-                        return;
-                    }
-                    Some(next) if round == ROUNDS_MAX => {
-                        next.reply.hand_over_lead();
-                        return;
-                    }
-                    Some(_) => std::mem::take(&mut queue.entries),
+                if round == rounds
+                    && let Some(next) = queue.next()
+                {
+                    next.reply.hand_over_lead();
+                    return;
                 }
+                let Some(entries) = queue.take() else { return };
+                entries
             };
             if round > 0 {
                 // The leader is busy with others; their sync must not wait for it.
@@ -198,7 +210,7 @@ impl Pipeline {
         }
     }
 
-    fn process(&self, core: &mut Core, entries: Vec<Entry>, own: &Arc<Slot>) {
+    fn process(&self, core: &mut Core, entries: Vec<Entry>, own: Option<&Arc<Slot>>) {
         let mut batch = Batch::default();
         for entry in entries {
             let Entry { mut submission, reply } = entry;
@@ -210,6 +222,7 @@ impl Pipeline {
             let guarded = match self.decide(core, &mut submission) {
                 Decision::Refuse(refused) => {
                     drop(submission.held);
+                    self.queue.lock().disturb();
                     reply.answer(Ok(Settled::Refused(refused)));
                     continue;
                 }
@@ -266,7 +279,7 @@ impl Pipeline {
         Ok(())
     }
 
-    fn flush(&self, core: &mut Core, batch: &mut Batch, own: &Arc<Slot>) {
+    fn flush(&self, core: &mut Core, batch: &mut Batch, own: Option<&Arc<Slot>>) {
         let Batch { groups, members, .. } = std::mem::take(batch);
         if groups.is_empty() {
             return;
@@ -313,7 +326,14 @@ impl Pipeline {
         }
     }
 
-    fn answer(&self, groups: Vec<Group>, members: Vec<Member>, outcomes: Vec<Outcome>, now: Duration, own: &Arc<Slot>) {
+    fn answer(
+        &self,
+        groups: Vec<Group>,
+        members: Vec<Member>,
+        outcomes: Vec<Outcome>,
+        now: Duration,
+        own: Option<&Arc<Slot>>,
+    ) {
         let mut waiting = Vec::new();
         for ((group, member), outcome) in groups.into_iter().zip(members).zip(outcomes) {
             let Member { reply, commit_ts, durable, held, .. } = member;
@@ -322,7 +342,7 @@ impl Pipeline {
                 reply.note_applied(now);
             }
             match (outcome, commit_ts) {
-                (Outcome::Applied, Some(ts)) if durable && !reply.is_for(own) => {
+                (Outcome::Applied, Some(ts)) if durable && !own.is_some_and(|own| reply.is_for(own)) => {
                     reply.answer_quietly(Ok(Settled::Applied(commit_ts)));
                     waiting.push((ts, reply.slot()));
                 }

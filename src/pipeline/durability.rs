@@ -322,16 +322,28 @@ impl Pipeline {
         }
     }
 
-    /// One sync, for those who wait and so many besides; the caller has set `syncing`.
+    /// One sync, for those who wait and so many besides, and then what was deferred meanwhile; the caller has set `syncing`.
     fn sync_once(&self, others: usize) -> Result<()> {
+        let syncing = Syncing { pipeline: self, was_panicking: std::thread::panicking() };
+        let synced = self.sync_alone(others);
+        drop(syncing);
+        self.stop_deferring();
+        synced
+    }
+
+    fn sync_alone(&self, others: usize) -> Result<()> {
         let durability = &self.durability;
-        let _syncing = Syncing { pipeline: self, was_panicking: std::thread::panicking() };
         // The sync before this one may have failed just now.
         if let Err(why) = self.check_alive() {
             durability.state.lock().syncing = false;
             return Err(why);
         }
-        durability.state.lock().wanted = false;
+        let waiting = {
+            let mut state = durability.state.lock();
+            state.wanted = false;
+            state.waiting.len() + others
+        };
+        self.defer_commits(waiting);
         let mut view = self.current_view();
         crash_point!(SyncBefore);
         let lease = self.lease_if_due();
@@ -401,6 +413,7 @@ impl Drop for Syncing<'_> {
         if std::thread::panicking() && !self.was_panicking {
             self.pipeline.poison(ErrorKind::Io("the engine panicked in a sync".into()).into());
             self.pipeline.durability.state.lock().syncing = false;
+            self.pipeline.stop_deferring();
         }
     }
 }

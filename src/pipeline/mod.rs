@@ -24,6 +24,7 @@ mod entrance;
 mod filter;
 mod gathering;
 mod live;
+mod queue;
 mod reply;
 mod turns;
 mod waiter;
@@ -44,11 +45,11 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use self::combiner::Queue;
 use self::conflicts::ConflictMemory;
 use self::decide::Core;
 use self::durability::Durability;
 use self::live::LiveViews;
+use self::queue::Queue;
 use self::turns::Unlocked;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};

@@ -56,8 +56,8 @@ impl Slot {
         self.wake();
     }
 
-    /// Waits for the answer, or to be made the leader.
-    pub fn wait_for_news(&self, runtime: &dyn Runtime) -> News {
+    /// Waits for the answer, or to be made the leader; somebody leads already.
+    pub fn wait_for_leader(&self, runtime: &dyn Runtime) -> News {
         // The leader is done with it in some microseconds. The sync that a durable commit waits for then takes longer.
         runtime.give_way(&|| self.waiter.is_notified() || self.applied_at().is_some());
         if mutated!(FollowerBelieves)
@@ -69,7 +69,8 @@ impl Slot {
         self.sleep_until_news()
     }
 
-    fn sleep_until_news(&self) -> News {
+    /// Waits for the answer, or to be made the leader.
+    pub fn sleep_until_news(&self) -> News {
         loop {
             self.waiter.wait();
             if self.lead.swap(false, Ordering::AcqRel) {

@@ -1,0 +1,109 @@
+//! Commits that lie in the queue while a sync runs that many wait for.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use percolite::{Commit, Durability, ErrorKind, Result, TxnOptions};
+
+use crate::tap::{Act, Gate};
+use crate::world::{Opened, Thread, World, eventually, some, spawn};
+
+/// More than enough for a sync of many.
+const MANY: usize = 12;
+
+/// A store whose running sync does not end before its gate is opened, with many who wait for it.
+struct SyncOfMany {
+    store: Opened,
+    gate: Gate,
+    waiting: Vec<Thread<Result<Commit>>>,
+}
+
+impl SyncOfMany {
+    /// In the end the sync is to do this.
+    fn begin(world: &World, act: Act) -> Self {
+        let store = world.open();
+        // They have to be there when it begins, so they wait for another one first.
+        let [(first, before), (gate, barrier)] = [Gate::closed(), Gate::closed()];
+        let syncs = AtomicU64::new(0);
+        store.tap.on_sync(move || match syncs.fetch_add(1, Ordering::SeqCst) {
+            0 => {
+                before.pass();
+                Act::Pass
+            }
+            1 => {
+                barrier.pass();
+                act
+            }
+            _ => Act::Pass,
+        });
+        let alone = commit(&store, "alone");
+        first.wait_for_arrival();
+        let keys: Vec<String> = (0..MANY).map(|number| format!("waiting {number}")).collect();
+        let waiting = keys.iter().map(|key| commit(&store, key)).collect();
+        eventually("all are visible", || keys.iter().all(|key| store.get(key).is_some()));
+        first.open();
+        alone.join().unwrap();
+        gate.wait_for_arrival();
+        Self { store, gate, waiting }
+    }
+
+    /// A commit that comes while it runs, and is not seen.
+    fn deferred(&self, key: &str) -> Thread<Result<Commit>> {
+        let late = commit(&self.store, key);
+        std::thread::sleep(Duration::from_millis(100));
+        assert_eq!(self.store.get(key), None);
+        late
+    }
+}
+
+fn commit(store: &Opened, key: &str) -> Thread<Result<Commit>> {
+    let (store, rows, key) = (store.store.clone(), store.rows.clone(), key.to_owned());
+    spawn(move || {
+        let mut txn = store.begin()?;
+        txn.put(&rows, key, "written")?;
+        txn.commit()
+    })
+}
+
+pub fn a_commit_during_a_sync_of_many_is_written_when_that_has_ended(world: &World) {
+    let sync = SyncOfMany::begin(world, Act::Pass);
+    let late = sync.deferred("late");
+    assert!(!late.is_finished() && sync.waiting.iter().all(|thread| !thread.is_finished()));
+    sync.gate.open();
+    late.join().unwrap();
+    sync.waiting.into_iter().for_each(|thread| drop(thread.join().unwrap()));
+    assert_eq!(sync.store.get("late"), some("written"));
+    if let Some(memory) = world.sim() {
+        memory.crash(0);
+        drop((sync.gate, sync.store));
+        assert_eq!(world.open().get("late"), some("written"), "acknowledged and lost");
+    }
+}
+
+pub fn a_deferred_commit_is_written_with_one_that_cannot_wait(world: &World) {
+    let sync = SyncOfMany::begin(world, Act::Pass);
+    let late = sync.deferred("late");
+    let options = TxnOptions { durability: Some(Durability::Buffered), ..TxnOptions::default() };
+    // It may only be coming.
+    eventually("it is visible", || {
+        sync.store.store.transact_with(options.clone(), |txn| txn.put(&sync.store.rows, "now", "")).unwrap();
+        sync.store.get("late").is_some()
+    });
+    assert!(!late.is_finished(), "acknowledged by the sync that it came during");
+    sync.gate.open();
+    late.join().unwrap();
+}
+
+pub fn a_commit_deferred_during_a_sync_that_fails_is_not_made(world: &World) {
+    let sync = SyncOfMany::begin(world, Act::Refuse);
+    let late = sync.deferred("late");
+    sync.gate.open();
+    let why = late.join().unwrap_err();
+    assert!(matches!(why.kind(), ErrorKind::Closed(_)), "{why}");
+    for thread in sync.waiting {
+        let why = thread.join().unwrap_err();
+        assert!(matches!(why.kind(), ErrorKind::Undetermined(_)), "{why}");
+    }
+    drop((sync.gate, sync.store));
+    assert_eq!(world.open().get("late"), None);
+}
