@@ -121,7 +121,7 @@ impl Default for Options {
             stream_at_bytes: STREAM_AT_BYTES,
             age_max: Duration::from_secs(3600),
             history: KeepHistory::AsBefore,
-            admission: cores * 2,
+            admission: cores * 3,
             cache_bytes: 128 << 20,
             write_buffer_bytes: 128 << 20,
             compression: Compression::Lz4,
@@ -236,7 +236,7 @@ impl Builder {
 
     /// How many attempts of [`Store::transact`] run at a time while there are conflicts; others wait outside, first come, first
     /// served. One that has waited for a second runs all the same, because those inside may be waiting for it. After sixteen
-    /// commits without a conflict everybody is let in. Default: twice the cores.
+    /// commits without a conflict everybody is let in. Default: three times the cores.
     pub fn admission(mut self, attempts: usize) -> Self {
         self.options.admission = attempts;
         self
