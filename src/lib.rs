@@ -93,6 +93,7 @@ pub mod owner;
 mod pipeline;
 pub mod protocol;
 pub mod row;
+mod row_key;
 pub mod runtime;
 mod store;
 pub mod timestamp;

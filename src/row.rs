@@ -9,81 +9,11 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::owner::OwnerId;
+pub use crate::row_key::{KeyspaceId, RowKey};
 use crate::timestamp::Timestamp;
 
 /// Values longer than this many bytes do not ride in the lock but wait in the data column.
 pub const SHORT_VALUE_MAX_BYTES: usize = 255;
-
-/// Identifies a keyspace; never used again after the keyspace was dropped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct KeyspaceId(pub u32);
-
-/// A user key within its keyspace. Orders by keyspace, then by the key's bytes. Cheap to clone.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RowKey(Arc<[u8]>);
-
-const KEYSPACE_BYTES: usize = size_of::<u32>();
-/// Row keys of up to so many bytes are put together on the stack.
-const SHORT_KEY_BYTES: usize = 64;
-
-impl RowKey {
-    /// The row of `key` in `keyspace`.
-    pub fn new(keyspace: KeyspaceId, key: &[u8]) -> Self {
-        let mut short = [0; SHORT_KEY_BYTES];
-        let length = KEYSPACE_BYTES + key.len();
-        // Byte by byte, as an iterator makes it, takes as long as the allocation.
-        if let Some((id, rest)) = short.get_mut(..length).and_then(<[u8]>::split_first_chunk_mut) {
-            *id = keyspace.0.to_be_bytes();
-            rest.copy_from_slice(key);
-            return Self(short.get(..length).unwrap_or_default().into());
-        }
-        Self([&keyspace.0.to_be_bytes(), key].concat().into())
-    }
-
-    /// Takes the bytes that [`RowKey::as_bytes`] gave; `None` when they are too short to be a row key.
-    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        (bytes.len() >= KEYSPACE_BYTES).then(|| Self(bytes.into()))
-    }
-
-    /// The keyspace's id, big-endian, followed by the user's key: the row's place in the lock and write columns.
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.0
-    }
-
-    /// The keyspace that the row is in.
-    pub fn keyspace(&self) -> KeyspaceId {
-        self.0.first_chunk().map_or(KeyspaceId(0), |id| KeyspaceId(u32::from_be_bytes(*id)))
-    }
-
-    /// The user's key.
-    pub fn key(&self) -> &[u8] {
-        Self::key_of(&self.0)
-    }
-
-    /// The user's key of the row that has these bytes.
-    pub fn key_of(bytes: &[u8]) -> &[u8] {
-        bytes.get(KEYSPACE_BYTES..).unwrap_or_default()
-    }
-}
-
-impl fmt::Debug for RowKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.keyspace().0, self.key().escape_ascii())
-    }
-}
-
-impl Serialize for RowKey {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bytes(&self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for RowKey {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let bytes = Bytes::deserialize(deserializer)?.0;
-        Self::from_bytes(&bytes).ok_or_else(|| serde::de::Error::custom("a row key names its keyspace"))
-    }
-}
 
 /// A value's bytes, written as one run instead of a sequence of numbers. Cheap to clone: on its way from the transaction to the
 /// engine a value is copied once.

@@ -42,7 +42,7 @@ pub use scan::AsyncScan;
 ///
 /// # Threads
 /// Every call takes one of the runtime's *blocking* threads (512 unless its builder says otherwise, started as needed) while it
-/// reads or commits. At most [`Builder::admission`](crate::Builder::admission) attempts of `transact` (twice the cores) are at work;
+/// reads or commits. At most [`Builder::admission`](crate::Builder::admission) attempts of `transact` (three times the cores) are at work;
 /// besides them, each commit keeps its thread until it is durable, and many of those share one sync. To bound memory and
 /// threads, bound the calls that you have under way. The worker threads are never blocked, so a `current_thread` runtime will
 /// do. Its time must be enabled.

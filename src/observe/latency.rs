@@ -139,7 +139,8 @@ pub struct Latencies {
     /// Waiting of an attempt of `transact` before it began: for its rows' turns, for a lock to go, for admission. Only of those
     /// that had to wait.
     pub waiting: Latency,
-    /// From when a commit is handed in until its changes are applied by whoever leads the queue. Not where others share the engine.
+    /// From when a commit is handed in until its changes are applied by whoever leads the queue; beside many others, a durable one
+    /// may lie there for as long as a sync takes, which it would have waited for anyway. Not where others share the engine.
     pub combining: Latency,
     /// Syncs of the log. Not where others share the engine.
     pub syncing: Latency,

@@ -2,7 +2,7 @@
 //!
 //! Rows that are read and then written need no `get_for_update`: two transactions that write one row conflict anyway
 //! (`Txn::get`). Loads are transactions of some thousand rows, buffered, and one sync at the end, as `percolite load` does
-//! it.
+//! it. Nobody else writes those rows, so there is no conflict after which they would be needed once more.
 
 use std::time::Duration;
 
@@ -56,16 +56,15 @@ impl<const TWO_PHASE: bool> Session for &Percolite<TWO_PHASE> {
         self.store.transact(|txn| work(&mut (txn, &self.rows)))
     }
 
-    fn load(&mut self, mut rows: impl Iterator<Item = Row>) -> Result<()> {
+    fn load(&mut self, rows: impl Iterator<Item = Row>) -> Result<()> {
         let options = TxnOptions { durability: Some(Durability::Buffered), ..TxnOptions::default() };
-        loop {
-            let some: Vec<Row> = rows.by_ref().take(LOAD_ROWS).collect();
-            if some.is_empty() {
-                return Ok(self.store.sync()?);
-            }
-            let put = |txn: &mut Txn| some.iter().try_for_each(|(key, value)| txn.put(&self.rows, key, value));
-            self.store.transact_with(options, put)?;
+        let mut rows = rows.peekable();
+        while rows.peek().is_some() {
+            let mut txn = self.store.begin_with(options.clone())?;
+            rows.by_ref().take(LOAD_ROWS).try_for_each(|(key, value)| txn.put(&self.rows, key, value))?;
+            txn.commit()?;
         }
+        Ok(self.store.sync()?)
     }
 
     fn moment(&mut self) -> Result<Moment> {

@@ -1,0 +1,169 @@
+//! What names a row: its keyspace and the user's key, in one run of bytes.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::row::Bytes;
+
+/// Identifies a keyspace; never used again after the keyspace was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct KeyspaceId(pub u32);
+
+const KEYSPACE_BYTES: usize = size_of::<u32>();
+/// Row keys of up to so many bytes need no allocation. A commit handles each row's key a dozen times.
+const SHORT_BYTES: usize = 30;
+/// Longer ones of up to so many are put together on the stack.
+const STACK_BYTES: usize = 64;
+
+/// A user key within its keyspace. Orders by keyspace, then by the key's bytes. Cheap to clone.
+#[derive(Clone)]
+pub struct RowKey(Repr);
+
+#[derive(Clone)]
+enum Repr {
+    Short { length: u8, bytes: [u8; SHORT_BYTES] },
+    Long(Arc<[u8]>),
+}
+
+impl RowKey {
+    /// The row of `key` in `keyspace`.
+    pub fn new(keyspace: KeyspaceId, key: &[u8]) -> Self {
+        let (id, length) = (keyspace.0.to_be_bytes(), KEYSPACE_BYTES + key.len());
+        let mut short = [0; SHORT_BYTES];
+        if put_together(&mut short, id, key).is_some() {
+            return Self::short(length, short);
+        }
+        let mut long = [0; STACK_BYTES];
+        // Byte by byte, as an iterator makes it, takes as long as the allocation.
+        Self(Repr::Long(match put_together(&mut long, id, key) {
+            Some(bytes) => bytes.into(),
+            None => [&id, key].concat().into(),
+        }))
+    }
+
+    /// Takes the bytes that [`RowKey::as_bytes`] gave; `None` when they are too short to be a row key.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        bytes.split_first_chunk().map(|(id, key)| Self::new(KeyspaceId(u32::from_be_bytes(*id)), key))
+    }
+
+    /// The keyspace's id, big-endian, followed by the user's key: the row's place in the lock and write columns.
+    #[inline]
+    pub fn as_bytes(&self) -> &[u8] {
+        match &self.0 {
+            Repr::Short { length, bytes } => bytes.get(..usize::from(*length)).unwrap_or_default(),
+            Repr::Long(bytes) => bytes,
+        }
+    }
+
+    /// The keyspace that the row is in.
+    pub fn keyspace(&self) -> KeyspaceId {
+        self.as_bytes().first_chunk().map_or(KeyspaceId(0), |id| KeyspaceId(u32::from_be_bytes(*id)))
+    }
+
+    /// The user's key.
+    pub fn key(&self) -> &[u8] {
+        Self::key_of(self.as_bytes())
+    }
+
+    /// The user's key of the row that has these bytes.
+    pub fn key_of(bytes: &[u8]) -> &[u8] {
+        bytes.get(KEYSPACE_BYTES..).unwrap_or_default()
+    }
+
+    fn short(length: usize, bytes: [u8; SHORT_BYTES]) -> Self {
+        Self(Repr::Short { length: u8::try_from(length).unwrap_or_default(), bytes })
+    }
+}
+
+/// The bytes of a row key at the beginning of `room`, if it has room.
+#[inline]
+fn put_together<'a>(room: &'a mut [u8], id: [u8; KEYSPACE_BYTES], key: &[u8]) -> Option<&'a [u8]> {
+    let bytes = room.get_mut(..KEYSPACE_BYTES + key.len())?;
+    let (first, rest) = bytes.split_first_chunk_mut()?;
+    *first = id;
+    rest.copy_from_slice(key);
+    Some(bytes)
+}
+
+impl PartialEq for RowKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
+impl Eq for RowKey {}
+
+impl PartialOrd for RowKey {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for RowKey {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.as_bytes().cmp(other.as_bytes())
+    }
+}
+
+impl Hash for RowKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_bytes().hash(state);
+    }
+}
+
+impl fmt::Debug for RowKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.keyspace().0, self.key().escape_ascii())
+    }
+}
+
+impl Serialize for RowKey {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(self.as_bytes())
+    }
+}
+
+impl<'de> Deserialize<'de> for RowKey {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let bytes = Bytes::deserialize(deserializer)?.0;
+        Self::from_bytes(&bytes).ok_or_else(|| serde::de::Error::custom("a row key names its keyspace"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn keys() -> impl Strategy<Value = (u32, Vec<u8>)> {
+        // Around both lengths at which another form begins.
+        (0_u32..3, prop::collection::vec(0_u8..3, 0..80))
+    }
+
+    proptest! {
+        #[test]
+        fn row_keys_of_all_lengths_are_their_bytes((id, key) in keys(), (other_id, other_key) in keys()) {
+            let bytes = [&id.to_be_bytes()[..], &key].concat();
+            let row = RowKey::new(KeyspaceId(id), &key);
+            prop_assert_eq!((row.as_bytes(), row.keyspace(), row.key()), (&bytes[..], KeyspaceId(id), &key[..]));
+            prop_assert_eq!(RowKey::from_bytes(&bytes), Some(row.clone()));
+            let other = RowKey::new(KeyspaceId(other_id), &other_key);
+            prop_assert_eq!(row.cmp(&other), (id, key).cmp(&(other_id, other_key)));
+        }
+    }
+
+    #[test]
+    fn fewer_bytes_than_a_keyspace_has_are_no_row_key() {
+        assert_eq!((RowKey::from_bytes(&[0; 3]), RowKey::from_bytes(&[])), (None, None));
+    }
+
+    #[test]
+    fn a_row_key_takes_four_words() {
+        assert_eq!(size_of::<RowKey>(), 32);
+    }
+}
