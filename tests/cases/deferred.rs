@@ -71,7 +71,9 @@ pub fn a_commit_during_a_sync_of_many_is_written_when_that_has_ended(world: &Wor
     assert!(!late.is_finished() && sync.waiting.iter().all(|thread| !thread.is_finished()));
     sync.gate.open();
     late.join().unwrap();
-    sync.waiting.into_iter().for_each(|thread| drop(thread.join().unwrap()));
+    for thread in sync.waiting {
+        thread.join().unwrap();
+    }
     assert_eq!(sync.store.get("late"), some("written"));
     if let Some(memory) = world.sim() {
         memory.crash(0);
@@ -86,7 +88,7 @@ pub fn a_deferred_commit_is_written_with_one_that_cannot_wait(world: &World) {
     let options = TxnOptions { durability: Some(Durability::Buffered), ..TxnOptions::default() };
     // It may only be coming.
     eventually("it is visible", || {
-        sync.store.store.transact_with(options.clone(), |txn| txn.put(&sync.store.rows, "now", "")).unwrap();
+        sync.store.store.transact_with(options, |txn| txn.put(&sync.store.rows, "now", "")).unwrap();
         sync.store.get("late").is_some()
     });
     assert!(!late.is_finished(), "acknowledged by the sync that it came during");

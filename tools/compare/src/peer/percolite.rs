@@ -60,7 +60,7 @@ impl<const TWO_PHASE: bool> Session for &Percolite<TWO_PHASE> {
         let options = TxnOptions { durability: Some(Durability::Buffered), ..TxnOptions::default() };
         let mut rows = rows.peekable();
         while rows.peek().is_some() {
-            let mut txn = self.store.begin_with(options.clone())?;
+            let mut txn = self.store.begin_with(options)?;
             rows.by_ref().take(LOAD_ROWS).try_for_each(|(key, value)| txn.put(&self.rows, key, value))?;
             txn.commit()?;
         }
