@@ -5,7 +5,8 @@
 //! write without sync, and publishes a new view. So the order of commits, of the log and of timestamps is the same order:
 //! there is no latch, no set of commits in flight, and a crash leaves a prefix by timestamp. Guard check and publication
 //! lie microseconds apart, which is why hot rows rarely abort. A committer that comes alone leads itself: no other
-//! thread is involved.
+//! thread is involved. Durable commits that come while many wait for a sync may be led by whoever makes that: see
+//! [`super::queue`].
 //!
 //! A guard that memory cannot decide stays with its group, and the engine checks it by reading the row; such a group is
 //! applied by itself, so that its outcome is known before the next one is decided.
@@ -35,6 +36,10 @@ const DEFERRING_MIN: usize = if cfg!(feature = "crashtest") { 1 } else { 8 };
 
 /// A batch that has grown to this is written before more is added.
 const BATCH_MAX_BYTES: usize = 8 << 20;
+
+/// More than this is not deferred, since it would hold the next sync up: rows, bytes.
+const DEFERRED_ROWS_MAX: usize = 64;
+const DEFERRED_BYTES_MAX: usize = 16 << 10;
 
 /// What a submission is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,9 +85,13 @@ pub enum Settled {
 }
 
 impl Submission {
-    /// Whether nobody misses its changes before they are durable.
+    /// Whether nobody misses its changes before they are durable, and they are quickly written then.
     pub fn can_be_deferred(&self) -> bool {
-        self.durable && self.purpose == Purpose::Commit && self.held.as_ref().is_none_or(Held::is_empty)
+        self.durable
+            && self.purpose == Purpose::Commit
+            && self.held.as_ref().is_none_or(Held::is_empty)
+            && self.changes.len() <= DEFERRED_ROWS_MAX
+            && self.changes.iter().map(RowChange::size_bytes).sum::<usize>() <= DEFERRED_BYTES_MAX
     }
 }
 
@@ -177,11 +186,13 @@ impl Pipeline {
         }
     }
 
-    /// Sees to the commits that were deferred during a sync that has ended.
+    /// Sees to the commits that were deferred during a sync that has ended, or in a store that has failed.
     pub(super) fn stop_deferring(&self) {
         if self.queue.lock().stop_deferring() {
             // One round: the next sync is not to wait for what comes meanwhile.
             self.lead(None, 1);
+            // Not everybody who makes a sync goes on to the next.
+            self.durability.kick();
         }
     }
 
@@ -348,6 +359,7 @@ impl Pipeline {
                 }
                 (Outcome::Applied, _) => reply.answer(Ok(Settled::Applied(commit_ts))),
                 (Outcome::Refused { index, row }, _) => {
+                    self.queue.lock().disturb();
                     let refused = group.changes.into_iter().nth(index).map(|change| Refused::Found(change.row, row));
                     reply.answer(match refused {
                         Some(refused) => Ok(Settled::Refused(refused)),

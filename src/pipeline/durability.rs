@@ -413,7 +413,6 @@ impl Drop for Syncing<'_> {
         if std::thread::panicking() && !self.was_panicking {
             self.pipeline.poison(ErrorKind::Io("the engine panicked in a sync".into()).into());
             self.pipeline.durability.state.lock().syncing = false;
-            self.pipeline.stop_deferring();
         }
     }
 }

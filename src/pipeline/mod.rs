@@ -385,6 +385,7 @@ impl Pipeline {
         for slot in self.durability.give_up() {
             slot.fail(ErrorKind::Undetermined(why.into()).into());
         }
+        self.stop_deferring();
     }
 
     fn lease_if_due(&self) -> Option<Timestamp> {

@@ -3,11 +3,12 @@
 //! A durable commit that comes while a sync runs is acknowledged by the next one, whenever it is written until then. If each is
 //! written at once, with few processors mostly each is written alone, and whoever handed it in gives way and sleeps in between.
 //! So, where many commit, such commits are *deferred*: they lie in the queue, and those who handed them in sleep until they are
-//! durable. They are written together when there are a few, when somebody comes who cannot wait, or when the sync has ended,
-//! by who made it and before it makes the next.
+//! durable. They are written together when there are a few, when somebody comes who cannot wait, or, by whoever made the sync,
+//! when it has ended.
 //!
 //! Until it is written a commit is not visible, so its rows are in the way of others for longer. Therefore nothing is
-//! deferred that others wait for (whoever holds turns or a permit), and nothing at all for a while after a conflict.
+//! deferred that others wait for (whoever holds turns or a permit), and nothing at all for a while after a conflict. Nor is
+//! anything large, which is better written beside the sync than after it.
 
 use super::combiner::Submission;
 use super::reply::Reply;
@@ -26,7 +27,7 @@ pub struct Queue {
     leading: bool,
     /// Something among the entries cannot wait.
     urgent: bool,
-    /// A sync is running, and its end will see to what lies here.
+    /// Whoever makes the sync that is running will see to what lies here.
     deferring: bool,
     /// So many more submissions are not deferred.
     unrest: u32,
@@ -52,7 +53,8 @@ impl Queue {
     pub fn push(&mut self, entry: Entry) -> Queued {
         let calm = self.unrest == 0;
         self.unrest = self.unrest.saturating_sub(1);
-        self.urgent |= !(calm && entry.submission.can_be_deferred());
+        // Also what comes while nobody syncs: the next sync must not defer it after all, when somebody was told to lead for it.
+        self.urgent |= !(self.deferring && calm && entry.submission.can_be_deferred());
         self.entries.push(entry);
         if !self.is_due() {
             Queued::Deferred
@@ -94,26 +96,47 @@ impl Queue {
     /// The answer is whether the caller has to lead.
     pub fn stop_deferring(&mut self) -> bool {
         self.deferring = false;
+        // Whatever lies here has waited for this sync, and does not wait for another one.
+        self.urgent |= !self.entries.is_empty();
         self.is_due() && !std::mem::replace(&mut self.leading, true)
     }
 
+    #[cfg(test)]
+    fn queued(&self) -> usize {
+        self.entries.len()
+    }
+
     fn is_due(&self) -> bool {
-        !self.entries.is_empty() && (self.urgent || !self.deferring || self.entries.len() >= DEFERRED_MAX)
+        self.urgent || self.entries.len() >= DEFERRED_MAX
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, mpsc};
+    use std::time::Duration;
+
     use proptest::prelude::*;
 
     use super::*;
-    use crate::pipeline::combiner::Purpose;
+    use crate::engine::sim::SimStorage;
+    use crate::error::{Error, ErrorKind, Result};
+    use crate::observe::{Counters, Spent};
+    use crate::pipeline::combiner::{Purpose, Settled};
     use crate::pipeline::reply::Slot;
-    use crate::pipeline::{Admission, Conditions, Entrance, Held};
+    use crate::pipeline::{Admission, Conditions, Entrance, Held, Pipeline};
+    use crate::row::{Edit, KeyspaceId, RowChange, RowKey, TxnId, Value, WriteRecord};
     use crate::runtime::{Runtime, System};
+    use crate::timestamp::Timestamp;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    fn submission(changes: Vec<RowChange>, purpose: Purpose, durable: bool, held: Option<Held>) -> Submission {
+        Submission { changes, purpose, durable, conditions: Conditions::default(), held }
+    }
 
     fn entry(purpose: Purpose, durable: bool, held: Option<Held>) -> Entry {
-        let submission = Submission { changes: Vec::new(), purpose, durable, conditions: Conditions::default(), held };
+        let submission = submission(Vec::new(), purpose, durable, held);
         Entry { submission, reply: Reply::new(&Slot::new(&System::default())) }
     }
 
@@ -154,10 +177,7 @@ mod tests {
         let permit = {
             let runtime = System::default();
             let mut entrance = Entrance::default();
-            entrance.ask_permit(
-                &std::sync::Arc::new(Admission::new(1)),
-                runtime.elapsed() + std::time::Duration::from_secs(1),
-            );
+            entrance.ask_permit(&Arc::new(Admission::new(1)), runtime.elapsed() + PATIENCE);
             entrance.wait(&runtime)
         };
         let prewrite = entry(Purpose::Other, false, None);
@@ -225,7 +245,7 @@ mod tests {
                 match step {
                     Step::Push { urgent: is_urgent } => {
                         lying += 1;
-                        urgent |= is_urgent;
+                        urgent |= is_urgent || !deferring;
                         match queue.push(if is_urgent { buffered() } else { durable() }) {
                             Queued::Lead => {
                                 prop_assert!(!leading);
@@ -235,13 +255,15 @@ mod tests {
                             Queued::Deferred => prop_assert!(deferring),
                         }
                     }
-                    Step::Take if leading => match queue.take() {
-                        Some(entries) => {
+                    Step::Take if leading => {
+                        if let Some(entries) = queue.take() {
                             prop_assert_eq!(entries.len(), lying);
                             (lying, urgent) = (0, false);
+                        } else {
+                            prop_assert!(lying == 0 || (!urgent && lying < DEFERRED_MAX), "the duty to lead was taken back");
+                            leading = false;
                         }
-                        None => leading = false,
-                    },
+                    }
                     Step::Take => {}
                     Step::Defer => {
                         queue.defer();
@@ -249,6 +271,7 @@ mod tests {
                     }
                     Step::StopDeferring => {
                         deferring = false;
+                        urgent |= lying > 0;
                         if queue.stop_deferring() {
                             prop_assert!(!leading);
                             leading = true;
@@ -256,8 +279,60 @@ mod tests {
                     }
                     Step::Disturb => queue.disturb(),
                 }
+                prop_assert_eq!(queue.queued(), lying);
                 prop_assert!(leading || lying == 0 || (deferring && !urgent && lying < DEFERRED_MAX));
             }
+        }
+    }
+
+    fn put(key: &str, value: &[u8]) -> RowChange {
+        let txn = TxnId { start_ts: Timestamp::from_u64(1), owner: crate::owner::OwnerId::from_u64(1) };
+        let mut change = RowChange::new(RowKey::new(KeyspaceId(1), key.as_bytes()), txn.start_ts);
+        let value = Some(Value::Inline(value.into()));
+        change.write = Edit::Put(WriteRecord { commit_ts: txn.start_ts, txn, value, held_at: None });
+        change
+    }
+
+    #[test]
+    fn what_is_large_is_not_deferred() {
+        let can = |changes: Vec<RowChange>| submission(changes, Purpose::Commit, true, None).can_be_deferred();
+        let rows = |count: usize| (0..count).map(|number| put(&number.to_string(), b"v")).collect();
+        assert!(can(rows(64)) && !can(rows(65)));
+        assert!(can(vec![put("k", &[0; 16_000])]) && !can(vec![put("k", &[0; 17_000])]));
+    }
+
+    /// What becomes of a commit that lies deferred when this is done. Nobody comes after it.
+    fn answer_to_deferred(then: impl FnOnce(&Pipeline)) -> Result<Settled> {
+        let engine = Arc::new(SimStorage::new().embedded());
+        let pipeline = Pipeline::open(engine, Arc::new(System::default()), Arc::new(Counters::new(0)), 64).unwrap();
+        pipeline.queue.lock().defer();
+        let (answer, answered) = mpsc::channel();
+        let committing = Arc::clone(&pipeline);
+        std::thread::spawn(move || {
+            let commit = submission(vec![put("k", b"v")], Purpose::Commit, true, None);
+            answer.send(committing.submit(commit, &Spent::default()))
+        });
+        while pipeline.queue.lock().queued() == 0 {
+            std::thread::yield_now();
+        }
+        then(&pipeline);
+        let answer = answered.recv_timeout(PATIENCE).expect("it lies for ever");
+        pipeline.stop();
+        answer
+    }
+
+    #[test]
+    fn what_was_deferred_is_made_durable_whoever_made_the_sync() {
+        // Not the thread that goes on to the next one.
+        let answer = answer_to_deferred(Pipeline::stop_deferring);
+        assert!(matches!(answer, Ok(Settled::Applied(Some(_)))), "{answer:?}");
+    }
+
+    #[test]
+    fn what_was_deferred_is_refused_at_once_by_a_store_that_fails_or_is_closed() {
+        let fail = |pipeline: &Pipeline| drop::<Error>(pipeline.poison(ErrorKind::Io("broken".into()).into()));
+        for answer in [answer_to_deferred(fail), answer_to_deferred(Pipeline::stop)] {
+            assert!(matches!(answer.as_ref().unwrap_err().kind(), ErrorKind::Closed(_)), "{answer:?}");
         }
     }
 }
