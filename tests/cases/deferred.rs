@@ -13,14 +13,30 @@ const MANY: usize = 24;
 
 /// A store whose running sync does not end before its gate is opened, with many who wait for it.
 struct SyncOfMany {
-    store: Opened,
+    // Let go of in this order: a store that waits for its sync cannot be closed.
     gate: Gate,
+    store: Opened,
     waiting: Vec<Thread<Result<Commit>>>,
+    world: World,
+}
+
+/// Such a store, and a commit that came while that sync ran and is not seen.
+fn deferred(world: &World, act: Act) -> (SyncOfMany, Thread<Result<Commit>>) {
+    // A thread may stand still between making commits visible and having them wait; then too few wait for the sync.
+    for _ in 0..20 {
+        let sync = SyncOfMany::begin(world.another(), act);
+        let late = commit(&sync.store, "late");
+        std::thread::sleep(Duration::from_millis(100));
+        if sync.store.get("late").is_none() {
+            return (sync, late);
+        }
+    }
+    panic!("nothing is deferred");
 }
 
 impl SyncOfMany {
     /// In the end the sync is to do this.
-    fn begin(world: &World, act: Act) -> Self {
+    fn begin(world: World, act: Act) -> Self {
         let store = world.open();
         // They have to be there when it begins, so they wait for another one first.
         let [(first, before), (gate, barrier)] = [Gate::closed(), Gate::closed()];
@@ -44,15 +60,7 @@ impl SyncOfMany {
         eventually("all are visible", || keys.iter().all(|key| store.get(key).is_some()));
         first.open();
         gate.wait_for_arrival();
-        Self { store, gate, waiting }
-    }
-
-    /// A commit that comes while it runs, and is not seen.
-    fn deferred(&self, key: &str) -> Thread<Result<Commit>> {
-        let late = commit(&self.store, key);
-        std::thread::sleep(Duration::from_millis(100));
-        assert_eq!(self.store.get(key), None);
-        late
+        Self { gate, store, waiting, world }
     }
 }
 
@@ -66,8 +74,7 @@ fn commit(store: &Opened, key: &str) -> Thread<Result<Commit>> {
 }
 
 pub fn a_commit_during_a_sync_of_many_is_written_when_that_has_ended(world: &World) {
-    let sync = SyncOfMany::begin(world, Act::Pass);
-    let late = sync.deferred("late");
+    let (sync, late) = deferred(world, Act::Pass);
     assert!(!late.is_finished() && sync.waiting.iter().all(|thread| !thread.is_finished()));
     sync.gate.open();
     late.join().unwrap();
@@ -75,16 +82,15 @@ pub fn a_commit_during_a_sync_of_many_is_written_when_that_has_ended(world: &Wor
         thread.join().unwrap();
     }
     assert_eq!(sync.store.get("late"), some("written"));
-    if let Some(memory) = world.sim() {
+    if let Some(memory) = sync.world.sim() {
         memory.crash(0);
         drop((sync.gate, sync.store));
-        assert_eq!(world.open().get("late"), some("written"), "acknowledged and lost");
+        assert_eq!(sync.world.open().get("late"), some("written"), "acknowledged and lost");
     }
 }
 
 pub fn a_deferred_commit_is_written_with_one_that_cannot_wait(world: &World) {
-    let sync = SyncOfMany::begin(world, Act::Pass);
-    let late = sync.deferred("late");
+    let (sync, late) = deferred(world, Act::Pass);
     let options = TxnOptions { durability: Some(Durability::Buffered), ..TxnOptions::default() };
     // It may only be coming.
     eventually("it is visible", || {
@@ -97,8 +103,7 @@ pub fn a_deferred_commit_is_written_with_one_that_cannot_wait(world: &World) {
 }
 
 pub fn a_commit_deferred_during_a_sync_that_fails_is_not_made(world: &World) {
-    let sync = SyncOfMany::begin(world, Act::Refuse);
-    let late = sync.deferred("late");
+    let (sync, late) = deferred(world, Act::Refuse);
     sync.gate.open();
     let why = late.join().unwrap_err();
     assert!(matches!(why.kind(), ErrorKind::Closed(_)), "{why}");
@@ -107,5 +112,5 @@ pub fn a_commit_deferred_during_a_sync_that_fails_is_not_made(world: &World) {
         assert!(matches!(why.kind(), ErrorKind::Undetermined(_)), "{why}");
     }
     drop((sync.gate, sync.store));
-    assert_eq!(world.open().get("late"), None);
+    assert_eq!(sync.world.open().get("late"), None);
 }
