@@ -32,10 +32,10 @@ enum Repr {
 impl RowKey {
     /// The row of `key` in `keyspace`.
     pub fn new(keyspace: KeyspaceId, key: &[u8]) -> Self {
-        let (id, length) = (keyspace.0.to_be_bytes(), KEYSPACE_BYTES + key.len());
+        let id = keyspace.0.to_be_bytes();
         let mut short = [0; SHORT_BYTES];
-        if put_together(&mut short, id, key).is_some() {
-            return Self::short(length, short);
+        if let Some(length) = put_together(&mut short, id, key).and_then(|bytes| u8::try_from(bytes.len()).ok()) {
+            return Self(Repr::Short { length, bytes: short });
         }
         let mut long = [0; STACK_BYTES];
         // Byte by byte, as an iterator makes it, takes as long as the allocation.
@@ -72,10 +72,6 @@ impl RowKey {
     /// The user's key of the row that has these bytes.
     pub fn key_of(bytes: &[u8]) -> &[u8] {
         bytes.get(KEYSPACE_BYTES..).unwrap_or_default()
-    }
-
-    fn short(length: usize, bytes: [u8; SHORT_BYTES]) -> Self {
-        Self(Repr::Short { length: u8::try_from(length).unwrap_or_default(), bytes })
     }
 }
 

@@ -29,17 +29,8 @@ use crate::timestamp::Timestamp;
 /// keep its own caller for long.
 const ROUNDS_MAX: usize = 32;
 
-/// Commits are deferred where so many wait for a sync. With fewer they would be written one after the other all the same, and
-/// in front of the next sync instead of beside this one.
-// Tests of crashes have few clients.
-const DEFERRING_MIN: usize = if cfg!(feature = "crashtest") { 1 } else { 8 };
-
 /// A batch that has grown to this is written before more is added.
 const BATCH_MAX_BYTES: usize = 8 << 20;
-
-/// More than this is not deferred, since it would hold the next sync up: rows, bytes.
-const DEFERRED_ROWS_MAX: usize = 64;
-const DEFERRED_BYTES_MAX: usize = 16 << 10;
 
 /// What a submission is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,17 +73,6 @@ pub enum Settled {
     Applied(Option<Timestamp>),
     /// None is.
     Refused(Refused),
-}
-
-impl Submission {
-    /// Whether nobody misses its changes before they are durable, and they are quickly written then.
-    pub fn can_be_deferred(&self) -> bool {
-        self.durable
-            && self.purpose == Purpose::Commit
-            && self.held.as_ref().is_none_or(Held::is_empty)
-            && self.changes.len() <= DEFERRED_ROWS_MAX
-            && self.changes.iter().map(RowChange::size_bytes).sum::<usize>() <= DEFERRED_BYTES_MAX
-    }
 }
 
 /// Gives up the lead. A panic of the engine closes the pipeline instead of leaving everybody waiting.
@@ -177,13 +157,6 @@ impl Pipeline {
             self.durability.kick();
         }
         confirmed.and(answer)
-    }
-
-    /// Defers commits that come from here on, if so many wait for the sync that is about to begin.
-    pub(super) fn defer_commits(&self, waiting: usize) {
-        if waiting >= DEFERRING_MIN {
-            self.queue.lock().defer();
-        }
     }
 
     /// Sees to the commits that were deferred during a sync that has ended, or in a store that has failed.

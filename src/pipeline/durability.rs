@@ -343,7 +343,7 @@ impl Pipeline {
             state.wanted = false;
             state.waiting.len() + others
         };
-        self.defer_commits(waiting);
+        self.queue.lock().defer(waiting);
         let mut view = self.current_view();
         crash_point!(SyncBefore);
         let lease = self.lease_if_due();

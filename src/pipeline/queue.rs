@@ -10,13 +10,23 @@
 //! deferred that others wait for (whoever holds turns or a permit), and nothing at all for a while after a conflict. Nor is
 //! anything large, which is better written beside the sync than after it.
 
-use super::combiner::Submission;
+use super::combiner::{Purpose, Submission};
+use super::entrance::Held;
 use super::reply::Reply;
+use crate::row::RowChange;
+
+/// Commits are deferred where so many wait for a sync. With fewer they would be written one after the other all the same, and
+/// in front of the next sync instead of beside this one.
+const DEFERRING_MIN: usize = if cfg!(feature = "crashtest") { 1 } else { 8 };
 
 /// So many are written without waiting for more: nearly all of what a larger batch saves, and there is work for the second
 /// processor while the sync runs.
-// Tests of crashes have few clients, and are to meet deferred commits.
+// Tests of crashes have few clients, and are to meet deferred commits: hence the other numbers.
 const DEFERRED_MAX: usize = if cfg!(feature = "crashtest") { 2 } else { 16 };
+
+/// More than this is not deferred, since it would hold the next sync up: rows, bytes.
+const DEFERRED_ROWS_MAX: usize = 64;
+const DEFERRED_BYTES_MAX: usize = 16 << 10;
 
 /// A conflict keeps so many submissions from being deferred.
 const UNREST: u32 = 16;
@@ -47,6 +57,17 @@ pub enum Queued {
     Follow,
     /// It lies here until the sync has ended, or before.
     Deferred,
+}
+
+impl Submission {
+    /// Whether nobody misses its changes before they are durable, and they are quickly written then.
+    fn can_be_deferred(&self) -> bool {
+        self.durable
+            && self.purpose == Purpose::Commit
+            && self.held.as_ref().is_none_or(Held::is_empty)
+            && self.changes.len() <= DEFERRED_ROWS_MAX
+            && self.changes.iter().map(RowChange::size_bytes).sum::<usize>() <= DEFERRED_BYTES_MAX
+    }
 }
 
 impl Queue {
@@ -88,9 +109,10 @@ impl Queue {
         self.unrest = UNREST;
     }
 
-    /// Begins to defer. Whoever says so sees to it that [`Queue::stop_deferring`] follows.
-    pub fn defer(&mut self) {
-        self.deferring = true;
+    /// Begins to defer, if so many wait for the sync that is about to begin. Whoever says so sees to it that
+    /// [`Queue::stop_deferring`] follows.
+    pub fn defer(&mut self, waiting: usize) {
+        self.deferring |= waiting >= DEFERRING_MIN;
     }
 
     /// The answer is whether the caller has to lead.
@@ -122,10 +144,10 @@ mod tests {
     use crate::engine::sim::SimStorage;
     use crate::error::{Error, ErrorKind, Result};
     use crate::observe::{Counters, Spent};
-    use crate::pipeline::combiner::{Purpose, Settled};
+    use crate::pipeline::combiner::Settled;
     use crate::pipeline::reply::Slot;
-    use crate::pipeline::{Admission, Conditions, Entrance, Held, Pipeline};
-    use crate::row::{Edit, KeyspaceId, RowChange, RowKey, TxnId, Value, WriteRecord};
+    use crate::pipeline::{Admission, Conditions, Entrance, Pipeline};
+    use crate::row::{Edit, KeyspaceId, RowKey, TxnId, Value, WriteRecord};
     use crate::runtime::{Runtime, System};
     use crate::timestamp::Timestamp;
 
@@ -153,8 +175,9 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_deferred_without_a_sync() {
+    fn nothing_is_deferred_without_a_sync_that_many_wait_for() {
         let mut queue = Queue::default();
+        queue.defer(DEFERRING_MIN - 1);
         assert_eq!(queue.push(durable()), Queued::Lead);
         assert_eq!(queue.push(durable()), Queued::Follow);
         assert_eq!((taken(&mut queue), taken(&mut queue)), (Some(2), None));
@@ -164,7 +187,7 @@ mod tests {
     #[test]
     fn the_end_of_the_sync_leads_for_those_who_were_deferred() {
         let mut queue = Queue::default();
-        queue.defer();
+        queue.defer(DEFERRING_MIN);
         assert_eq!(queue.push(durable()), Queued::Deferred);
         assert!(queue.next().is_none() && queue.take().is_none());
         assert!(queue.stop_deferring());
@@ -184,7 +207,7 @@ mod tests {
         let commit_point = entry(Purpose::CommitPoint, true, None);
         for urgent in [buffered(), prewrite, commit_point, entry(Purpose::Commit, true, Some(permit))] {
             let mut queue = Queue::default();
-            queue.defer();
+            queue.defer(DEFERRING_MIN);
             assert_eq!(queue.push(durable()), Queued::Deferred);
             assert_eq!(queue.push(urgent), Queued::Lead);
             assert_eq!((taken(&mut queue), taken(&mut queue)), (Some(2), None));
@@ -195,7 +218,7 @@ mod tests {
     #[test]
     fn a_few_are_written_beside_the_sync() {
         let mut queue = Queue::default();
-        queue.defer();
+        queue.defer(DEFERRING_MIN);
         for _ in 1..DEFERRED_MAX {
             assert_eq!(queue.push(durable()), Queued::Deferred);
         }
@@ -206,7 +229,7 @@ mod tests {
     #[test]
     fn after_a_conflict_nothing_is_deferred_for_a_while() {
         let mut queue = Queue::default();
-        queue.defer();
+        queue.defer(DEFERRING_MIN);
         queue.disturb();
         for _ in 0..UNREST {
             assert_eq!(queue.push(durable()), Queued::Lead);
@@ -266,7 +289,7 @@ mod tests {
                     }
                     Step::Take => {}
                     Step::Defer => {
-                        queue.defer();
+                        queue.defer(DEFERRING_MIN);
                         deferring = true;
                     }
                     Step::StopDeferring => {
@@ -305,7 +328,7 @@ mod tests {
     fn answer_to_deferred(then: impl FnOnce(&Pipeline)) -> Result<Settled> {
         let engine = Arc::new(SimStorage::new().embedded());
         let pipeline = Pipeline::open(engine, Arc::new(System::default()), Arc::new(Counters::new(0)), 64).unwrap();
-        pipeline.queue.lock().defer();
+        pipeline.queue.lock().defer(DEFERRING_MIN);
         let (answer, answered) = mpsc::channel();
         let committing = Arc::clone(&pipeline);
         std::thread::spawn(move || {
