@@ -99,6 +99,7 @@ mod store;
 pub mod timestamp;
 mod typed;
 mod view;
+pub mod writes;
 
 // Its Rust examples are compiled, and run where they leave no folder behind.
 #[cfg(all(doctest, feature = "rocks", feature = "tokio"))]

@@ -282,6 +282,18 @@ impl RowChange {
         }
     }
 
+    /// The change that gives a row its next version, if it is to get one. Whether it may is for guards to say.
+    pub fn next_version(row: &RowKey, txn: TxnId, commit_ts: Timestamp, mutation: &Mutation) -> Self {
+        let mut change = Self::new(row.clone(), txn.start_ts);
+        let value = match mutation {
+            Mutation::Put(value) => Some(Value::Inline(value.clone())),
+            Mutation::Delete => None,
+            Mutation::Hold => return change,
+        };
+        change.write = Edit::Put(WriteRecord { commit_ts, txn, value, held_at: None });
+        change
+    }
+
     /// About how much there is to write, in bytes.
     pub fn size_bytes(&self) -> usize {
         let inline = |value: &Value| match value {

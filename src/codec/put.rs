@@ -18,15 +18,17 @@ const PUT_OVERHEAD_BYTES: usize = 26;
 pub struct Put<'a> {
     /// When it was committed.
     pub commit_ts: Timestamp,
-    pub(super) start_ts: Timestamp,
-    pub(super) owner: OwnerId,
+    /// By whom.
+    pub start_ts: Timestamp,
+    /// By whom.
+    pub owner: OwnerId,
     /// The value.
     pub value: &'a [u8],
 }
 
 impl<'a> Put<'a> {
     /// Appends the record's bytes.
-    pub(super) fn encode(&self, bytes: &mut Vec<u8>) {
+    pub fn encode(&self, bytes: &mut Vec<u8>) {
         let took = distance(self.start_ts, self.commit_ts);
         let owner = self.owner.to_u64() ^ began_with(self.start_ts);
         let (took_bytes, owner_bytes) = (significant_bytes(took), significant_bytes(owner));

@@ -9,13 +9,11 @@ pub mod embedded;
 pub mod history;
 pub mod read_only;
 pub mod shared;
-mod writes;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use self::history::Kept;
-pub use self::writes::Writes;
 use crate::error::{Conflict, ConflictReason, Error, ErrorKind, Result};
 use crate::observe::Spent;
 use crate::pipeline::{Conditions, Entrance, Held};
@@ -23,6 +21,7 @@ use crate::protocol::{CommitPoint, Refusal, commit_point};
 use crate::row::{Lock, RowKey, TxnId};
 use crate::timestamp::Timestamp;
 use crate::view::PinnedView;
+use crate::writes::Writes;
 
 /// How a transaction's rows are committed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,7 +49,7 @@ pub enum KeepHistory {
 pub struct CommitRequest<'a> {
     pub txn: TxnId,
     pub read_ts: Timestamp,
-    pub writes: &'a Writes,
+    pub writes: &'a Arc<Writes>,
     pub protocol: CommitProtocol,
     pub durable: bool,
     pub conditions: Conditions,

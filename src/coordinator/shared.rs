@@ -170,7 +170,7 @@ impl Shared {
                 Ok(Step::Done(answer)) => return Ok(Ok(answer)),
                 Err(why) => return Ok(Err(why)),
             };
-            match self.engine().apply(&[Group { changes: vec![change] }]) {
+            match self.engine().apply(&[Group::Changes(vec![change])]) {
                 Ok(outcomes) => match outcomes.into_iter().next() {
                     Some(Outcome::Applied) => return Ok(Ok(answer)),
                     Some(Outcome::Refused { .. }) if refusals == REFUSALS_MAX => {

@@ -12,12 +12,12 @@ use std::sync::Arc;
 
 use super::storage::{Batch, Column, Reader, Storage};
 use super::{
-    Capabilities, Cells, Engine, EngineError, EngineFigures, Group, LostLog, Outcome, Page, RowRange, See, View, Visit,
-    WriteStalls,
+    Capabilities, Cells, Engine, EngineError, EngineFigures, Group, LostLog, NextVersions, Outcome, Page, RowRange,
+    See, View, Visit, WriteStalls,
 };
-use crate::codec::{CodecError, History, Record};
+use crate::codec::{CodecError, History, Put, Record};
 use crate::keys::{after_prefix, data_key, history_key, keyspace_bounds, split_history_key};
-use crate::row::{Edit, Guard, KeyspaceId, Row, RowChange, RowKey, Status, WriteRecord};
+use crate::row::{Edit, Guard, KeyspaceId, Mutation, Row, RowChange, RowKey, Status, WriteRecord};
 use crate::timestamp::Timestamp;
 
 /// The name of the safe point in the bookkeeping.
@@ -48,12 +48,12 @@ impl<S: Storage> LocalEngine<S> {
 
     fn check_limits(&self, group: &Group) -> Result<(), EngineError> {
         let limit = self.capabilities().group_rows_max;
-        let asked = group.changes.len();
+        let asked = group.rows();
         if asked > limit { Err(EngineError::Limit { what: "a group's rows", asked, limit }) } else { Ok(()) }
     }
 
-    fn refusal(&self, group: &Group) -> Result<Option<Outcome>, EngineError> {
-        for (index, change) in group.changes.iter().enumerate().filter(|(_, change)| !change.guards.is_empty()) {
+    fn refusal(&self, changes: &[RowChange]) -> Result<Option<Outcome>, EngineError> {
+        for (index, change) in changes.iter().enumerate().filter(|(_, change)| !change.guards.is_empty()) {
             let row = read_guarded(&self.storage, change)?;
             if !change.guards.iter().all(|guard| guard.holds(&row)) {
                 let row = read_row(&self.storage, &change.row, change.start_ts)?;
@@ -80,23 +80,30 @@ impl<S: Storage> Engine for LocalEngine<S> {
     fn apply(&self, groups: &[Group]) -> Result<Vec<Outcome>, EngineError> {
         groups.iter().try_for_each(|group| self.check_limits(group))?;
         let _in_turn = self.storage.writing().lock();
-        let guarded = |group: &Group| group.changes.iter().any(|change| !change.guards.is_empty());
-        let reads = groups.iter().any(guarded);
+        let reads = groups.iter().any(Group::is_guarded);
         let mut outcomes = Vec::with_capacity(groups.len());
         let mut cells = Changes { batch: self.storage.batch(batch_bytes(groups)), buffer: Vec::new() };
-        let mut touched: HashSet<&RowKey> = HashSet::new();
+        let mut touched: HashSet<RowKey> = HashSet::new();
         for group in groups {
-            if guarded(group) {
-                if group.changes.iter().any(|change| touched.contains(&change.row)) {
+            if group.is_guarded() {
+                let changes = group.changes();
+                if changes.iter().any(|change| touched.contains(&change.row)) {
                     self.storage.write(std::mem::replace(&mut cells.batch, self.storage.batch(0)))?;
                     touched.clear();
                 }
-                if let Some(refused) = self.refusal(group)? {
+                if let Some(refused) = self.refusal(&changes)? {
                     outcomes.push(refused);
                     continue;
                 }
             }
-            for change in &group.changes {
+            let changes = match group {
+                Group::Changes(changes) => changes.as_slice(),
+                Group::NextVersions(versions) => {
+                    cells.add_versions(versions);
+                    &[]
+                }
+            };
+            for change in changes {
                 if mutated!(SplitColumns) {
                     let lock = change.lock.clone();
                     cells.add(&RowChange { lock, ..RowChange::new(change.row.clone(), change.start_ts) });
@@ -111,7 +118,7 @@ impl<S: Storage> Engine for LocalEngine<S> {
                 cells.add(change);
             }
             if reads {
-                touched.extend(group.changes.iter().map(|change| &change.row));
+                touched.extend((0..group.rows()).filter_map(|index| group.row(index).cloned()));
             }
             outcomes.push(Outcome::Applied);
         }
@@ -229,8 +236,7 @@ impl<S: Storage> Engine for LocalEngine<S> {
 
 /// About what a batch of the groups takes. Growing costs as much as filling.
 fn batch_bytes(groups: &[Group]) -> usize {
-    let bytes = |change: &RowChange| change.size_bytes() + CELL_OVERHEAD_BYTES;
-    groups.iter().flat_map(|group| &group.changes).map(bytes).sum()
+    groups.iter().map(|group| group.size_bytes() + group.rows() * CELL_OVERHEAD_BYTES).sum()
 }
 
 struct Changes<B> {
@@ -239,6 +245,20 @@ struct Changes<B> {
 }
 
 impl<B: Batch> Changes<B> {
+    /// What [`Changes::add`] would make of each change. A load is little else than this.
+    fn add_versions(&mut self, versions: &NextVersions) {
+        let NextVersions { txn, commit_ts, .. } = *versions;
+        for (row, mutation) in versions.writes.iter() {
+            if let Mutation::Put(value) = mutation {
+                self.buffer.clear();
+                Put { commit_ts, start_ts: txn.start_ts, owner: txn.owner, value }.encode(&mut self.buffer);
+                self.batch.put(Column::Write, row.as_bytes(), &self.buffer);
+            } else {
+                self.add(&versions.change(row, mutation));
+            }
+        }
+    }
+
     fn add(&mut self, change: &RowChange) {
         let row = change.row.as_bytes();
         self.edit(Column::Lock, row, &change.lock);

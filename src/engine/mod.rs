@@ -14,6 +14,7 @@
 
 mod cells;
 mod figures;
+mod group;
 pub mod local;
 mod lost;
 #[cfg(feature = "rocks")]
@@ -32,9 +33,10 @@ use parking_lot::Mutex;
 pub use self::cells::Cells;
 pub(crate) use self::cells::{lock_of, row_of, write_of};
 pub use self::figures::{ColumnFigures, EngineFigures, WriteStalls};
+pub use self::group::{Group, NextVersions};
 pub use self::lost::LostLog;
 use self::storage::Column;
-use crate::row::{KeyspaceId, Lock, Row, RowChange, RowKey, Status, WriteRecord};
+use crate::row::{KeyspaceId, Lock, Row, RowKey, Status, WriteRecord};
 use crate::timestamp::Timestamp;
 
 /// Keeps rows.
@@ -129,13 +131,6 @@ pub struct Capabilities {
     pub group_bytes_max: usize,
     /// Whether only this process can change the engine's rows while it is open.
     pub exclusive: bool,
-}
-
-/// Row changes that are made together.
-#[derive(Clone, Debug, Default)]
-pub struct Group {
-    /// At most one change a row.
-    pub changes: Vec<RowChange>,
 }
 
 /// What became of a group.

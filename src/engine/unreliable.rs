@@ -360,7 +360,7 @@ impl<E: Engine> Engine for Unreliable<E> {
 
     fn apply(&self, groups: &[Group]) -> Result<Vec<Outcome>, EngineError> {
         let limit = self.capabilities().group_rows_max;
-        if groups.iter().any(|group| group.changes.len() > limit) {
+        if groups.iter().any(|group| group.rows() > limit) {
             // Refused before it is sent, so there is nothing that the network could do to it.
             return self.engine.apply(groups);
         }

@@ -57,7 +57,7 @@ pub enum Purpose {
 
 /// Row changes of one transaction, to be made together.
 pub struct Submission {
-    pub changes: Vec<RowChange>,
+    pub group: Group,
     pub purpose: Purpose,
     /// Whether a commit is answered only when it is durable.
     pub durable: bool,
@@ -112,8 +112,8 @@ struct Member {
 impl Pipeline {
     /// Makes changes that belong to no commit under way: they depend on nothing but their guards.
     pub fn submit_own(&self, changes: Vec<RowChange>, purpose: Purpose) -> Result<Settled> {
-        let conditions = Conditions::default();
-        self.submit(Submission { changes, purpose, durable: false, conditions, held: None }, &Spent::default())
+        let (group, conditions) = (changes.into(), Conditions::default());
+        self.submit(Submission { group, purpose, durable: false, conditions, held: None }, &Spent::default())
     }
 
     /// Makes the changes, or says why not. Returns when they are visible or, if so asked, durable. What that took is added to
@@ -233,9 +233,9 @@ impl Pipeline {
         guarded: bool,
         batch: &mut Batch,
     ) -> Result<(), (Reply, Error)> {
-        let Submission { mut changes, purpose, durable, held, .. } = submission;
+        let Submission { mut group, purpose, durable, held, .. } = submission;
         let commit_ts = match purpose {
-            Purpose::CommitPoint if mutated!(EarlyCommitTs) => changes.first().map(|change| change.start_ts.next()),
+            Purpose::CommitPoint if mutated!(EarlyCommitTs) => group.start_ts().map(Timestamp::next),
             Purpose::Commit | Purpose::CommitPoint => match self.timestamp() {
                 Ok(ts) => Some(ts),
                 Err(why) => return Err((reply, why)),
@@ -243,22 +243,20 @@ impl Pipeline {
             Purpose::RollForward { commit_ts, .. } => Some(commit_ts),
             Purpose::Stream | Purpose::StreamEnds { .. } | Purpose::Collect | Purpose::Other => None,
         };
-        let start_ts = changes.first().map(|change| change.start_ts);
+        let start_ts = group.start_ts();
         if let (Purpose::Commit | Purpose::CommitPoint, Some(ts)) = (purpose, commit_ts) {
             crash_point!(CommitTs);
-            for change in &mut changes {
-                change.stamp(ts);
-            }
+            group.stamp(ts);
         }
         // What is proven will be applied, and the next submission is judged on it; the engine's verdict is waited for.
         if !guarded {
-            core.remember(&changes, purpose, commit_ts);
+            core.remember(&group, purpose, commit_ts);
         }
         if let (Purpose::CommitPoint, Some(start_ts), Some(commit_ts)) = (purpose, start_ts, commit_ts) {
             self.unapplied.lock().insert(start_ts, commit_ts);
         }
-        batch.bytes += changes.iter().map(RowChange::size_bytes).sum::<usize>();
-        batch.groups.push(Group { changes });
+        batch.bytes += group.size_bytes();
+        batch.groups.push(group);
         batch.members.push(Member { reply, purpose, start_ts, commit_ts, durable, guarded, held });
         Ok(())
     }
@@ -285,9 +283,9 @@ impl Pipeline {
                 }
                 if *outcome == Outcome::Applied {
                     if member.guarded {
-                        core.remember(&group.changes, member.purpose, member.commit_ts);
+                        core.remember(group, member.purpose, member.commit_ts);
                     }
-                    self.unlocked.notify(&group.changes);
+                    self.unlocked.notify(group);
                 }
             }
             let now = self.runtime().elapsed();
@@ -333,7 +331,7 @@ impl Pipeline {
                 (Outcome::Applied, _) => reply.answer(Ok(Settled::Applied(commit_ts))),
                 (Outcome::Refused { index, row }, _) => {
                     self.queue.lock().disturb();
-                    let refused = group.changes.into_iter().nth(index).map(|change| Refused::Found(change.row, row));
+                    let refused = group.row(index).map(|asked| Refused::Found(asked.clone(), row));
                     reply.answer(match refused {
                         Some(refused) => Ok(Settled::Refused(refused)),
                         None => {

@@ -102,10 +102,9 @@ impl ConflictMemory {
         self.loads.iter().filter(among).map(|load| load.committed).fold(self.floor, Timestamp::max)
     }
 
-    /// Remembers that so many rows were committed that each of them would drive out others. Those that were only held are to be
-    /// recorded all the same: nobody else knows of them.
-    pub fn record_many<'a>(&mut self, rows: impl Iterator<Item = &'a RowKey> + Clone, committed: Timestamp) {
-        let (Some(lowest), Some(highest)) = (rows.clone().min(), rows.max()) else { return };
+    /// Remembers that so many rows, from the lowest to the highest, were committed that each of them would drive out others. Those
+    /// that were only held are to be recorded all the same: nobody else knows of them.
+    pub fn record_many(&mut self, lowest: &RowKey, highest: &RowKey, committed: Timestamp) {
         self.newest = self.newest.max(committed);
         self.loads.push_back(Load { lowest: lowest.clone(), highest: highest.clone(), committed });
         if self.loads.len() > LOADS_MAX
@@ -219,7 +218,7 @@ mod tests {
         let mut memory = ConflictMemory::new(64);
         memory.record(&row("a"), ts(10), false);
         memory.record(&row("held"), ts(20), true);
-        memory.record_many([row("z"), row("b"), row("a")].iter(), ts(20));
+        memory.record_many(&row("a"), &row("z"), ts(20));
         for name in ["a", "another"] {
             assert_eq!(memory.check(&row(name), ts(19)), LastCommit::Unknown);
             assert_eq!(memory.check(&row(name), ts(20)), LastCommit::NotAfter);
@@ -235,8 +234,7 @@ mod tests {
     fn commits_of_many_rows_elsewhere_are_none_of_a_row_until_there_are_too_many() {
         let mut memory = ConflictMemory::new(64);
         let load = |memory: &mut ConflictMemory, number: u64| {
-            let rows = [row(&format!("{number:04}/a")), row(&format!("{number:04}/m")), row(&format!("{number:04}/z"))];
-            memory.record_many(rows.iter(), ts(number));
+            memory.record_many(&row(&format!("{number:04}/a")), &row(&format!("{number:04}/z")), ts(number));
         };
         (1..=8).for_each(|number| load(&mut memory, number));
         for number in 1..=8 {

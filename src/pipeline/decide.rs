@@ -10,7 +10,8 @@ use super::Pipeline;
 use super::combiner::{Purpose, Submission};
 use super::conflicts::{ConflictMemory, LastCommit};
 use super::filter::RowFilter;
-use crate::row::{Edit, Guard, LockStamp, Row, RowChange, RowKey};
+use crate::engine::{Group, NextVersions};
+use crate::row::{Edit, Guard, LockStamp, Mutation, Row, RowChange, RowKey};
 use crate::timestamp::Timestamp;
 use crate::view::PinnedView;
 
@@ -102,52 +103,109 @@ impl Pipeline {
         if view.as_ref().is_some_and(|view| view.expired.load(Ordering::Acquire)) {
             return Decision::Refuse(Refused::Expired);
         }
-        let orphans = self.orphans.load(Ordering::Acquire);
-        let mut ask_engine = false;
-        for change in &mut submission.changes {
-            let row = &change.row;
+        let proof =
+            Proof { pipeline: self, core, purpose: submission.purpose, orphans: self.orphans.load(Ordering::Acquire) };
+        if let Group::NextVersions(versions) = &mut submission.group {
+            match proof.of_versions(versions) {
+                Decision::AskEngine => {}
+                decided => return decided,
+            }
+            // The engine is to read no more rows than it has to.
+            submission.group = Group::Changes(submission.group.changes().into_owned());
+        }
+        match &mut submission.group {
+            Group::Changes(changes) => proof.of_changes(changes),
+            Group::NextVersions(_) => Decision::Proven,
+        }
+    }
+}
+
+/// What becomes of a guard.
+enum Verdict {
+    Holds,
+    Unknown,
+    Refuted(Refused),
+}
+
+/// What memory proves of the guards of one submission.
+struct Proof<'a> {
+    pipeline: &'a Pipeline,
+    core: &'a Core,
+    purpose: Purpose,
+    orphans: bool,
+}
+
+impl Proof<'_> {
+    /// All of it or nothing.
+    fn of_versions(&self, versions: &mut NextVersions) -> Decision {
+        let Some(ts) = versions.unchanged_since else { return Decision::Proven };
+        let mut decision = Decision::Proven;
+        for row in versions.writes.keys() {
+            for guard in [Guard::LockAbsent, Guard::NoCommitAfter(ts)] {
+                match self.of(row, guard) {
+                    Verdict::Holds => {}
+                    Verdict::Unknown => decision = Decision::AskEngine,
+                    Verdict::Refuted(refused) => return Decision::Refuse(refused),
+                }
+            }
+        }
+        if matches!(decision, Decision::Proven) {
+            versions.unchanged_since = None;
+        }
+        decision
+    }
+
+    /// What is proven is removed.
+    fn of_changes(&self, changes: &mut [RowChange]) -> Decision {
+        let mut decision = Decision::Proven;
+        for change in changes {
             let mut refused = None;
-            change.guards.retain(|guard| {
-                let unknown = match *guard {
-                    Guard::LockAbsent => match core.locks.get(row) {
-                        Some(stamp) => {
-                            refused = Some(Refused::Lock(row.clone(), Some(*stamp)));
-                            false
-                        }
-                        None => orphans || core.may_be_streamed(row),
-                    },
-                    Guard::LockIs(stamp) => match core.locks.get(row) {
-                        Some(held) if *held == stamp => false,
-                        Some(held) => {
-                            refused = Some(Refused::Lock(row.clone(), Some(*held)));
-                            false
-                        }
-                        // An orphan's lock, one of a transaction that streams, or gone.
-                        None => true,
-                    },
-                    // Memory also knows of holds, which leave nothing that could be collected.
-                    Guard::NoCommitAfter(_) if mutated!(SkipConflictCheck) => false,
-                    Guard::NoCommitAfter(_) if submission.purpose == Purpose::Collect => true,
-                    Guard::NoCommitAfter(ts) if mutated!(NewestIsVisible) && self.current_view().read_ts <= ts => false,
-                    Guard::NoCommitAfter(ts) => match core.conflicts.check(row, ts) {
-                        LastCommit::NotAfter => false,
-                        LastCommit::After(committed) => {
-                            refused = Some(Refused::CommittedAt(row.clone(), committed));
-                            false
-                        }
-                        LastCommit::Unknown => true,
-                    },
-                    // Nobody but its owner ends a transaction of this process, and requests are never late.
-                    Guard::NoRecordOf(start_ts) | Guard::SafePointBelow(start_ts) => start_ts < self.opened_at,
-                };
-                ask_engine |= unknown;
-                unknown
+            change.guards.retain(|guard| match self.of(&change.row, *guard) {
+                Verdict::Holds => false,
+                Verdict::Unknown => {
+                    decision = Decision::AskEngine;
+                    true
+                }
+                Verdict::Refuted(why) => {
+                    refused = Some(why);
+                    false
+                }
             });
             if let Some(refused) = refused {
                 return Decision::Refuse(refused);
             }
         }
-        if ask_engine { Decision::AskEngine } else { Decision::Proven }
+        decision
+    }
+
+    fn of(&self, row: &RowKey, guard: Guard) -> Verdict {
+        let Self { pipeline, core, purpose, orphans } = *self;
+        let unless = |unknown| if unknown { Verdict::Unknown } else { Verdict::Holds };
+        match guard {
+            Guard::LockAbsent => match core.locks.get(row) {
+                Some(stamp) => Verdict::Refuted(Refused::Lock(row.clone(), Some(*stamp))),
+                None => unless(orphans || core.may_be_streamed(row)),
+            },
+            Guard::LockIs(stamp) => match core.locks.get(row) {
+                Some(held) if *held == stamp => Verdict::Holds,
+                Some(held) => Verdict::Refuted(Refused::Lock(row.clone(), Some(*held))),
+                // An orphan's lock, one of a transaction that streams, or gone.
+                None => Verdict::Unknown,
+            },
+            // Memory also knows of holds, which leave nothing that could be collected.
+            Guard::NoCommitAfter(_) if mutated!(SkipConflictCheck) => Verdict::Holds,
+            Guard::NoCommitAfter(_) if purpose == Purpose::Collect => Verdict::Unknown,
+            Guard::NoCommitAfter(ts) if mutated!(NewestIsVisible) && pipeline.current_view().read_ts <= ts => {
+                Verdict::Holds
+            }
+            Guard::NoCommitAfter(ts) => match core.conflicts.check(row, ts) {
+                LastCommit::NotAfter => Verdict::Holds,
+                LastCommit::After(committed) => Verdict::Refuted(Refused::CommittedAt(row.clone(), committed)),
+                LastCommit::Unknown => Verdict::Unknown,
+            },
+            // Nobody but its owner ends a transaction of this process, and requests are never late.
+            Guard::NoRecordOf(start_ts) | Guard::SafePointBelow(start_ts) => unless(start_ts < pipeline.opened_at),
+        }
     }
 }
 
@@ -157,13 +215,34 @@ impl Core {
     }
 
     /// Keeps locks and last commits in step with what the engine was told.
-    pub fn remember(&mut self, changes: &[RowChange], purpose: Purpose, commit_ts: Option<Timestamp>) {
+    pub fn remember(&mut self, group: &Group, purpose: Purpose, commit_ts: Option<Timestamp>) {
         if let Purpose::StreamEnds { start_ts } = purpose {
             self.streams.remove(&start_ts);
         }
+        match group {
+            Group::Changes(changes) => self.remember_changes(changes, purpose, commit_ts),
+            Group::NextVersions(versions) => self.remember_versions(versions),
+        }
+    }
+
+    fn remember_versions(&mut self, NextVersions { writes, commit_ts, .. }: &NextVersions) {
+        let many = writes.len() > REMEMBERED_MAX;
+        if many && let (Some(lowest), Some(highest)) = (writes.keys().next(), writes.keys().next_back()) {
+            self.conflicts.record_many(lowest, highest, *commit_ts);
+        }
+        for (row, mutation) in writes.iter() {
+            let held = *mutation == Mutation::Hold;
+            if held || !many {
+                self.conflicts.record(row, *commit_ts, held);
+            }
+        }
+    }
+
+    fn remember_changes(&mut self, changes: &[RowChange], purpose: Purpose, commit_ts: Option<Timestamp>) {
         let many = changes.len() > REMEMBERED_MAX;
-        if let Some(ts) = commit_ts.filter(|_| many) {
-            self.conflicts.record_many(changes.iter().map(|change| &change.row), ts);
+        let rows = changes.iter().map(|change| &change.row);
+        if many && let (Some(ts), Some(lowest), Some(highest)) = (commit_ts, rows.clone().min(), rows.max()) {
+            self.conflicts.record_many(lowest, highest, ts);
         }
         for change in changes {
             match &change.lock {

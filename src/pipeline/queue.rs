@@ -13,7 +13,6 @@
 use super::combiner::{Purpose, Submission};
 use super::entrance::Held;
 use super::reply::Reply;
-use crate::row::RowChange;
 
 /// Commits are deferred where so many wait for a sync. With fewer they would be written one after the other all the same, and
 /// in front of the next sync instead of beside this one.
@@ -65,8 +64,8 @@ impl Submission {
         self.durable
             && self.purpose == Purpose::Commit
             && self.held.as_ref().is_none_or(Held::is_empty)
-            && self.changes.len() <= DEFERRED_ROWS_MAX
-            && self.changes.iter().map(RowChange::size_bytes).sum::<usize>() <= DEFERRED_BYTES_MAX
+            && self.group.rows() <= DEFERRED_ROWS_MAX
+            && self.group.size_bytes() <= DEFERRED_BYTES_MAX
     }
 }
 
@@ -147,14 +146,14 @@ mod tests {
     use crate::pipeline::combiner::Settled;
     use crate::pipeline::reply::Slot;
     use crate::pipeline::{Admission, Conditions, Entrance, Pipeline};
-    use crate::row::{Edit, KeyspaceId, RowKey, TxnId, Value, WriteRecord};
+    use crate::row::{Edit, KeyspaceId, RowChange, RowKey, TxnId, Value, WriteRecord};
     use crate::runtime::{Runtime, System};
     use crate::timestamp::Timestamp;
 
     const PATIENCE: Duration = Duration::from_secs(20);
 
     fn submission(changes: Vec<RowChange>, purpose: Purpose, durable: bool, held: Option<Held>) -> Submission {
-        Submission { changes, purpose, durable, conditions: Conditions::default(), held }
+        Submission { group: changes.into(), purpose, durable, conditions: Conditions::default(), held }
     }
 
     fn entry(purpose: Purpose, durable: bool, held: Option<Held>) -> Entry {

@@ -18,7 +18,8 @@ use parking_lot::Mutex;
 
 use super::conflicts::hash;
 use super::waiter::Waiter;
-use crate::row::{Edit, RowChange, RowKey};
+use crate::engine::Group;
+use crate::row::{Edit, RowKey};
 
 /// More rows than this are not worth queueing for.
 const TURN_ROWS_MAX: usize = 64;
@@ -123,7 +124,9 @@ impl Unlocked {
     }
 
     /// Tells who waits for rows that these changes, now applied, have unlocked.
-    pub fn notify(&self, changes: &[RowChange]) {
+    pub fn notify(&self, group: &Group) {
+        // Only such a one takes locks away.
+        let Group::Changes(changes) = group else { return };
         if self.count.load(Ordering::SeqCst) == 0 {
             return;
         }

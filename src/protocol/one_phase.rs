@@ -8,7 +8,7 @@ use smallvec::smallvec;
 
 use super::commit::replace;
 use super::{Refusal, Step, outcome_of};
-use crate::row::{Edit, Guard, Mutation, Row, RowChange, RowKey, Status, TxnId, Value, WriteRecord};
+use crate::row::{Edit, Guard, Mutation, Row, RowChange, RowKey, Status, TxnId};
 use crate::timestamp::Timestamp;
 
 /// A request to write a version without locking first.
@@ -42,14 +42,10 @@ pub fn one_phase(row: &Row, request: &OnePhase<'_>) -> Result<Step<Timestamp>, R
     if let Some(newer) = row.write.as_ref().filter(|write| write.last_commit() > request.read_ts) {
         return Err(Refusal::NewerCommit(Box::new(newer.clone())));
     }
-    let mut change = RowChange::new(request.row.clone(), txn.start_ts);
+    let mut change = RowChange::next_version(request.row, txn, request.commit_ts, request.mutation);
     change.guards = smallvec![Guard::LockAbsent, Guard::NoCommitAfter(request.read_ts)];
-    let value = match request.mutation {
-        Mutation::Put(value) => Some(Value::Inline(value.clone())),
-        Mutation::Delete => None,
-        Mutation::Hold => return Ok(Step::Apply(change, request.commit_ts)),
-    };
-    change.write = Edit::Put(WriteRecord { commit_ts: request.commit_ts, txn, value, held_at: None });
-    replace(row, request.keep_replaced, &mut change);
+    if change.write != Edit::Keep {
+        replace(row, request.keep_replaced, &mut change);
+    }
     Ok(Step::Apply(change, request.commit_ts))
 }

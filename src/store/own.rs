@@ -4,7 +4,6 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use super::Store;
-use crate::coordinator::Writes;
 use crate::coordinator::embedded::{Embedded, Stream, mutation_of, streamed_write};
 use crate::engine::{View, lock_of};
 use crate::error::{Conflict, Error, ErrorKind, Result};
@@ -13,6 +12,7 @@ use crate::pipeline::{Conditions, Held, Life};
 use crate::row::{KeyspaceId, Mutation, RowKey, TxnId};
 use crate::timestamp::Timestamp;
 use crate::view::PinnedView;
+use crate::writes::Writes;
 
 /// What every row counts besides its key and value, in bytes, towards a transaction's size.
 const ROW_OVERHEAD_BYTES: usize = 64;
@@ -21,8 +21,8 @@ const ROW_OVERHEAD_BYTES: usize = 64;
 pub(super) struct OwnWrites {
     id: TxnId,
     pub(super) read_ts: Timestamp,
-    /// What is in memory; it has precedence over what was streamed.
-    pub(super) buffer: Writes,
+    /// What is in memory; it has precedence over what was streamed. A commit shares it with whoever leads.
+    pub(super) buffer: Arc<Writes>,
     /// Of every keyspace that was written to, though some writes may have been taken back.
     pub(super) lives: Vec<(KeyspaceId, Arc<Life>)>,
     /// What each write since the first savepoint replaced.
@@ -48,7 +48,7 @@ impl OwnWrites {
         Self {
             id,
             read_ts,
-            buffer: Writes::default(),
+            buffer: Arc::default(),
             lives: Vec::new(),
             undo: Vec::new(),
             savepoints: Vec::new(),
@@ -112,7 +112,7 @@ impl OwnWrites {
         let undo_bytes = replaced.as_ref().map_or(0, |replaced| size_of_undo(&row, replaced.as_ref()));
         let undo = replaced.map(|replaced| (row.clone(), replaced));
         let (bytes, all_undo_bytes) = (&mut self.bytes, self.undo_bytes + undo_bytes);
-        self.buffer.insert(row, mutation, |row, before, after| {
+        Arc::make_mut(&mut self.buffer).insert(row, mutation, |row, before, after| {
             let replaced = before.map_or(0, |before| size_of_write(row, before));
             let sum = *bytes - replaced + size_of_write(row, after);
             let limit = store.inner.options.transaction_max_bytes;
@@ -150,7 +150,7 @@ impl OwnWrites {
             self.give_up(embedded, &why);
             return Err(why);
         }
-        self.buffer.clear();
+        Arc::make_mut(&mut self.buffer).clear();
         self.bytes = 0;
         Ok(())
     }
@@ -227,17 +227,17 @@ impl OwnWrites {
         for (row, before) in self.undo.drain(undo..) {
             self.undo_bytes -= size_of_undo(&row, before.as_ref());
         }
+        let (bytes, buffer) = (&mut self.bytes, Arc::make_mut(&mut self.buffer));
         for (row, before) in restored {
-            let bytes = &mut self.bytes;
             match before {
                 Some(before) => {
-                    let Ok(()) = self.buffer.insert(row, before, |row, after, before| {
+                    let Ok(()) = buffer.insert(row, before, |row, after, before| {
                         *bytes += size_of_write(row, before);
                         *bytes -= after.map_or(0, |after| size_of_write(row, after));
                         Ok::<_, Infallible>(())
                     });
                 }
-                None => *bytes -= self.buffer.remove(&row).map_or(0, |after| size_of_write(&row, &after)),
+                None => *bytes -= buffer.remove(&row).map_or(0, |after| size_of_write(&row, &after)),
             }
         }
         Ok(())

@@ -16,12 +16,12 @@ use super::layer::{Layer, is_before};
 use super::live::Reader;
 use super::own::Streamed;
 use super::read::read_cell;
-use crate::coordinator::Writes;
 use crate::engine::storage::Column;
 use crate::engine::{RowRange, row_of};
 use crate::error::{Error, Result};
 use crate::row::{KeyspaceId, Mutation, RowKey};
 use crate::view::PinnedView;
+use crate::writes::Writes;
 
 /// How many rows at least, and at most, are worth a hop to another thread.
 #[cfg(feature = "tokio")]

@@ -115,7 +115,7 @@ fn dropping_a_future_does_not_undo_a_commit_already_begun() {
         let (tell, is_writing) = oneshot::channel();
         let (tell, passing, watched) = (std::sync::Mutex::new(Some(tell)), gate.way(), RowKey::new(rows.id(), b"k"));
         control.on_write(move |groups| {
-            if groups.iter().flat_map(|group| &group.changes).any(|change| change.row == watched) {
+            if groups.iter().flat_map(|group| group.changes().into_owned()).any(|change| change.row == watched) {
                 tell.lock().unwrap().take().map(|tell| tell.send(()));
                 passing.pass();
             }

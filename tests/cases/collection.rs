@@ -200,7 +200,7 @@ fn secondaries_are_resolved_before_statuses_go(world: &World) {
         (Arc::new(std::sync::OnceLock::new()), Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let (early, count, below) = (Arc::clone(&wrong), Arc::clone(&gone), Arc::clone(&engine));
     tap.on_write(move |groups| {
-        let changes = || groups.iter().flat_map(|group| &group.changes);
+        let changes = || groups.iter().flat_map(|group| group.changes().into_owned());
         for change in changes().filter(|change| change.status == Edit::Delete && change.start_ts < ts(1000)) {
             count.fetch_add(1, Ordering::SeqCst);
             let engine: &Arc<dyn percolite::engine::Engine> = below.get().unwrap();
@@ -235,7 +235,7 @@ fn a_status_outlives_the_last_lock(world: &World) {
     let (wrong, seen) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let (early, count, engine) = (Arc::clone(&wrong), Arc::clone(&seen), Arc::downgrade(&store.engine));
     store.tap.on_write(move |groups| {
-        let changes = || groups.iter().flat_map(|group| &group.changes);
+        let changes = || groups.iter().flat_map(|group| group.changes().into_owned());
         for change in changes().filter(|change| change.status == Edit::Delete) {
             count.fetch_add(1, Ordering::SeqCst);
             let page = Page { range: &RowRange::all(), backwards: false, limit: usize::MAX, bookmark: None };

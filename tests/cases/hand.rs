@@ -130,7 +130,7 @@ impl Rows for Arc<dyn Engine> {
     }
 
     fn make(&self, change: RowChange) -> Result<(), Row> {
-        match self.apply(&[Group { changes: vec![change] }]).unwrap().pop().unwrap() {
+        match self.apply(&[Group::Changes(vec![change])]).unwrap().pop().unwrap() {
             Outcome::Applied => Ok(()),
             Outcome::Refused { row, .. } => Err(*row),
         }

@@ -66,8 +66,10 @@ fn a_prewrite_after_its_roll_back_is_refused(world: &World) {
 fn deliver_copies(world: &World, copies: &Mutex<Vec<Group>>) -> usize {
     let engine = world.engine();
     let copies = copies.lock().unwrap();
-    let prewrites: Vec<&Group> =
-        copies.iter().filter(|group| group.changes.iter().any(|change| matches!(change.lock, Edit::Put(_)))).collect();
+    let prewrites: Vec<&Group> = copies
+        .iter()
+        .filter(|group| group.changes().iter().any(|change| matches!(change.lock, Edit::Put(_))))
+        .collect();
     for copy in copies.iter().chain(prewrites.clone()) {
         let outcome = engine.apply(std::slice::from_ref(copy)).unwrap().remove(0);
         assert!(matches!(outcome, Outcome::Refused { .. }), "a late copy was carried out: {copy:?}");

@@ -269,9 +269,9 @@ impl View for TapView {
     }
 }
 
-fn change_of<'a>(groups: &'a [Group], row: &RowKey) -> impl Iterator<Item = &'a RowChange> {
+fn change_of(groups: &[Group], row: &RowKey) -> impl Iterator<Item = RowChange> {
     let row = row.clone();
-    groups.iter().flat_map(|group| &group.changes).filter(move |change| change.row == row)
+    groups.iter().flat_map(|group| group.changes().into_owned()).filter(move |change| change.row == row)
 }
 
 /// Whether the call locks the row.

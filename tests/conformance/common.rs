@@ -113,7 +113,7 @@ impl<E: Engine> Answered<E> {
     fn is_made(&self, group: &Group) -> Result<bool, EngineError> {
         let view = self.view()?;
         let mut edits = 0;
-        for change in &group.changes {
+        for change in group.changes().iter() {
             let row = &change.row;
             let mut made = is_made(&change.lock, || view.lock(row), &mut edits)?;
             made &= is_made(&change.write, || view.write(row), &mut edits)?;
@@ -290,7 +290,7 @@ pub fn put_data(key: impl AsRef<[u8]>, start_ts: u64, value: impl AsRef<[u8]>) -
 }
 
 pub fn group(changes: impl IntoIterator<Item = RowChange>) -> Group {
-    Group { changes: changes.into_iter().collect() }
+    Group::Changes(changes.into_iter().collect())
 }
 
 /// Makes one group of changes, which must be applied.

@@ -262,7 +262,7 @@ impl Engine for Small {
         Capabilities { group_rows_max: SMALL, ..self.0.capabilities() }
     }
     fn apply(&self, groups: &[Group]) -> Result<Vec<Outcome>, EngineError> {
-        match groups.iter().map(|group| group.changes.len()).find(|rows| *rows > SMALL) {
+        match groups.iter().map(|group| group.rows()).find(|rows| *rows > SMALL) {
             Some(asked) => Err(EngineError::Limit { what: "a group's rows", asked, limit: SMALL }),
             None => self.0.apply(groups),
         }

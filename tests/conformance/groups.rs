@@ -1,11 +1,13 @@
 //! Groups: all or nothing, one after the other.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use percolite::engine::{EngineError, Group, Outcome, Page, RowRange};
-use percolite::row::{Bytes, Edit, Guard, Lock, Row, RowChange, RowKey, Status, WriteRecord};
+use percolite::engine::{EngineError, Group, NextVersions, Outcome, Page, RowRange};
+use percolite::row::{Bytes, Edit, Guard, Lock, Mutation, Row, RowChange, RowKey, Status, WriteRecord};
 use percolite::timestamp::Timestamp;
+use percolite::writes::Writes;
 
 use crate::common::{
     Dice, Subject, all_writes, change, deletion, group, held, lock, make, put, put_data, put_lock, put_status,
@@ -111,10 +113,10 @@ pub fn a_refused_group_is_not_seen_by_those_after_it(engine: &Subject) {
 
 pub fn nothing_to_do_is_done(engine: &Subject) {
     assert_eq!(engine.apply(&[]).unwrap(), []);
-    assert_eq!(engine.apply(&[Group::default(), Group::default()]).unwrap(), [Outcome::Applied, Outcome::Applied]);
+    assert_eq!(engine.apply(&[group([]), group([])]).unwrap(), [Outcome::Applied, Outcome::Applied]);
     assert_eq!(engine.apply(&[group([change("a", 10)])]).unwrap(), [Outcome::Applied]);
     let unmet = guarded(&[Guard::LockIs(lock(10).stamp())], change("a", 10));
-    let outcomes = engine.apply(&[Group::default(), group([unmet]), Group::default()]).unwrap();
+    let outcomes = engine.apply(&[group([]), group([unmet]), group([])]).unwrap();
     assert!(
         matches!(outcomes[..], [Outcome::Applied, Outcome::Refused { index: 0, .. }, Outcome::Applied]),
         "a guard is checked even where nothing is to be changed: {outcomes:?}"
@@ -129,7 +131,7 @@ pub fn the_limit_is_allowed_and_one_more_refused_before_it_begins(engine: &Subje
     const PLENTY: usize = 3000;
     let limit = engine.capabilities().group_rows_max;
     let rows = |count: usize, at: u64| group((0..count).map(|number| put_write(format!("{number:06}"), put(at))));
-    make(&**engine, rows(limit.min(PLENTY), 20).changes);
+    make(&**engine, rows(limit.min(PLENTY), 20).changes().into_owned());
     assert_eq!(all_writes(&**engine).len(), limit.min(PLENTY));
     if limit > PLENTY {
         return;
@@ -234,12 +236,13 @@ impl Model {
     }
 
     fn apply(&mut self, group: &Group) -> Outcome {
-        for (index, change) in group.changes.iter().enumerate() {
+        let changes = group.changes();
+        for (index, change) in changes.iter().enumerate() {
             if !self.allows(change) {
                 return Outcome::Refused { index, row: Box::new(self.row(&change.row, change.start_ts)) };
             }
         }
-        for change in &group.changes {
+        for change in changes.iter() {
             let key = &change.row;
             edit(&mut self.locks, key.clone(), &change.lock);
             edit(&mut self.writes, key.clone(), &change.write);
@@ -328,6 +331,27 @@ fn random_change(dice: &mut Dice, key: &str, unique: u64) -> RowChange {
     change
 }
 
+/// Some rows' next versions.
+fn random_versions(dice: &mut Dice, unique: u64) -> Group {
+    let (start_ts, commit_ts) = (2 * dice.below(8), 2 * dice.below(8) + 1);
+    let unchanged_since = if dice.one_in(2) { Some(ts(dice.below(16))) } else { None };
+    let mut writes = Writes::default();
+    let mut keys = KEYS.to_vec();
+    for place in 0..=dice.below(3) {
+        let mutation = match dice.below(4) {
+            // What tells this group from every other.
+            _ if place == 0 => Mutation::Put(unique.to_be_bytes().into()),
+            0 => Mutation::Delete,
+            1 => Mutation::Hold,
+            _ => Mutation::Put([7; 300].into()),
+        };
+        let key = keys.swap_remove(dice.index(keys.len()));
+        writes.insert(row(key), mutation, |_, _, _| Ok::<_, ()>(())).unwrap();
+    }
+    let (txn, commit_ts) = (txn(start_ts), ts(commit_ts));
+    Group::NextVersions(NextVersions { txn, commit_ts, unchanged_since, writes: Arc::new(writes) })
+}
+
 pub fn random_changes_leave_what_a_model_says(engine: &Subject) {
     let mut dice = Dice(engine.seed);
     let mut model = Model::default();
@@ -337,6 +361,9 @@ pub fn random_changes_leave_what_a_model_says(engine: &Subject) {
         let count = if engine.repeats { 1 } else { dice.below(5) };
         let groups: Vec<Group> = (0..count)
             .map(|number| {
+                if dice.one_in(4) {
+                    return random_versions(&mut dice, call * 100 + number * 10);
+                }
                 let mut keys = KEYS.to_vec();
                 let rows = 1 + dice.below(3);
                 let changes = (0..rows).map(|place| {

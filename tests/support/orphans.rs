@@ -36,7 +36,7 @@ pub fn leave_locks(path: &Path, committed: bool) {
         change.lock = Edit::Put(lock.clone());
         change
     };
-    let apply = |changes| drop(engine.apply(&[Group { changes }]).unwrap());
+    let apply = |changes| drop(engine.apply(&[Group::Changes(changes)]).unwrap());
     apply(vec![locked(&a), locked(&b)]);
     if committed {
         let mut change = RowChange::new(a, id.start_ts);

@@ -5,17 +5,20 @@
 //! same changes are handed in again, or a conflict.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::super::{CommitRequest, refused};
 use super::Embedded;
 use super::resolve::Resolved;
 use super::stream::own_lock;
+use crate::engine::{Group, NextVersions};
 use crate::error::{Conflict, ConflictReason, Error, ErrorKind, Result};
 use crate::observe::{Part, Spent};
 use crate::pipeline::{Conditions, Held, Purpose, Refused, Settled, Submission};
 use crate::protocol::{Commit, CommitPoint, OnePhase, Prewrite, Refusal, Step, commit, one_phase, prewrite};
 use crate::row::{Edit, Lock, Mutation, Row, RowChange, RowKey, SHORT_VALUE_MAX_BYTES, TxnId};
 use crate::timestamp::Timestamp;
+use crate::writes::Writes;
 
 /// The most rows that a two-phase commit changes at once; others get their turn in between.
 const GROUP_ROWS: usize = 1024;
@@ -33,22 +36,10 @@ impl Embedded {
     pub(super) fn commit_one_phase(&self, request: CommitRequest<'_>) -> Result<Timestamp> {
         let CommitRequest { txn, read_ts, writes, durable, conditions, mut held, spent, .. } = request;
         loop {
-            let mut changes = Vec::with_capacity(writes.len());
-            for (row, mutation) in writes.iter() {
-                let request = OnePhase {
-                    row,
-                    txn,
-                    read_ts,
-                    // Stamped by the pipeline.
-                    commit_ts: txn.start_ts,
-                    mutation,
-                    keep_replaced: self.history.is_some(),
-                };
-                changes.push(self.change(row, txn, read_ts, |as_read| one_phase(as_read, &request))?);
-            }
+            let group = self.next_versions(txn, read_ts, writes)?;
             crash_point!(OnePhaseBefore);
             let (purpose, conditions) = (Purpose::Commit, conditions.clone());
-            let submission = Submission { changes, purpose, durable, conditions, held: held.take() };
+            let submission = Submission { group, purpose, durable, conditions, held: held.take() };
             match self.pipeline.submit(submission, spent)? {
                 Settled::Applied(Some(commit_ts)) => {
                     self.counters.commits_one_phase.add(1);
@@ -58,6 +49,21 @@ impl Embedded {
                 Settled::Refused(obstacle) => self.clear_among(writes.keys(), obstacle, txn, read_ts)?,
             }
         }
+    }
+
+    fn next_versions(&self, txn: TxnId, read_ts: Timestamp, writes: &Arc<Writes>) -> Result<Group> {
+        // Stamped by the pipeline.
+        let commit_ts = txn.start_ts;
+        if !self.needs_replaced() {
+            let (unchanged_since, writes) = (Some(read_ts), Arc::clone(writes));
+            return Ok(Group::NextVersions(NextVersions { txn, commit_ts, unchanged_since, writes }));
+        }
+        let keep_replaced = self.history.is_some();
+        let change = |(row, mutation)| {
+            let request = OnePhase { row, txn, read_ts, commit_ts, mutation, keep_replaced };
+            self.change(row, txn, read_ts, |as_read| one_phase(as_read, &request))
+        };
+        writes.iter().map(change).collect::<Result<_>>().map(Group::Changes)
     }
 
     pub(super) fn commit_two_phase(&self, request: CommitRequest<'_>) -> Result<Timestamp> {
@@ -152,7 +158,7 @@ impl Embedded {
             let remembers = purpose != Purpose::Stream;
             let locked = if remembers { changes.iter().filter_map(lock_put).collect() } else { Vec::new() };
             let conditions = this.conditions.clone();
-            let submission = Submission { changes, purpose, durable: false, conditions, held: None };
+            let submission = Submission { group: changes.into(), purpose, durable: false, conditions, held: None };
             match self.pipeline.submit(submission, this.spent)? {
                 Settled::Applied(_) => return Ok(locked),
                 Settled::Refused(Refused::Found(_, found))
@@ -181,7 +187,8 @@ impl Embedded {
         let change = self.commit_change(this.txn, row, lock, lock.min_commit_ts, has_secondaries)?;
         let purpose = if has_secondaries { Purpose::CommitPoint } else { Purpose::Commit };
         let conditions = this.conditions.clone();
-        let submission = Submission { changes: vec![change], purpose, durable: false, conditions, held };
+        let group = vec![change].into();
+        let submission = Submission { group, purpose, durable: false, conditions, held };
         match self.pipeline.submit(submission, this.spent)? {
             Settled::Applied(Some(commit_ts)) => Ok(commit_ts),
             Settled::Applied(None) => Err(unstamped()),
@@ -239,8 +246,8 @@ impl Embedded {
         step: impl Fn(&Row) -> Result<Step<T>, Refusal>,
     ) -> Result<RowChange> {
         loop {
-            let needs_replaced = self.has_long_values() || self.history.is_some();
-            let as_read = if needs_replaced { self.pipeline.engine().row(row, txn.start_ts)? } else { Row::default() };
+            let as_read =
+                if self.needs_replaced() { self.pipeline.engine().row(row, txn.start_ts)? } else { Row::default() };
             match step(&as_read) {
                 Ok(Step::Apply(change, _)) => return Ok(change),
                 Ok(Step::Done(_)) => return Ok(RowChange::new(row.clone(), txn.start_ts)),
@@ -252,6 +259,11 @@ impl Embedded {
                 }
             }
         }
+    }
+
+    /// Whether something becomes of the version that a commit replaces.
+    fn needs_replaced(&self) -> bool {
+        self.has_long_values() || self.history.is_some()
     }
 
     /// Clears what is in the way, or says why it stays there; if that is a lock with a verdict, those of the same transaction
@@ -351,7 +363,7 @@ impl Embedded {
 }
 
 /// The first row that is really written, else the first: it holds the transaction's commit point.
-pub(super) fn primary_of(writes: &super::super::Writes) -> Option<&RowKey> {
+pub(super) fn primary_of(writes: &Writes) -> Option<&RowKey> {
     let written = writes.iter().find(|(_, mutation)| **mutation != Mutation::Hold);
     written.or_else(|| writes.iter().next()).map(|(row, _)| row)
 }

@@ -9,7 +9,6 @@
 //! Nobody keeps a list of the locks. Their transaction is known by the lowest and highest row, and the pipeline by a filter
 //! that says which rows need a look at the lock column.
 
-use super::super::Writes;
 use super::Embedded;
 use super::commit::{TwoPhase, primary_of, unstamped};
 use super::endings::Ending;
@@ -19,6 +18,7 @@ use crate::observe::Spent;
 use crate::pipeline::{Conditions, Held, Purpose, Settled, Submission};
 use crate::row::{Intent, Lock, Mutation, RowKey, SHORT_VALUE_MAX_BYTES, TxnId, Value};
 use crate::timestamp::Timestamp;
+use crate::writes::Writes;
 
 /// The most bytes of keys and values that are locked at once, unless a single row has more.
 const GROUP_BYTES: usize = 1 << 20;
@@ -102,7 +102,8 @@ impl Embedded {
         crash_point!(StreamAll);
         let change = self.commit_change(this.txn, this.primary, &lock, lock.min_commit_ts, true)?;
         let (purpose, conditions) = (Purpose::CommitPoint, conditions.clone());
-        let submission = Submission { changes: vec![change], purpose, durable: false, conditions, held };
+        let group = vec![change].into();
+        let submission = Submission { group, purpose, durable: false, conditions, held };
         let commit_ts = match self.pipeline.submit(submission, spent)? {
             Settled::Applied(Some(commit_ts)) => commit_ts,
             Settled::Applied(None) => return Err(unstamped()),

@@ -155,7 +155,7 @@ impl StopsInCommit {
 
 impl Engine for StopsInCommit {
     fn apply(&self, groups: &[Group]) -> Result<Vec<Outcome>, EngineError> {
-        let changes = || groups.iter().flat_map(|group| &group.changes);
+        let changes = || groups.iter().flat_map(|group| group.changes().into_owned());
         let is_commit_point = changes().any(|change| matches!(change.status, Edit::Put(Status::Committed(_))));
         if is_commit_point && self.moment == Moment::BeforeCommitPoint {
             self.stop();

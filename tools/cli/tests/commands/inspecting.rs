@@ -61,7 +61,7 @@ fn verify_finds_a_value_that_is_missing() {
     let txn = TxnId { start_ts: ts(5), owner: OwnerId::new(5, 5) };
     let mut change = RowChange::new(RowKey::new(KeyspaceId(1), b"kiwi"), txn.start_ts);
     change.write = Edit::Put(WriteRecord { commit_ts: ts(6), txn, value: Some(Value::InData), held_at: None });
-    engine.apply(&[Group { changes: vec![change] }]).unwrap();
+    engine.apply(&[Group::Changes(vec![change])]).unwrap();
     drop(engine);
     let ran = place
         .run("verify shop")
@@ -293,7 +293,7 @@ fn of_many_locks_the_table_shows_the_first_and_counts_the_others() {
             changes.push(change);
         }
     }
-    engine.apply(&[Group { changes }]).unwrap();
+    engine.apply(&[Group::Changes(changes)]).unwrap();
     drop((view, engine));
     assert_eq!(place.json("locks s --json").len(), 2 + 50 + 149);
     let shown = place.ok("locks s");

@@ -13,7 +13,7 @@ use crate::row::{Mutation, RowKey};
 const MOVED_MAX: usize = 32;
 
 /// See the [module](self).
-#[derive(Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Writes {
     sorted: Vec<(RowKey, Mutation)>,
     /// Has all of them, or none.
@@ -21,27 +21,33 @@ pub struct Writes {
 }
 
 impl Writes {
+    /// How many rows it has written.
     pub fn len(&self) -> usize {
         self.sorted.len() + self.scattered.len()
     }
 
+    /// Whether it has written none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
+    /// Forgets them all.
     pub fn clear(&mut self) {
         self.sorted.clear();
         self.scattered.clear();
     }
 
+    /// The rows in order, with what becomes of each.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&RowKey, &Mutation)> {
         self.sorted.iter().map(|(row, mutation)| (row, mutation)).chain(&self.scattered)
     }
 
+    /// The rows in order.
     pub fn keys(&self) -> impl DoubleEndedIterator<Item = &RowKey> {
         self.iter().map(|(row, _)| row)
     }
 
+    /// What becomes of the rows, in their order.
     pub fn values(&self) -> impl DoubleEndedIterator<Item = &Mutation> {
         self.iter().map(|(_, mutation)| mutation)
     }
@@ -53,10 +59,12 @@ impl Writes {
         sorted.chain(self.scattered.range(first.clone()..))
     }
 
+    /// What becomes of a row.
     pub fn get(&self, row: &RowKey) -> Option<&Mutation> {
         self.get_key_value(row).map(|(_, mutation)| mutation)
     }
 
+    /// The same, with the row as it is kept here.
     pub fn get_key_value(&self, row: &RowKey) -> Option<(&RowKey, &Mutation)> {
         match self.place(row) {
             Ok(place) => self.sorted.get(place).map(|(row, mutation)| (row, mutation)),

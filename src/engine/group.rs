@@ -1,0 +1,111 @@
+//! Row changes that are made together.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use crate::row::{Guard, Mutation, RowChange, RowKey, TxnId};
+use crate::timestamp::Timestamp;
+use crate::writes::Writes;
+
+/// Row changes that are made together, at most one a row.
+#[derive(Clone, Debug)]
+pub enum Group {
+    /// These.
+    Changes(Vec<RowChange>),
+    /// The same change for every row that a transaction wrote.
+    NextVersions(NextVersions),
+}
+
+/// What a commit in one phase does to its rows where nothing of them needs to be known: each gets its next version, and all of them
+/// under the same guards. What a load writes is large, and the changes that say the same of each row would be several times as large
+/// and walked over again and again; so an engine does well to have no more than one of them at a time.
+#[derive(Clone, Debug)]
+pub struct NextVersions {
+    /// Whose versions they are.
+    pub txn: TxnId,
+    /// When they are committed.
+    pub commit_ts: Timestamp,
+    /// The guards of every row: that nobody has locked it, and that it was not committed after this. `None` where there are none.
+    pub unchanged_since: Option<Timestamp>,
+    /// The rows, and what becomes of each.
+    pub writes: Arc<Writes>,
+}
+
+impl Group {
+    /// How many rows it changes.
+    pub fn rows(&self) -> usize {
+        match self {
+            Self::Changes(changes) => changes.len(),
+            Self::NextVersions(versions) => versions.writes.len(),
+        }
+    }
+
+    /// The changes, one by one.
+    pub fn changes(&self) -> Cow<'_, [RowChange]> {
+        match self {
+            Self::Changes(changes) => changes.into(),
+            Self::NextVersions(versions) => {
+                versions.writes.iter().map(|(row, mutation)| versions.change(row, mutation)).collect()
+            }
+        }
+    }
+
+    /// The row of the change at this place.
+    pub fn row(&self, index: usize) -> Option<&RowKey> {
+        match self {
+            Self::Changes(changes) => changes.get(index).map(|change| &change.row),
+            Self::NextVersions(versions) => versions.writes.keys().nth(index),
+        }
+    }
+
+    /// The transaction that it is about; `None` if there is nothing to change.
+    pub fn start_ts(&self) -> Option<Timestamp> {
+        match self {
+            Self::Changes(changes) => changes.first().map(|change| change.start_ts),
+            Self::NextVersions(versions) => Some(versions.txn.start_ts),
+        }
+    }
+
+    /// Whether any of it depends on what is found in a row.
+    pub fn is_guarded(&self) -> bool {
+        match self {
+            Self::Changes(changes) => changes.iter().any(|change| !change.guards.is_empty()),
+            Self::NextVersions(versions) => versions.unchanged_since.is_some(),
+        }
+    }
+
+    /// About how much there is to write, in bytes.
+    pub fn size_bytes(&self) -> usize {
+        match self {
+            Self::Changes(changes) => changes.iter().map(RowChange::size_bytes).sum(),
+            Self::NextVersions(versions) => {
+                versions.writes.iter().map(|(row, mutation)| row.as_bytes().len() + mutation.value_bytes()).sum()
+            }
+        }
+    }
+
+    /// Sets the commit timestamp of everything that it commits, for pipelines that learn it last.
+    pub fn stamp(&mut self, commit_ts: Timestamp) {
+        match self {
+            Self::Changes(changes) => changes.iter_mut().for_each(|change| change.stamp(commit_ts)),
+            Self::NextVersions(versions) => versions.commit_ts = commit_ts,
+        }
+    }
+}
+
+impl NextVersions {
+    /// The change of one of the rows.
+    pub fn change(&self, row: &RowKey, mutation: &Mutation) -> RowChange {
+        let mut change = RowChange::next_version(row, self.txn, self.commit_ts, mutation);
+        if let Some(ts) = self.unchanged_since {
+            change.guards.extend([Guard::LockAbsent, Guard::NoCommitAfter(ts)]);
+        }
+        change
+    }
+}
+
+impl From<Vec<RowChange>> for Group {
+    fn from(changes: Vec<RowChange>) -> Self {
+        Self::Changes(changes)
+    }
+}
