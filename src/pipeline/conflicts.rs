@@ -15,7 +15,9 @@
 //! older than many holds, and will try again with a newer snapshot.
 
 use std::collections::{HashMap, VecDeque};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::BuildHasher;
+
+use foldhash::fast::FixedState;
 
 use crate::row::RowKey;
 use crate::timestamp::Timestamp;
@@ -69,6 +71,11 @@ impl ConflictMemory {
         let slots = vec![Slot::default(); slots.max(1).next_power_of_two()].into();
         let zero = Timestamp::ZERO;
         Self { slots, held: HashMap::new(), held_floor: zero, loads: VecDeque::new(), floor: zero, newest: zero }
+    }
+
+    /// The newest commit of any row.
+    pub fn newest(&self) -> Timestamp {
+        self.newest
     }
 
     /// Whether the row was committed after `read_ts`.
@@ -159,10 +166,9 @@ impl ConflictMemory {
 }
 
 /// The same in every run, so that a simulation repeats.
+#[inline]
 pub fn hash(row: &RowKey) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    row.hash(&mut hasher);
-    hasher.finish()
+    FixedState::with_seed(0).hash_one(row)
 }
 
 #[cfg(test)]
