@@ -142,7 +142,7 @@ impl RocksStorage {
         // Where there is a store, what is missing of it is lost, and not to be made up for by something empty.
         options.create_if_missing(is_new);
         options.create_missing_column_families(is_new);
-        let db = DB::open_cf_descriptors(&options, path, descriptors(&options, setup))
+        let db = DB::open_cf_descriptors(&options, path, descriptors(&options, setup)?)
             .map_err(|why| opening(path, is_new, why))?;
         let mut storage = Self::of(Opened { db, marker: Some(marker) })?;
         storage.lost = kept(path)?;
@@ -163,7 +163,7 @@ impl RocksStorage {
         let options = options(setup)?;
         // A log whose content is not in the tables yet is how every store is left; it is no reason to refuse.
         let refuse_logs = false;
-        let db = DB::open_cf_descriptors_read_only(&options, path, descriptors(&options, setup), refuse_logs)
+        let db = DB::open_cf_descriptors_read_only(&options, path, descriptors(&options, setup)?, refuse_logs)
             .map_err(|why| opening(path, false, why))?;
         let oldest = oldest_log_of(&db)?;
         if let Some(log) = logs::with_room_before_a_later_one(&logs, oldest) {
@@ -243,7 +243,7 @@ fn kept(path: &Path) -> Result<Vec<LostLog>, EngineError> {
 fn oldest_log(path: &Path, setup: RocksSetup) -> Result<u64, EngineError> {
     let options = options(setup)?;
     // What keeps it from being opened, whoever opens it for writing is told.
-    let opened = DB::open_cf_descriptors_read_only(&options, path, descriptors(&options, setup), false);
+    let opened = DB::open_cf_descriptors_read_only(&options, path, descriptors(&options, setup)?, false);
     opened.map_or(Ok(0), |db| oldest_log_of(&db))
 }
 

@@ -9,6 +9,11 @@ const BLOOM_BITS_PER_KEY: f64 = 10.0;
 /// What is to be known of the sizes of what the cache holds: its table grows as it must.
 const SIZES_UNKNOWN: usize = 0;
 
+/// When a snapshot goes, RocksDB writes every table anew that has nothing below it and was made while there was that snapshot: there may
+/// be deletions in it that can go now. The store always has a snapshot, so that would be every table, and a load would be written
+/// twice. In columns where little is deleted it can wait, in seconds, until the table has been merged with others anyway.
+const SELDOM_DELETED: &str = "bottommost_file_compaction_delay=60";
+
 /// How RocksDB is to be set up: memory, in bytes, and how tables are compressed.
 #[derive(Clone, Copy, Debug)]
 pub struct RocksSetup {
@@ -30,13 +35,22 @@ pub fn name(column: Column) -> &'static str {
     }
 }
 
-pub fn descriptors(options: &Options, setup: RocksSetup) -> [ColumnFamilyDescriptor; Column::ALL.len()] {
+pub fn descriptors(options: &Options, setup: RocksSetup) -> Result<Vec<ColumnFamilyDescriptor>, EngineError> {
     let table = table_options(setup);
-    Column::ALL.map(|column| {
-        let mut options = options.clone();
+    let descriptor = |column| {
+        let mut options = match column {
+            Column::Data | Column::Write => from_string(&mut options.clone(), SELDOM_DELETED)?,
+            Column::Meta | Column::Lock | Column::History => options.clone(),
+        };
         options.set_block_based_table_factory(&table);
-        ColumnFamilyDescriptor::new(name(column), options)
-    })
+        Ok(ColumnFamilyDescriptor::new(name(column), options))
+    };
+    Column::ALL.into_iter().map(descriptor).collect()
+}
+
+/// `base`, but for what the text says.
+fn from_string(base: &mut Options, text: &str) -> Result<Options, EngineError> {
+    base.get_options_from_string(text).map_err(|why| EngineError::Open(why.to_string()))
 }
 
 /// RocksDB's options, and why they are not the default ones.
@@ -54,11 +68,10 @@ pub fn descriptors(options: &Options, setup: RocksSetup) -> [ColumnFamilyDescrip
 /// - No `sync` on any write, no `unordered_write`, no manual log flush, no recycled log files: the first would hold up the
 ///   group behind a running sync, the others give up the order that recovery relies on.
 pub fn options(setup: RocksSetup) -> Result<Options, EngineError> {
-    let mut options = Options::default()
-        .get_options_from_string(
-            "track_and_verify_wals=true;avoid_flush_during_recovery=false;max_bgerror_resume_count=0",
-        )
-        .map_err(|why| EngineError::Open(why.to_string()))?;
+    let mut options = from_string(
+        &mut Options::default(),
+        "track_and_verify_wals=true;avoid_flush_during_recovery=false;max_bgerror_resume_count=0",
+    )?;
     options.set_compression_type(match setup.compression {
         Compression::None => DBCompressionType::None,
         Compression::Lz4 => DBCompressionType::Lz4,

@@ -67,7 +67,7 @@ pub fn open(folder: &Path, aside: &Path, setup: RocksSetup) -> Result<Salvaged, 
         lost_end(source, setup)?;
         let mut options = options::options(setup)?;
         options.set_wal_recovery_mode(mode);
-        DB::open_cf_descriptors_read_only(&options, source, options::descriptors(&options, setup), false)
+        DB::open_cf_descriptors_read_only(&options, source, options::descriptors(&options, setup)?, false)
             .map_err(|why| EngineError::Corruption(why.to_string()))
             .and_then(|db| RocksStorage::of(Opened { db, marker: None }))
     };
@@ -156,7 +156,7 @@ fn rebuild(
     }
     options.create_missing_column_families(true);
     options.set_disable_auto_compactions(true);
-    let db = DB::open_cf_descriptors(&options, files, options::descriptors(&options, setup)).map_err(failed)?;
+    let db = DB::open_cf_descriptors(&options, files, options::descriptors(&options, setup)?).map_err(failed)?;
     RocksStorage::of(Opened { db, marker: None })
 }
 
@@ -182,7 +182,7 @@ fn lend_columns(donor: &Path, to: &Path, setup: RocksSetup) -> Result<(), Engine
     let mut options: Options = options::options(setup)?;
     options.create_if_missing(true);
     options.create_missing_column_families(true);
-    let db = DB::open_cf_descriptors(&options, donor, options::descriptors(&options, setup)).map_err(failed)?;
+    let db = DB::open_cf_descriptors(&options, donor, options::descriptors(&options, setup)?).map_err(failed)?;
     for column in Column::ALL {
         let Some(family) = db.cf_handle(options::name(column)) else { continue };
         db.delete_cf(family, b"").map_err(failed)?;
