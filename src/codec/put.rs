@@ -35,8 +35,8 @@ impl<'a> Put<'a> {
         bytes.reserve(PUT_OVERHEAD_BYTES + self.value.len());
         bytes.extend_from_slice(&[INLINE_PUT, took_bytes | owner_bytes << 4]);
         bytes.extend_from_slice(&self.commit_ts.to_u64().to_le_bytes());
-        bytes.extend(took.to_le_bytes().into_iter().take(took_bytes.into()));
-        bytes.extend(owner.to_le_bytes().into_iter().take(owner_bytes.into()));
+        let both = u128::from(took) | u128::from(owner) << (u8::BITS * u32::from(took_bytes));
+        bytes.extend_from_slice(both.to_le_bytes().get(..usize::from(took_bytes + owner_bytes)).unwrap_or_default());
         bytes.extend_from_slice(self.value);
     }
 

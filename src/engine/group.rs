@@ -50,12 +50,14 @@ impl Group {
         }
     }
 
-    /// The row of the change at this place.
-    pub fn row(&self, index: usize) -> Option<&RowKey> {
-        match self {
-            Self::Changes(changes) => changes.get(index).map(|change| &change.row),
-            Self::NextVersions(versions) => versions.writes.keys().nth(index),
-        }
+    /// The rows, in the order of the changes.
+    pub fn keys(&self) -> impl Iterator<Item = &RowKey> {
+        let (changes, versions) = match self {
+            Self::Changes(changes) => (changes.as_slice(), None),
+            Self::NextVersions(versions) => (Default::default(), Some(versions)),
+        };
+        let written = versions.into_iter().flat_map(|versions| versions.writes.keys());
+        changes.iter().map(|change| &change.row).chain(written)
     }
 
     /// The transaction that it is about; `None` if there is nothing to change.

@@ -118,7 +118,7 @@ impl<S: Storage> Engine for LocalEngine<S> {
                 cells.add(change);
             }
             if reads {
-                touched.extend((0..group.rows()).filter_map(|index| group.row(index).cloned()));
+                touched.extend(group.keys().cloned());
             }
             outcomes.push(Outcome::Applied);
         }

@@ -331,7 +331,7 @@ impl Pipeline {
                 (Outcome::Applied, _) => reply.answer(Ok(Settled::Applied(commit_ts))),
                 (Outcome::Refused { index, row }, _) => {
                     self.queue.lock().disturb();
-                    let refused = group.row(index).map(|asked| Refused::Found(asked.clone(), row));
+                    let refused = group.keys().nth(index).map(|asked| Refused::Found(asked.clone(), row));
                     reply.answer(match refused {
                         Some(refused) => Ok(Settled::Refused(refused)),
                         None => {
