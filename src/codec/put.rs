@@ -18,9 +18,9 @@ const PUT_OVERHEAD_BYTES: usize = 26;
 pub struct Put<'a> {
     /// When it was committed.
     pub commit_ts: Timestamp,
-    /// By whom.
+    /// Which transaction it was, and whose.
     pub start_ts: Timestamp,
-    /// By whom.
+    /// See [`Put::start_ts`].
     pub owner: OwnerId,
     /// The value.
     pub value: &'a [u8],

@@ -60,7 +60,7 @@ impl Group {
         changes.iter().map(|change| &change.row).chain(written)
     }
 
-    /// The transaction that it is about; `None` if there is nothing to change.
+    /// The transaction that it is about, if that can be told: not of no changes.
     pub fn start_ts(&self) -> Option<Timestamp> {
         match self {
             Self::Changes(changes) => changes.first().map(|change| change.start_ts),

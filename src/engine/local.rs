@@ -83,7 +83,7 @@ impl<S: Storage> Engine for LocalEngine<S> {
         let reads = groups.iter().any(Group::is_guarded);
         let mut outcomes = Vec::with_capacity(groups.len());
         let mut cells = Changes { batch: self.storage.batch(batch_bytes(groups)), buffer: Vec::new() };
-        let mut touched: HashSet<RowKey> = HashSet::new();
+        let mut touched: HashSet<&RowKey> = HashSet::new();
         for group in groups {
             if group.is_guarded() {
                 let changes = group.changes();
@@ -118,7 +118,7 @@ impl<S: Storage> Engine for LocalEngine<S> {
                 cells.add(change);
             }
             if reads {
-                touched.extend(group.keys().cloned());
+                touched.extend(group.keys());
             }
             outcomes.push(Outcome::Applied);
         }

@@ -105,17 +105,18 @@ impl Pipeline {
         }
         let proof =
             Proof { pipeline: self, core, purpose: submission.purpose, orphans: self.orphans.load(Ordering::Acquire) };
-        if let Group::NextVersions(versions) = &mut submission.group {
-            match proof.of_versions(versions) {
-                Decision::AskEngine => {}
-                decided => return decided,
-            }
-            // The engine is to read no more rows than it has to.
-            submission.group = Group::Changes(submission.group.changes().into_owned());
-        }
         match &mut submission.group {
             Group::Changes(changes) => proof.of_changes(changes),
-            Group::NextVersions(_) => Decision::Proven,
+            Group::NextVersions(versions) => match proof.of_versions(versions) {
+                Decision::AskEngine => {
+                    // The engine is to read no more rows than it has to.
+                    let mut changes = submission.group.changes().into_owned();
+                    let decision = proof.of_changes(&mut changes);
+                    submission.group = Group::Changes(changes);
+                    decision
+                }
+                decided => decided,
+            },
         }
     }
 }
@@ -139,25 +140,22 @@ impl Proof<'_> {
     /// All of it or nothing.
     fn of_versions(&self, versions: &mut NextVersions) -> Decision {
         let Some(ts) = versions.unchanged_since else { return Decision::Proven };
-        // Who comes alone, with a load above all, need not have its rows looked at.
+        // Of whoever comes alone, with a load above all, the rows need not be looked at.
         if !self.orphans && self.core.has_nothing_since(ts) {
             versions.unchanged_since = None;
             return Decision::Proven;
         }
-        let mut decision = Decision::Proven;
         for row in versions.writes.keys() {
             for guard in [Guard::LockAbsent, Guard::NoCommitAfter(ts)] {
                 match self.of(row, guard) {
                     Verdict::Holds => {}
-                    Verdict::Unknown => decision = Decision::AskEngine,
+                    Verdict::Unknown => return Decision::AskEngine,
                     Verdict::Refuted(refused) => return Decision::Refuse(refused),
                 }
             }
         }
-        if matches!(decision, Decision::Proven) {
-            versions.unchanged_since = None;
-        }
-        decision
+        versions.unchanged_since = None;
+        Decision::Proven
     }
 
     /// What is proven is removed.

@@ -119,7 +119,7 @@ impl Pipeline {
             core: Mutex::new(Core {
                 locks: HashMap::new(),
                 streams: HashMap::new(),
-                conflicts: ConflictMemory::new(conflict_slots),
+                conflicts: ConflictMemory::new(conflict_slots, runtime.random()),
             }),
             current: Mutex::new(Arc::clone(&first)),
             live: Mutex::new(live),

@@ -123,7 +123,7 @@ impl Unlocked {
         UnlockWait { unlocked: Arc::clone(self), row: hash(row), own }
     }
 
-    /// Tells who waits for rows that these changes, now applied, have unlocked.
+    /// Tells who waits for rows that this group, now applied, has unlocked.
     pub fn notify(&self, group: &Group) {
         // Only such a one takes locks away.
         let Group::Changes(changes) = group else { return };

@@ -10,9 +10,10 @@ const BLOOM_BITS_PER_KEY: f64 = 10.0;
 const SIZES_UNKNOWN: usize = 0;
 
 /// When a snapshot goes, RocksDB writes every table anew that has nothing below it and was made while there was that snapshot: there may
-/// be deletions in it that can go now. The store always has a snapshot, so that would be every table, and a load would be written
-/// twice. In columns where little is deleted it can wait, in seconds, until the table has been merged with others anyway.
-const SELDOM_DELETED: &str = "bottommost_file_compaction_delay=60";
+/// be deletions in it that can go now. The store always has a snapshot, so that is every such table, and during a load each would be
+/// written twice. In the column where most is written and least deleted it waits, in seconds; many a table has been merged with
+/// others by then.
+const WRITTEN_ANEW_LATER: &str = "bottommost_file_compaction_delay=60";
 
 /// How RocksDB is to be set up: memory, in bytes, and how tables are compressed.
 #[derive(Clone, Copy, Debug)]
@@ -39,8 +40,8 @@ pub fn descriptors(options: &Options, setup: RocksSetup) -> Result<Vec<ColumnFam
     let table = table_options(setup);
     let descriptor = |column| {
         let mut options = match column {
-            Column::Data | Column::Write => from_string(&mut options.clone(), SELDOM_DELETED)?,
-            Column::Meta | Column::Lock | Column::History => options.clone(),
+            Column::Write => from_string(&mut options.clone(), WRITTEN_ANEW_LATER)?,
+            Column::Meta | Column::Data | Column::Lock | Column::History => options.clone(),
         };
         options.set_block_based_table_factory(&table);
         Ok(ColumnFamilyDescriptor::new(name(column), options))
