@@ -74,7 +74,7 @@ pub trait Engine: Send + Sync {
     fn advance_safe_point(&self, to: Timestamp) -> Result<(), EngineError>;
 
     /// The collector's work list: rows that were deleted at or below a timestamp, or written over with the replaced version
-    /// kept ([`RowChange::version`]), until they are collected ([`RowChange::collected`]). Oldest first.
+    /// kept ([`version`](crate::row::RowChange::version)), until they are [`collected`](crate::row::RowChange::collected). Oldest first.
     fn superseded(&self, upto: Timestamp, limit: usize) -> Result<Vec<(Timestamp, RowKey)>, EngineError>;
 
     /// Statuses of transactions that began before a timestamp, by row.
