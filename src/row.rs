@@ -213,6 +213,11 @@ pub enum Guard {
 pub type Guards = smallvec::SmallVec<[Guard; 2]>;
 
 impl Guard {
+    /// Those of a row that a commit in one phase gives its next version, and that was read at this timestamp.
+    pub fn of_next_version(read_ts: Timestamp) -> [Self; 2] {
+        [Self::LockAbsent, Self::NoCommitAfter(read_ts)]
+    }
+
     /// Whether the condition holds for the row as read.
     pub fn holds(self, row: &Row) -> bool {
         match self {

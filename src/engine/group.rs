@@ -100,7 +100,7 @@ impl NextVersions {
     pub fn change(&self, row: &RowKey, mutation: &Mutation) -> RowChange {
         let mut change = RowChange::next_version(row, self.txn, self.commit_ts, mutation);
         if let Some(ts) = self.unchanged_since {
-            change.guards.extend([Guard::LockAbsent, Guard::NoCommitAfter(ts)]);
+            change.guards = Guard::of_next_version(ts).into();
         }
         change
     }

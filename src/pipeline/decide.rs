@@ -146,7 +146,7 @@ impl Proof<'_> {
             return Decision::Proven;
         }
         for row in versions.writes.keys() {
-            for guard in [Guard::LockAbsent, Guard::NoCommitAfter(ts)] {
+            for guard in Guard::of_next_version(ts) {
                 match self.of(row, guard) {
                     Verdict::Holds => {}
                     Verdict::Unknown => return Decision::AskEngine,

@@ -4,8 +4,6 @@
 //! record, nothing to resolve. TiKV calls it 1PC. It is sound only where the commit timestamp is taken, and the change
 //! made, before any reader can open a view at or above that timestamp; the commit pipeline sees to that.
 
-use smallvec::smallvec;
-
 use super::commit::replace;
 use super::{Refusal, Step, outcome_of};
 use crate::row::{Edit, Guard, Mutation, Row, RowChange, RowKey, Status, TxnId};
@@ -43,7 +41,7 @@ pub fn one_phase(row: &Row, request: &OnePhase<'_>) -> Result<Step<Timestamp>, R
         return Err(Refusal::NewerCommit(Box::new(newer.clone())));
     }
     let mut change = RowChange::next_version(request.row, txn, request.commit_ts, request.mutation);
-    change.guards = smallvec![Guard::LockAbsent, Guard::NoCommitAfter(request.read_ts)];
+    change.guards = Guard::of_next_version(request.read_ts).into();
     if change.write != Edit::Keep {
         replace(row, request.keep_replaced, &mut change);
     }
