@@ -160,13 +160,24 @@ impl Pipeline {
     }
 
     /// Sees to the commits that were deferred during a sync that has ended, or in a store that has failed.
+    pub(super) fn write_deferred(&self) {
+        if self.queue.lock().end_sync() {
+            self.lead_for_deferred();
+        }
+    }
+
+    /// [`Pipeline::write_deferred`], and none is from here on.
     pub(super) fn stop_deferring(&self) {
         if self.queue.lock().stop_deferring() {
-            // One round: the next sync is not to wait for what comes meanwhile.
-            self.lead(None, 1);
-            // Not everybody who makes a sync goes on to the next.
-            self.durability.kick();
+            self.lead_for_deferred();
         }
+    }
+
+    fn lead_for_deferred(&self) {
+        // One round: the next sync is not to wait for what comes meanwhile.
+        self.lead(None, 1);
+        // Not everybody who makes a sync goes on to the next.
+        self.durability.kick();
     }
 
     /// Decides for all who are queued, and for so many rounds for those who come meanwhile. `own` is the leader's own slot, if it

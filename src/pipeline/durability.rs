@@ -22,6 +22,7 @@ use parking_lot::Mutex;
 
 use super::Pipeline;
 use super::gathering::Gathering;
+use super::queue::DEFERRING_MIN;
 use super::reply::Slot;
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::{Part, Spent};
@@ -327,7 +328,15 @@ impl Pipeline {
         let syncing = Syncing { pipeline: self, was_panicking: std::thread::panicking() };
         let synced = self.sync_alone(others);
         drop(syncing);
-        self.stop_deferring();
+        self.write_deferred();
+        let next_one_comes = {
+            let state = self.durability.state.lock();
+            state.syncing || state.waiting.len() >= DEFERRING_MIN
+        };
+        // Between a failure and this nobody may have come to wait.
+        if !next_one_comes || self.failure().is_some() {
+            self.stop_deferring();
+        }
         synced
     }
 

@@ -4,10 +4,10 @@
 //! written at once, with few processors mostly each is written alone, and whoever handed it in gives way and sleeps in between.
 //! So, where many commit, such commits are *deferred*: they lie in the queue, and those who handed them in sleep until they are
 //! durable. They are written together when there are a few, when somebody comes who cannot wait, or, by whoever made the sync,
-//! when it has ended.
+//! when it has ended. If many wait for the next sync by then, what comes before it begins is deferred too.
 //!
 //! Until it is written a commit is not visible, so its rows are in the way of others for longer. Therefore nothing is
-//! deferred that others wait for (whoever holds turns or a permit), and nothing at all for a while after a conflict. Nor is
+//! deferred that others wait for (whoever holds turns or a permit), and nothing at all while conflicts are frequent. Nor is
 //! anything large, which is better written beside the sync than after it.
 
 use super::combiner::{Purpose, Submission};
@@ -16,7 +16,7 @@ use super::reply::Reply;
 
 /// Commits are deferred where so many wait for a sync. With fewer they would be written one after the other all the same, and
 /// in front of the next sync instead of beside this one.
-const DEFERRING_MIN: usize = if cfg!(feature = "crashtest") { 1 } else { 8 };
+pub const DEFERRING_MIN: usize = if cfg!(feature = "crashtest") { 1 } else { 8 };
 
 /// So many are written without waiting for more: nearly all of what a larger batch saves, and there is work for the second
 /// processor while the sync runs.
@@ -27,8 +27,12 @@ const DEFERRED_MAX: usize = if cfg!(feature = "crashtest") { 2 } else { 16 };
 const DEFERRED_ROWS_MAX: usize = 64;
 const DEFERRED_BYTES_MAX: usize = 16 << 10;
 
-/// A conflict keeps so many submissions from being deferred.
+/// A conflict weighs as much as so many submissions: where they are more frequent than that, unrest grows.
+const CONFLICT_WEIGHS: u32 = 8;
+/// With so much unrest nothing is deferred: one conflict does not make it, a second at once does.
 const UNREST: u32 = 16;
+/// More of it is forgotten, so that peace is noticed soon.
+const UNREST_MAX: u32 = 32;
 
 #[derive(Default)]
 pub struct Queue {
@@ -36,9 +40,9 @@ pub struct Queue {
     leading: bool,
     /// Something among the entries cannot wait.
     urgent: bool,
-    /// Whoever makes the sync that is running will see to what lies here.
+    /// Whoever makes the sync that is running, or the next one, will see to what lies here.
     deferring: bool,
-    /// So many more submissions are not deferred.
+    /// Grows with every conflict, and shrinks with every submission.
     unrest: u32,
 }
 
@@ -71,7 +75,7 @@ impl Submission {
 
 impl Queue {
     pub fn push(&mut self, entry: Entry) -> Queued {
-        let calm = self.unrest == 0;
+        let calm = self.unrest < UNREST;
         self.unrest = self.unrest.saturating_sub(1);
         // Also what comes while nobody syncs: the next sync must not defer it after all, when somebody was told to lead for it.
         self.urgent |= !(self.deferring && calm && entry.submission.can_be_deferred());
@@ -105,21 +109,26 @@ impl Queue {
 
     /// Notes a conflict.
     pub fn disturb(&mut self) {
-        self.unrest = UNREST;
+        self.unrest = (self.unrest + CONFLICT_WEIGHS).min(UNREST_MAX);
     }
 
     /// Begins to defer, if so many wait for the sync that is about to begin. Whoever says so sees to it that
-    /// [`Queue::stop_deferring`] follows.
+    /// [`Queue::end_sync`] follows, and [`Queue::stop_deferring`] unless another sync does.
     pub fn defer(&mut self, waiting: usize) {
         self.deferring |= waiting >= DEFERRING_MIN;
     }
 
-    /// The answer is whether the caller has to lead.
-    pub fn stop_deferring(&mut self) -> bool {
-        self.deferring = false;
-        // Whatever lies here has waited for this sync, and does not wait for another one.
+    /// What lies here has waited for the sync that has ended, and does not wait for another one. The answer is whether the
+    /// caller has to lead.
+    pub fn end_sync(&mut self) -> bool {
         self.urgent |= !self.entries.is_empty();
         self.is_due() && !std::mem::replace(&mut self.leading, true)
+    }
+
+    /// [`Queue::end_sync`], with no other sync to come.
+    pub fn stop_deferring(&mut self) -> bool {
+        self.deferring = false;
+        self.end_sync()
     }
 
     #[cfg(test)]
@@ -226,15 +235,58 @@ mod tests {
     }
 
     #[test]
-    fn after_a_conflict_nothing_is_deferred_for_a_while() {
+    fn deferring_goes_on_from_one_sync_to_the_next() {
         let mut queue = Queue::default();
         queue.defer(DEFERRING_MIN);
-        queue.disturb();
-        for _ in 0..UNREST {
-            assert_eq!(queue.push(durable()), Queued::Lead);
-            assert_eq!((taken(&mut queue), taken(&mut queue)), (Some(1), None));
-        }
         assert_eq!(queue.push(durable()), Queued::Deferred);
+        assert!(queue.end_sync());
+        assert_eq!(queue.push(durable()), Queued::Follow);
+        assert_eq!((taken(&mut queue), taken(&mut queue)), (Some(2), None));
+        assert_eq!(queue.push(durable()), Queued::Deferred);
+        assert!(queue.stop_deferring());
+        assert_eq!((taken(&mut queue), taken(&mut queue)), (Some(1), None));
+        assert_eq!(queue.push(durable()), Queued::Lead);
+    }
+
+    /// How many of a hundred are deferred with a conflict after every so many.
+    fn deferred_of_100(conflict_every: usize) -> usize {
+        let mut queue = Queue::default();
+        queue.defer(DEFERRING_MIN);
+        let mut deferred = 0;
+        for number in 0..100 {
+            if number % conflict_every == 0 {
+                queue.disturb();
+            }
+            match queue.push(durable()) {
+                Queued::Deferred => deferred += 1,
+                Queued::Lead => assert!(taken(&mut queue).is_some() && taken(&mut queue).is_none()),
+                Queued::Follow => panic!("nobody leads"),
+            }
+            if queue.end_sync() {
+                assert!(taken(&mut queue).is_some() && taken(&mut queue).is_none());
+            }
+        }
+        deferred
+    }
+
+    #[test]
+    fn nothing_is_deferred_while_conflicts_are_frequent_and_some_now_and_then_change_nothing() {
+        assert_eq!(deferred_of_100(40), 100);
+        assert_eq!(deferred_of_100(10), 100);
+        assert_eq!(deferred_of_100(4), 11, "until it is known that they are");
+    }
+
+    #[test]
+    fn after_frequent_conflicts_deferring_begins_again_soon() {
+        let mut queue = Queue::default();
+        queue.defer(DEFERRING_MIN);
+        (0..1000).for_each(|_| queue.disturb());
+        let mut not_deferred = 0;
+        while queue.push(durable()) == Queued::Lead {
+            assert!(taken(&mut queue).is_some() && taken(&mut queue).is_none());
+            not_deferred += 1;
+        }
+        assert_eq!(not_deferred, 17);
     }
 
     #[derive(Clone, Debug)]
@@ -242,6 +294,7 @@ mod tests {
         Push { urgent: bool },
         Take,
         Defer,
+        EndSync,
         StopDeferring,
         Disturb,
     }
@@ -251,6 +304,7 @@ mod tests {
             4 => any::<bool>().prop_map(|urgent| Step::Push { urgent }),
             3 => Just(Step::Take),
             1 => Just(Step::Defer),
+            1 => Just(Step::EndSync),
             2 => Just(Step::StopDeferring),
             1 => Just(Step::Disturb),
         ];
@@ -290,6 +344,13 @@ mod tests {
                     Step::Defer => {
                         queue.defer(DEFERRING_MIN);
                         deferring = true;
+                    }
+                    Step::EndSync => {
+                        urgent |= lying > 0;
+                        if queue.end_sync() {
+                            prop_assert!(!leading);
+                            leading = true;
+                        }
                     }
                     Step::StopDeferring => {
                         deferring = false;
@@ -346,8 +407,10 @@ mod tests {
     #[test]
     fn what_was_deferred_is_made_durable_whoever_made_the_sync() {
         // Not the thread that goes on to the next one.
-        let answer = answer_to_deferred(Pipeline::stop_deferring);
-        assert!(matches!(answer, Ok(Settled::Applied(Some(_)))), "{answer:?}");
+        for then in [Pipeline::write_deferred, Pipeline::stop_deferring] {
+            let answer = answer_to_deferred(then);
+            assert!(matches!(answer, Ok(Settled::Applied(Some(_)))), "{answer:?}");
+        }
     }
 
     #[test]
