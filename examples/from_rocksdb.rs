@@ -26,7 +26,7 @@ fn main() -> anyhow::Result<()> {
     for family in &families {
         let rows = from.cf_handle(family).context("a column family that is listed")?;
         let keyspace = store.keyspace(family)?;
-        // All of it or nothing. Beyond 16 MiB it streams, so memory is no limit.
+        // All of it or nothing. Beyond 32 MiB it streams, so memory is no limit.
         let mut txn = store.begin()?;
         let mut moved = 0_u64;
         for row in from.iterator_cf(rows, IteratorMode::Start) {

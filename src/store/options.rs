@@ -19,7 +19,7 @@ pub const VALUE_MAX_BYTES: usize = 32 << 20;
 pub const KEYSPACE_NAME_MAX_BYTES: usize = 255;
 
 const TRANSACTION_MAX_BYTES: usize = 64 << 20;
-const STREAM_AT_BYTES: usize = 16 << 20;
+const STREAM_AT_BYTES: usize = 32 << 20;
 const CONFLICT_SLOTS: usize = 1 << 16;
 const CONFLICT_SLOT_BYTES: usize = 40;
 
@@ -190,7 +190,10 @@ impl Builder {
     }
 
     /// How much a transaction keeps in memory, counted as in [`Builder::transaction_max_bytes`], before it streams its writes
-    /// into the store: see [`Txn`](super::Txn). Where others share the engine nothing is streamed. Default: 16 MiB.
+    /// into the store: see [`Txn`](super::Txn). Where others share the engine nothing is streamed. Default: 32 MiB.
+    ///
+    /// What is not streamed is written at once, and all other commits wait as long: for 32 MiB in rows of 100 bytes about 0.1 s.
+    /// What is streamed takes about five times as long, and others get their turn after 1,024 rows.
     pub fn stream_at_bytes(mut self, bytes: usize) -> Self {
         self.options.stream_at_bytes = bytes;
         self
@@ -262,7 +265,7 @@ impl Builder {
     /// | [`Builder::cache_bytes`] | 1/2 | | |
     /// | [`Builder::write_buffer_bytes`] | 1/4 | 2 MiB | |
     /// | [`Builder::transaction_max_bytes`], of each transaction | 1/16 | 1 MiB | 64 MiB |
-    /// | [`Builder::stream_at_bytes`], of each transaction | 1/64 | 256 KiB | 16 MiB |
+    /// | [`Builder::stream_at_bytes`], of each transaction | 1/64 | 256 KiB | 32 MiB |
     /// | [`Builder::conflict_slots`] | 1/64 | 1024 | 65,536 |
     ///
     /// The rest is for several transactions at a time, for what RocksDB knows of open files (a few KiB for each table of 64 MiB),

@@ -51,13 +51,13 @@ fn measure(spec: &Spec, folder: &Path) -> Result<Measured> {
 fn measure_on<P: Peer>(spec: &Spec, setup: &Setup, work: &impl Work) -> Result<Measured> {
     prepare::<P>(spec, setup, work).context("preparing")?;
     usage::reset_peak()?;
-    let written = usage::written_bytes()?;
+    let written = usage::written_bytes(&setup.folder)?;
     let peer = P::open(setup).context("opening")?;
     let (total, took) = drive(spec, &peer, work)?;
     ensure!(total.operations > 0, "no operation began and ended within the time");
     let peak_bytes = usage::peak_bytes()?;
     peer.close().context("closing")?;
-    let written = usage::written_bytes()? - written;
+    let written = usage::written_bytes(&setup.folder)? - written;
 
     let peer = P::open(setup).context("opening again")?;
     work.verify(&mut peer.session()?, &total).context("wrong at the end")?;
