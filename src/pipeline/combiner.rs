@@ -159,14 +159,14 @@ impl Pipeline {
         confirmed.and(answer)
     }
 
-    /// Sees to the commits that were deferred during a sync that has ended, or in a store that has failed.
+    /// Sees to the commits that were deferred until the sync that has ended.
     pub(super) fn write_deferred(&self) {
         if self.queue.lock().end_sync() {
             self.lead_for_deferred();
         }
     }
 
-    /// [`Pipeline::write_deferred`], and none is from here on.
+    /// [`Pipeline::write_deferred`] where no sync follows, or the store has failed.
     pub(super) fn stop_deferring(&self) {
         if self.queue.lock().stop_deferring() {
             self.lead_for_deferred();

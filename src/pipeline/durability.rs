@@ -328,16 +328,28 @@ impl Pipeline {
         let syncing = Syncing { pipeline: self, was_panicking: std::thread::panicking() };
         let synced = self.sync_alone(others);
         drop(syncing);
-        self.write_deferred();
-        let next_one_comes = {
-            let state = self.durability.state.lock();
-            state.syncing || state.waiting.len() >= DEFERRING_MIN
-        };
-        // Between a failure and this nobody may have come to wait.
-        if !next_one_comes || self.failure().is_some() {
-            self.stop_deferring();
-        }
+        self.after_sync();
         synced
+    }
+
+    /// Has what was deferred until now written, and decides whether deferring goes on.
+    ///
+    /// Nothing that is deferred lies for ever. As long as anything may be deferred a sync is running, and whoever makes it comes
+    /// here, or many wait for one that is wanted. What lies there when it has ended is written, whoever leads. And where no sync
+    /// will end any more, because the store has failed, both who notes the failure and who comes here after it stop deferring.
+    fn after_sync(&self) {
+        self.write_deferred();
+        let (another_began, many_wait) = {
+            let state = self.durability.state.lock();
+            (state.syncing, state.waiting.len() >= DEFERRING_MIN)
+        };
+        // After a failure one may be marked as begun that nobody makes.
+        if self.failure().is_some() || !(another_began || many_wait || mutated!(DeferredLieOn)) {
+            self.stop_deferring();
+        } else if !another_began {
+            // Without holding it back: whoever comes now is deferred, and would be awaited in vain.
+            self.durability.want();
+        }
     }
 
     fn sync_alone(&self, others: usize) -> Result<()> {

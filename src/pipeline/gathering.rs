@@ -5,6 +5,8 @@
 //! within a fraction of the time that a sync takes. So the next one is held back until as many are waiting as did before, or
 //! half of a sync's time is over; then it serves all of them. `commit_delay` of `PostgreSQL` is the same idea with fixed numbers.
 //!
+//! Where so many commit that they are [deferred](super::queue) nobody is waited for: they would not be counted.
+//!
 //! Where they do not come back, as clients do that think between two transactions, waiting is in vain. Then it is given up
 //! for a while, each time for twice as many syncs.
 

@@ -1,7 +1,7 @@
 //! RocksDB, as the binding offers it: plain, with optimistic transactions, and with locks.
 //!
 //! After RocksDB's wiki: "Setup Options and Basic Tuning" (bloom filters of ten bits, index and filter blocks in the cache,
-//! those of level 0 pinned, `bytes_per_sync`), "Transactions" (`GetForUpdate` for what is going to be written, `SetSnapshot`
+//! those of level 0 pinned, `bytes_per_sync`), "WAL Performance" (logs that are used again, so that a sync need not make them longer), "Transactions" (`GetForUpdate` for what is going to be written, `SetSnapshot`
 //! only where repeatable reads are needed). Blocks keep their default of 4 KiB, which suits point reads better than the 16
 //! KiB of that page. What is read outside of a transaction is read at once, without a snapshot; a scan has one by itself.
 
@@ -36,6 +36,7 @@ fn options(setup: &Setup) -> Options {
     options.set_db_write_buffer_size(setup.write_buffer_bytes);
     options.set_max_background_jobs(2);
     options.set_bytes_per_sync(1 << 20);
+    options.set_recycle_log_file_num(WRITE_BUFFERS);
     options
 }
 
