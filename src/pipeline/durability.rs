@@ -12,7 +12,8 @@
 //!
 //! Whoever needs durability while nobody syncs does it on the spot, without handing over to another thread. Those who
 //! come while a sync runs are left to the syncer thread, which goes on as long as anybody waits. Either may be held back
-//! for those who are about to come: see [`super::gathering`].
+//! for those who are about to come: see [`super::gathering`]. Whom a sync has served, a third thread wakes while the next one
+//! begins; and whoever has made it sees to what was [deferred](super::queue) meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -8,6 +8,8 @@
 //!                             publish the visible view ──────────────> answer who waits below it
 //! ```
 //!
+//! Where many commit, the durable ones that come while the syncer is at work lie in the queue until it is done: see [`queue`].
+//!
 //! Two watermarks follow from it. Everything at or below `visible_ts` is applied, and one shared view shows exactly
 //! that. Everything at or below `durable_ts` survives a power cut. Read-write transactions read at `visible_ts`, so
 //! they may read what is not durable yet; that is honest because nothing that depends on it is acknowledged before it is
