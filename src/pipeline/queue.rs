@@ -15,8 +15,8 @@ use super::combiner::{Purpose, Submission};
 use super::entrance::Held;
 use super::reply::Reply;
 
-/// Commits begin to be deferred where so many wait for a sync. With fewer they would be written one after the other all the same, and
-/// in front of the next sync instead of beside this one.
+/// Commits begin to be deferred where so many wait for a sync. With fewer they would be written one after the other all the
+/// same, and in front of the next sync instead of beside this one.
 pub const DEFERRING_MIN: usize = if cfg!(feature = "crashtest") { 1 } else { 8 };
 
 /// So many are written without waiting for more: nearly all of what a larger batch saves, and there is work for the second

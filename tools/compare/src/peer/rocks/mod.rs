@@ -1,9 +1,9 @@
 //! RocksDB, as the binding offers it: plain, with optimistic transactions, and with locks.
 //!
 //! After RocksDB's wiki: "Setup Options and Basic Tuning" (bloom filters of ten bits, index and filter blocks in the cache,
-//! those of level 0 pinned, `bytes_per_sync`), "WAL Performance" (logs that are used again, so that a sync need not make them longer), "Transactions" (`GetForUpdate` for what is going to be written, `SetSnapshot`
-//! only where repeatable reads are needed). Blocks keep their default of 4 KiB, which suits point reads better than the 16
-//! KiB of that page. What is read outside of a transaction is read at once, without a snapshot; a scan has one by itself.
+//! those of level 0 pinned, `bytes_per_sync`), "WAL Performance" (logs that are used again, so that a sync need not make them
+//! longer), "Transactions" (`GetForUpdate` for what is going to be written, `SetSnapshot` only where repeatable reads are
+//! needed). Blocks keep their default of 4 KiB, which suits point reads better than the 16 KiB of the first page. What is read outside of a transaction is read at once, without a snapshot; a scan has one by itself.
 
 mod optimistic;
 mod pessimistic;
