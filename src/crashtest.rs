@@ -165,7 +165,7 @@ named! {
         PastShowsLater "past-shows-later" "the past shows locks of transactions committed later"
         ReplacedNotKept "replaced-not-kept" "rolling forward keeps no history"
         DropLeavesOrphans "drop-leaves-orphans" "a keyspace is erased while locks elsewhere have their primary in it"
-        DeferredLieOn "deferred-lie-on" "what was deferred lies on when no sync follows"
+        SyncsWithoutEnd "syncs-without-end" "deferring never ends: each sync has another one made, though nobody waits"
         WakerWakesAll "waker-wakes-all" "the waker also wakes those whose sync is still running"
         FollowerBelieves "follower-believes" "a follower that finds itself applied while it gives way does not wait for the sync"
         NewestIsVisible "newest-is-visible" "the newest visible commit is taken for the newest of all"

@@ -345,10 +345,8 @@ impl Pipeline {
             (state.syncing, state.waiting.len() >= DEFERRING_MIN)
         };
         // After a failure one may be marked as begun that nobody makes.
-        if self.failure().is_some() || !(another_began || many_wait) {
-            if !mutated!(DeferredLieOn) {
-                self.stop_deferring();
-            }
+        if self.failure().is_some() || !(another_began || many_wait || mutated!(SyncsWithoutEnd)) {
+            self.stop_deferring();
         } else if !another_began {
             // Without holding it back: whoever comes now is deferred, and would be awaited in vain.
             self.durability.want();
