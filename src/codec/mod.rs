@@ -419,6 +419,7 @@ mod tests {
         fn a_value_that_rides_in_its_record_is_read_where_it_lies(write in any_inline()) {
             let bytes = bytes_of(&write);
             let Put { commit_ts, start_ts, owner, value } = Put::decode(&bytes).unwrap();
+            prop_assert_eq!(Put::value(&bytes), Some((commit_ts, value)));
             let found = WriteRecord { commit_ts, txn: TxnId { start_ts, owner }, value: Some(Value::Inline(value.into())), held_at: None };
             prop_assert_eq!(found, write);
         }
@@ -429,6 +430,7 @@ mod tests {
                 if let Some(first) = bytes.first_mut() {
                     *first = kind;
                 }
+                prop_assert_eq!(Put::value(&bytes), Put::decode(&bytes).map(|put| (put.commit_ts, put.value)));
                 let _ = WriteRecord::decode(&bytes);
                 let _ = Lock::decode(&bytes);
                 let _ = History::decode(&bytes);

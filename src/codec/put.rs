@@ -40,6 +40,21 @@ impl<'a> Put<'a> {
         bytes.extend_from_slice(self.value);
     }
 
+    /// When it was committed and its value, which is all that a reader wants: working out the rest shows in a scan.
+    /// `None` where [`Put::decode`] says so.
+    #[inline]
+    pub fn value(bytes: &'a [u8]) -> Option<(Timestamp, &'a [u8])> {
+        let (&[kind, lengths], rest) = bytes.split_first_chunk()?;
+        if kind != INLINE_PUT {
+            return None;
+        }
+        let (commit_ts, rest) = rest.split_first_chunk()?;
+        let (took_bytes, owner_bytes) = (usize::from(lengths & 0x0f), usize::from(lengths >> 4));
+        let (_, value) = rest.split_at_checked(took_bytes + owner_bytes)?;
+        let are_numbers = took_bytes.max(owner_bytes) <= size_of::<u64>();
+        are_numbers.then(|| (Timestamp::from_u64(u64::from_le_bytes(*commit_ts)), value))
+    }
+
     /// `None` where it is not such a record, or not a whole one.
     #[inline]
     pub fn decode(bytes: &'a [u8]) -> Option<Self> {

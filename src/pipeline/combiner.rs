@@ -124,22 +124,20 @@ impl Pipeline {
         let commits = matches!(submission.purpose, Purpose::Commit | Purpose::CommitPoint);
         let slot = Slot::new(self.runtime());
         let queued = self.queue.lock().push(Entry { submission, reply: Reply::new(&slot) });
-        let mut led = false;
-        let mut news = match queued {
+        let news = match queued {
             Queued::Lead => News::Lead,
             Queued::Follow => slot.wait_for_leader(self.runtime()),
             Queued::Deferred => slot.sleep_until_news(),
         };
-        let answer = loop {
-            match news {
-                News::Lead => {
-                    led = true;
-                    self.lead(Some(&slot), ROUNDS_MAX);
-                    news = slot.wait_for_leader(self.runtime());
-                }
-                News::Answer(answer) => break answer,
+        let (led, answer) = match news {
+            News::Answer(answer) => (false, answer),
+            News::Lead => {
+                // What it has handed in itself is among the first that it decides.
+                self.lead(Some(&slot), ROUNDS_MAX);
+                (true, slot.wait())
             }
         };
+        // Whoever has followed was woken when it was durable.
         let confirmed = match answer {
             Ok(Settled::Applied(Some(commit_ts))) if durable && (led || !mutated!(FollowerBelieves)) => {
                 self.wait_durable(commit_ts)
@@ -159,30 +157,9 @@ impl Pipeline {
         confirmed.and(answer)
     }
 
-    /// Sees to the commits that were deferred until the sync that has ended.
-    pub(super) fn write_deferred(&self) {
-        if self.queue.lock().end_sync() {
-            self.lead_for_deferred();
-        }
-    }
-
-    /// [`Pipeline::write_deferred`] where no sync follows, or the store has failed.
-    pub(super) fn stop_deferring(&self) {
-        if self.queue.lock().stop_deferring() {
-            self.lead_for_deferred();
-        }
-    }
-
-    fn lead_for_deferred(&self) {
-        // One round: the next sync is not to wait for what comes meanwhile.
-        self.lead(None, 1);
-        // Not everybody who makes a sync goes on to the next.
-        self.durability.kick();
-    }
-
     /// Decides for all who are queued, and for so many rounds for those who come meanwhile. `own` is the leader's own slot, if it
     /// has handed in anything.
-    fn lead(&self, own: Option<&Arc<Slot>>, rounds: usize) {
+    pub(super) fn lead(&self, own: Option<&Arc<Slot>>, rounds: usize) {
         let _leading = Leading { pipeline: self, was_panicking: std::thread::panicking() };
         for round in 0.. {
             let mut core = self.core.lock();

@@ -12,8 +12,11 @@
 //!
 //! Whoever needs durability while nobody syncs does it on the spot, without handing over to another thread. Those who
 //! come while a sync runs are left to the syncer thread, which goes on as long as anybody waits. Either may be held back
-//! for those who are about to come: see [`super::gathering`]. Whom a sync has served, a third thread wakes while the next one
-//! begins; and whoever has made it sees to what was [deferred](super::queue) meanwhile.
+//! for those who are about to come: see [`super::gathering`]. Whom a sync has served, [a third thread](super::waking) wakes while the
+//! next one begins; and whoever has made it sees to what was [deferred](super::deferring) meanwhile.
+//!
+//! Nobody waits in vain: where anybody does, or a sync is wanted, one runs, or the syncer thread has been woken, or it will look by
+//! itself.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,8 +26,9 @@ use parking_lot::Mutex;
 
 use super::Pipeline;
 use super::gathering::Gathering;
-use super::queue::DEFERRING_MIN;
 use super::reply::Slot;
+use super::waking::Waking;
+use crate::engine::EngineError;
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::{Part, Spent};
 use crate::oracle::LEASE;
@@ -35,10 +39,6 @@ use crate::view::PinnedView;
 /// How often to look whether a running sync has renewed the lease.
 const LEASE_POLL: Duration = Duration::from_millis(1);
 
-/// Fewer are woken by the syncer thread itself, which takes as long as waking the waker thread.
-// Tests of crashes have few clients, and are to meet the waker.
-const HANDED_OVER_MIN: usize = if cfg!(feature = "crashtest") { 1 } else { 2 };
-
 pub struct Durability {
     durable_ts: AtomicU64,
     durable_view: Mutex<Arc<PinnedView>>,
@@ -48,34 +48,13 @@ pub struct Durability {
     stopping: AtomicBool,
 }
 
-/// For the waker thread, which wakes those whose commits a sync has made durable while the syncer thread begins the next one:
-/// waking many takes as long as a sync.
-struct Waking {
-    /// `None` when the thread has ended.
-    durable: Mutex<Option<Vec<Arc<Slot>>>>,
-    parker: Mutex<Option<Arc<dyn Parker>>>,
-}
-
-impl Waking {
-    fn wake_thread(&self) {
-        if let Some(parker) = &*self.parker.lock() {
-            parker.unpark();
-        }
-    }
-
-    /// Wakes them, or has them woken.
-    fn wake(&self, mut slots: Vec<Arc<Slot>>, at_once: bool) {
-        if !at_once
-            && slots.len() >= HANDED_OVER_MIN
-            && let Some(durable) = &mut *self.durable.lock()
-        {
-            durable.append(&mut slots);
-            self.wake_thread();
-        }
-        for slot in slots {
-            slot.wake();
-        }
-    }
+/// What the syncer thread does next.
+enum Next {
+    Sync,
+    /// Waits for those who are about to come, so long at most.
+    Hold(Duration),
+    /// Waits until it is woken.
+    Rest,
 }
 
 #[derive(Default)]
@@ -93,6 +72,11 @@ struct State {
 }
 
 impl State {
+    /// Whether a sync has to be made that nobody makes.
+    fn is_due(&self) -> bool {
+        !self.syncing && (self.wanted || !self.waiting.is_empty())
+    }
+
     fn begin_sync(&mut self, waiting: usize) {
         self.syncing = true;
         self.begun += 1;
@@ -107,7 +91,7 @@ impl Durability {
             durable_view: Mutex::new(view),
             state: Mutex::default(),
             syncer: Mutex::default(),
-            waking: Waking { durable: Mutex::new(Some(Vec::new())), parker: Mutex::default() },
+            waking: Waking::default(),
             stopping: AtomicBool::new(false),
         }
     }
@@ -138,18 +122,50 @@ impl Durability {
         }
     }
 
+    /// What the waker thread has to do.
+    pub fn waking(&self) -> &Waking {
+        &self.waking
+    }
+
+    /// Whether the threads are to end when nothing is left to do.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
     /// How long to hold the next sync back for so many. Nobody is waited for by a store that closes.
     fn hold(&self, state: &mut State, now: Duration, waiting: usize) -> Option<Duration> {
-        let holds = !state.syncing && !state.wanted && !self.stopping.load(Ordering::Acquire);
+        let holds = !state.syncing && !state.wanted && !self.is_stopping();
         if holds { state.gathering.hold(now, waiting) } else { None }
+    }
+
+    /// What the syncer thread does next; a sync counts as begun.
+    fn next(&self, now: Duration) -> Next {
+        let mut state = self.state.lock();
+        let waiting = state.waiting.len();
+        // Also while none of those who are awaited is there.
+        let hold = self.hold(&mut state, now, waiting);
+        state.holding = hold.is_some();
+        match hold {
+            Some(left) => Next::Hold(left),
+            None if state.is_due() => {
+                state.begin_sync(waiting);
+                Next::Sync
+            }
+            None => Next::Rest,
+        }
+    }
+
+    /// Whether somebody syncs, and how many wait for the next sync.
+    pub fn syncing_and_waiting(&self) -> (bool, usize) {
+        let state = self.state.lock();
+        (state.syncing, state.waiting.len())
     }
 
     /// Has the syncer thread look, if anybody waits and nobody syncs.
     pub fn kick(&self) {
         let state = self.state.lock();
-        let waiting = state.waiting.len();
-        let looks_itself = state.holding && !state.wanted && !state.gathering.is_complete(waiting);
-        if !state.syncing && !looks_itself && (state.wanted || waiting > 0) {
+        let looks_itself = state.holding && !state.wanted && !state.gathering.is_complete(state.waiting.len());
+        if state.is_due() && !looks_itself {
             self.wake_syncer();
         }
     }
@@ -269,57 +285,16 @@ impl Pipeline {
         let parker = self.runtime().parker();
         *durability.syncer.lock() = Some(Arc::clone(&parker));
         loop {
-            let pause = {
-                let mut state = durability.state.lock();
-                let waiting = state.waiting.len();
-                let due = !state.syncing && (state.wanted || waiting > 0);
-                // Also while none of those who are awaited is there.
-                let hold = durability.hold(&mut state, self.runtime().elapsed(), waiting);
-                state.holding = hold.is_some();
-                if due && hold.is_none() {
-                    state.begin_sync(waiting);
-                    None
-                } else {
-                    Some(hold)
-                }
-            };
-            crash_point!(SyncHeld if matches!(pause, Some(Some(_))));
-            match pause {
+            let next = durability.next(self.runtime().elapsed());
+            crash_point!(SyncHeld if matches!(next, Next::Hold(_)));
+            match next {
                 // A failure has poisoned the pipeline and answered everybody; the thread only stays to be stopped.
-                None if self.failure().is_none() => {
+                Next::Sync if self.failure().is_none() => {
                     let _ = self.sync_once(0);
                 }
-                _ if durability.stopping.load(Ordering::Acquire) => return,
-                pause => parker.park(pause.flatten()),
-            }
-        }
-    }
-
-    /// The waker thread's work.
-    pub(super) fn run_waker(&self) {
-        let Durability { waking, stopping, .. } = &self.durability;
-        let parker = self.runtime().parker();
-        *waking.parker.lock() = Some(Arc::clone(&parker));
-        loop {
-            let durable = {
-                let mut durable = waking.durable.lock();
-                let some = durable.as_mut().map(std::mem::take).unwrap_or_default();
-                if some.is_empty() && stopping.load(Ordering::Acquire) {
-                    *durable = None;
-                    return;
-                }
-                some
-            };
-            if durable.is_empty() {
-                parker.park(None);
-                continue;
-            }
-            crash_point!(WakeBefore);
-            for slot in durable {
-                slot.wake();
-            }
-            if mutated!(WakerWakesAll) {
-                self.durability.give_up().iter().for_each(|slot| slot.wake());
+                _ if durability.is_stopping() => return,
+                Next::Hold(left) => parker.park(Some(left)),
+                Next::Sync | Next::Rest => parker.park(None),
             }
         }
     }
@@ -327,100 +302,81 @@ impl Pipeline {
     /// One sync, for those who wait and so many besides, and then what was deferred meanwhile; the caller has set `syncing`.
     fn sync_once(&self, others: usize) -> Result<()> {
         let syncing = Syncing { pipeline: self, was_panicking: std::thread::panicking() };
-        let synced = self.sync_alone(others);
+        let synced = self.sync_and_acknowledge(others);
+        if synced.is_err() {
+            self.durability.state.lock().syncing = false;
+        }
         drop(syncing);
         self.after_sync();
         synced
     }
 
-    /// Has what was deferred until now written, and decides whether deferring goes on.
-    ///
-    /// Nothing that is deferred lies for ever. As long as anything may be deferred a sync is running, and whoever makes it comes
-    /// here, or many wait for one that is wanted. What lies there when it has ended is written, whoever leads. And where no sync
-    /// will end any more, because the store has failed, both who notes the failure and who comes here after it stop deferring.
-    fn after_sync(&self) {
-        self.write_deferred();
-        let (another_began, many_wait) = {
-            let state = self.durability.state.lock();
-            (state.syncing, state.waiting.len() >= DEFERRING_MIN)
-        };
-        // After a failure one may be marked as begun that nobody makes.
-        if self.failure().is_some() || !(another_began || many_wait || mutated!(SyncsWithoutEnd)) {
-            self.stop_deferring();
-        } else if !another_began {
-            // Without holding it back: whoever comes now is deferred, and would be awaited in vain.
-            self.durability.want();
-        }
-    }
-
-    fn sync_alone(&self, others: usize) -> Result<()> {
-        let durability = &self.durability;
+    fn sync_and_acknowledge(&self, others: usize) -> Result<()> {
         // The sync before this one may have failed just now.
-        if let Err(why) = self.check_alive() {
-            durability.state.lock().syncing = false;
-            return Err(why);
-        }
+        self.check_alive()?;
         let waiting = {
-            let mut state = durability.state.lock();
+            let mut state = self.durability.state.lock();
             state.wanted = false;
             state.waiting.len() + others
         };
         self.queue.lock().defer(waiting);
         let mut view = self.current_view();
         crash_point!(SyncBefore);
-        let lease = self.lease_if_due();
-        crash_point!(LeaseBefore if lease.is_some());
-        let extended = match lease {
-            Some(lease) => self.engine().set_meta(&[(LEASE.into(), Some(lease.to_u64().to_be_bytes().to_vec()))]),
-            None => Ok(()),
-        };
-        let began = self.runtime().elapsed();
-        let mut synced = extended.and_then(|()| self.engine().sync());
-        if mutated!(SyncErrorIgnored) && synced.is_err() {
-            synced = self.engine().sync();
-        }
+        let synced = self.sync_engine();
         if mutated!(DurableSampledLate) {
             view = self.current_view();
         }
-        if let Err(why) = synced {
-            let error = self.poison(why.into());
-            durability.state.lock().syncing = false;
-            return Err(error);
+        let took = synced.map_err(|why| self.poison(why.into()))?;
+        self.acknowledge_durable(view, took, others);
+        Ok(())
+    }
+
+    /// Has the engine make everything durable that was written, a further lease with it if one is due. The answer is how long the
+    /// sync took.
+    fn sync_engine(&self) -> Result<Duration, EngineError> {
+        let lease = self.lease_if_due();
+        crash_point!(LeaseBefore if lease.is_some());
+        if let Some(lease) = lease {
+            self.engine().set_meta(&[(LEASE.into(), Some(lease.to_u64().to_be_bytes().to_vec()))])?;
         }
+        let began = self.runtime().elapsed();
+        let mut synced = self.engine().sync();
+        if mutated!(SyncErrorIgnored) && synced.is_err() {
+            synced = self.engine().sync();
+        }
+        synced?;
         crash_point!(SyncReturned);
+        let took = self.runtime().elapsed().saturating_sub(began);
         if let Some(lease) = lease {
             crash_point!(LeaseDurable);
             self.oracle().extend(lease);
         }
-        let (ts, took) = (view.read_ts, self.runtime().elapsed().saturating_sub(began));
+        Ok(took)
+    }
+
+    /// Answers everybody who waits for something in the view, which was sampled before the sync that has ended, and took so long.
+    fn acknowledge_durable(&self, view: Arc<PinnedView>, took: Duration, others: usize) {
+        let (durability, ts) = (&self.durability, view.read_ts);
         self.counters.syncs.add(1);
         self.counters.syncing.record(took);
         event!(TRACE, durable_ts = %ts, took_us = took.as_micros(), "synced");
-        *durability.durable_view.lock() = view;
+        let replaced = std::mem::replace(&mut *durability.durable_view.lock(), view);
+        drop(replaced);
         durability.durable_ts.fetch_max(ts.to_u64(), Ordering::AcqRel);
         crash_point!(SyncPublished);
-        let mut answered = Vec::new();
         let mut state = durability.state.lock();
         state.syncing = false;
         state.ended = state.begun;
-        let before = state.waiting.len();
-        state.waiting.retain(|(wanted, slot)| {
-            let answer = *wanted <= ts || mutated!(AnySyncAcknowledges);
-            if answer {
-                answered.push(Arc::clone(slot));
-            }
-            !answer
-        });
+        let is_durable = |(wanted, _): &mut (Timestamp, _)| *wanted <= ts || mutated!(AnySyncAcknowledges);
+        let answered: Vec<_> = state.waiting.extract_if(.., is_durable).map(|(_, slot)| slot).collect();
         let left = state.waiting.len();
-        let now = self.runtime().elapsed();
-        state.gathering.ended(now, took, before - left + others, left);
+        state.gathering.ended(self.runtime().elapsed(), took, answered.len() + others, left);
         let more = state.wanted || left > 0;
         drop(state);
         if more {
             durability.wake_syncer();
         }
         durability.waking.wake(answered, !more);
-        Ok(())
     }
 }
 

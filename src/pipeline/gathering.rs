@@ -22,7 +22,7 @@ const SKIPS_MAX: u32 = 64;
 pub struct Gathering {
     /// How many are awaited.
     expected: usize,
-    /// How long.
+    /// Until when.
     until: Duration,
     /// Whether anybody was told to wait.
     held: bool,

@@ -21,6 +21,7 @@
 mod combiner;
 mod conflicts;
 mod decide;
+mod deferring;
 mod durability;
 mod entrance;
 mod filter;
@@ -30,6 +31,7 @@ mod queue;
 mod reply;
 mod turns;
 mod waiter;
+mod waking;
 
 pub use combiner::{Purpose, Settled, Submission};
 pub use decide::{Conditions, Life, Refused};

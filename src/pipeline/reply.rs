@@ -82,7 +82,7 @@ impl Slot {
         }
     }
 
-    /// Waits for the answer of something that is applied already.
+    /// Waits for the answer of something that is applied already, or that the caller has led for.
     pub fn wait(&self) -> Result<Settled> {
         loop {
             if let News::Answer(answer) = self.sleep_until_news() {

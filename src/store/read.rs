@@ -1,5 +1,6 @@
 //! Reading a row at a view: versions, and the locks of transactions that are committed there already.
 
+use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 
 use super::Store;
@@ -30,8 +31,8 @@ enum Cell {
 impl Cell {
     #[inline]
     fn new(view: &PinnedView, row: &RowKey, content: &[u8]) -> Self {
-        match Put::decode(content) {
-            Some(put) if put.commit_ts <= sees_upto(view) => Self::Seen(put.value.to_vec()),
+        match Put::value(content) {
+            Some((commit_ts, value)) if commit_ts <= sees_upto(view) => Self::Seen(value.to_vec()),
             _ => write_of(row.as_bytes(), content).map_or_else(Self::Damaged, Self::Other),
         }
     }
@@ -98,7 +99,7 @@ impl Store {
                 return Ok(value);
             }
         }
-        write.map_or(Ok(None), |content| read_cell(view, row.as_bytes(), content))
+        write.map_or(Ok(None), |content| Ok(read_cell(view, row.as_bytes(), content)?.map(Cow::into_owned)))
     }
 }
 
@@ -108,10 +109,10 @@ fn sees_upto(view: &PinnedView) -> Timestamp {
 
 /// What a reader at the view sees of a row, given its cell in the write column. Nearly always that is the value in it.
 #[inline]
-pub(super) fn read_cell(view: &PinnedView, row: &[u8], content: &[u8]) -> Result<Option<Vec<u8>>> {
-    match Put::decode(content) {
-        Some(put) if put.commit_ts <= sees_upto(view) => Ok(Some(put.value.to_vec())),
-        _ => read_write(view, &row_of(row)?, write_of(row, content)?),
+pub(super) fn read_cell<'a>(view: &PinnedView, row: &[u8], content: &'a [u8]) -> Result<Option<Cow<'a, [u8]>>> {
+    match Put::value(content) {
+        Some((commit_ts, value)) if commit_ts <= sees_upto(view) => Ok(Some(Cow::Borrowed(value))),
+        _ => Ok(read_write(view, &row_of(row)?, write_of(row, content)?)?.map(Cow::Owned)),
     }
 }
 

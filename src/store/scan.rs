@@ -3,12 +3,13 @@
 //! A scan owns what it needs and reads ahead in pages, so it borrows nothing and may outlive the transaction or
 //! snapshot that it came from. Between two pages the engine's place in the range is kept in a bookmark.
 //!
-//! Mostly the newest versions are all there is to know. They are kept as they are stored, each decoded when it is handed out:
-//! all that is allocated is what the caller gets. Where there may be locks or own writes, these are layers that are merged with the
+//! Mostly the newest versions are all there is to know. They are kept as they are stored, each decoded when it is handed out, or
+//! lent: all that is allocated is what the caller gets. Where there may be locks or own writes, these are layers that are merged with the
 //! versions, row by row, and each is read as far as the versions are.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
 use super::Store;
@@ -34,7 +35,7 @@ type Row = (Vec<u8>, Vec<u8>);
 
 /// An iterator over rows as `(key, value)`, in the order of their keys; use `rev()` for the other direction.
 ///
-/// After an error it ends. Between its first row and its last, it keeps the files and the memory that it reads from being
+/// [`Scan::visit`] lends the rows instead of handing them out. After an error it ends. Between its first row and its last, it keeps the files and the memory that it reads from being
 /// given back, even where they were replaced meanwhile; so drop one that is not read to its end.
 #[must_use]
 pub struct Scan {
@@ -74,10 +75,42 @@ impl Scan {
         Self { store: store.clone(), reader: Arc::clone(reader), ahead }
     }
 
-    fn step(&mut self, backwards: bool) -> Option<Result<Row>> {
+    /// Lends each row that is left, its key and its value, in the order of keys, until `see` breaks; what it breaks with is the
+    /// answer. The row that it was lent then counts as handed out, and the scan may go on.
+    ///
+    /// The iterator copies each row for its caller, which takes as long as finding it where rows are short. This copies none. Time that
+    /// `see` takes counts as reading where that is timed ([`Builder::time_reads`](super::Builder::time_reads)).
+    ///
+    /// ```
+    /// # fn main() -> percolite::Result<()> {
+    /// use std::ops::ControlFlow;
+    /// # let store = percolite::Store::in_memory()?;
+    /// # let log = store.keyspace("log")?;
+    /// # store.transact(|txn| ["a", "b", "c"].iter().try_for_each(|key| txn.put(&log, key, "12345")))?;
+    /// let mut bytes = 0;
+    /// let all = store.snapshot()?.range(&log, ..).visit(|key, value| {
+    ///     bytes += key.len() + value.len();
+    ///     ControlFlow::<()>::Continue(())
+    /// })?;
+    /// assert_eq!((bytes, all.is_continue()), (18, true));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Txn::get`](super::Txn::get). Rows before were lent.
+    pub fn visit<B>(&mut self, mut see: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>) -> Result<ControlFlow<B>> {
+        while let Some(flow) = self.step(false, |key, value| see(key, &value)).transpose()? {
+            if flow.is_break() {
+                return Ok(flow);
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn step<T>(&mut self, backwards: bool, see: impl FnOnce(&[u8], Cow<'_, [u8]>) -> T) -> Option<Result<T>> {
         let Self { store, reader, ahead } = self;
-        match store.timed(reader, || ahead.next(store, &reader.view, backwards)) {
-            Ok(row) => row.map(Ok),
+        match store.timed(reader, || ahead.next(store, &reader.view, backwards, see)) {
+            Ok(seen) => seen.map(Ok),
             Err(why) => {
                 // Nothing more is handed out.
                 *ahead = Ahead::nothing();
@@ -93,7 +126,7 @@ impl Scan {
         let mut rows = Vec::new();
         let mut bytes = 0;
         while rows.len() < limit && bytes < HOP_BYTES {
-            let Some((key, value)) = self.step(backwards).transpose()? else { break };
+            let Some((key, value)) = self.step(backwards, owned).transpose()? else { break };
             bytes += key.len() + value.len();
             rows.push((key, value));
         }
@@ -115,7 +148,15 @@ impl Ahead {
         Self { versions: Layer::new(Column::Write, None), over: None, failed: None }
     }
 
-    fn next(&mut self, store: &Store, view: &PinnedView, backwards: bool) -> Result<Option<Row>> {
+    /// Has `see` see the next row, unless there is none.
+    #[inline]
+    fn next<T>(
+        &mut self,
+        store: &Store,
+        view: &PinnedView,
+        backwards: bool,
+        see: impl FnOnce(&[u8], Cow<'_, [u8]>) -> T,
+    ) -> Result<Option<T>> {
         if let Some(why) = self.failed.take() {
             return Err(why);
         }
@@ -125,19 +166,20 @@ impl Ahead {
                 store.check_view(view)?;
                 versions.read(&*view.view, None, backwards)?;
             }
-            let row = match over {
+            match over {
                 None => {
                     let Some((row, content)) = versions.next(backwards) else { return Ok(None) };
-                    read_cell(view, row, content)?.map(|value| (RowKey::key_of(row).to_vec(), value))
+                    if let Some(value) = read_cell(view, row, content)? {
+                        return Ok(Some(see(RowKey::key_of(row), value)));
+                    }
                 }
                 Some(over) => {
                     over.read(store, view, versions, backwards)?;
                     let Some(row) = over.next_row(versions, backwards)? else { return Ok(None) };
-                    over.take(store, view, versions, &row, backwards)?.map(|value| (row.key().to_vec(), value))
+                    if let Some(value) = over.take(store, view, versions, &row, backwards)? {
+                        return Ok(Some(see(row.key(), value.into())));
+                    }
                 }
-            };
-            if row.is_some() {
-                return Ok(row);
             }
         }
     }
@@ -199,14 +241,18 @@ impl Iterator for Scan {
     type Item = Result<(Vec<u8>, Vec<u8>)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.step(false)
+        self.step(false, owned)
     }
 }
 
 impl DoubleEndedIterator for Scan {
     fn next_back(&mut self) -> Option<Self::Item> {
-        self.step(true)
+        self.step(true, owned)
     }
+}
+
+fn owned(key: &[u8], value: Cow<'_, [u8]>) -> Row {
+    (key.to_vec(), value.into_owned())
 }
 
 /// Own writes within a range, as a scan wants them.

@@ -1,7 +1,7 @@
 //! Reads of many rows: over locks, over own writes, over keys that are prefixes of each other.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 
 use percolite::engine::storage::Column;
 use percolite::{Keyspace, Scan, Snapshot, Txn};
@@ -15,15 +15,25 @@ fn rows(scan: impl Iterator<Item = percolite::Result<(Vec<u8>, Vec<u8>)>>) -> Ve
     scan.map(Result::unwrap).collect()
 }
 
-/// From both ends, as the dice say.
+/// From both ends, as the dice say, some of the rows lent.
 fn alternating(mut scan: Scan, dice: &mut Dice) -> Vec<(Vec<u8>, Vec<u8>)> {
     let (mut front, mut back) = (Vec::new(), Vec::new());
     loop {
-        let forward = dice.below(2) == 0;
-        match if forward { scan.next() } else { scan.next_back() } {
-            Some(row) if forward => front.push(row.unwrap()),
-            Some(row) => back.push(row.unwrap()),
-            None => break,
+        let is_over = match dice.below(3) {
+            0 => scan.next().map(|row| front.push(row.unwrap())).is_none(),
+            1 => scan.next_back().map(|row| back.push(row.unwrap())).is_none(),
+            _ => {
+                let mut left = 1 + dice.below(4);
+                let lent = scan.visit(|key, value| {
+                    front.push((key.to_vec(), value.to_vec()));
+                    left -= 1;
+                    if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                });
+                lent.unwrap().is_continue()
+            }
+        };
+        if is_over {
+            break;
         }
     }
     back.reverse();

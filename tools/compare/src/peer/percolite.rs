@@ -1,9 +1,10 @@
 //! percolite, with its defaults.
 //!
 //! Rows that are read and then written need no `get_for_update`: two transactions that write one row conflict anyway
-//! (`Txn::get`). Loads are transactions of some thousand rows, buffered, and one sync at the end, as `percolite load` does
+//! (`Txn::get`). Scans lend their rows (`Scan::visit`), as the other stores' do. Loads are transactions of some thousand rows, buffered, and one sync at the end, as `percolite load` does
 //! it. Nobody else writes those rows, so there is no conflict after which they would be needed once more.
 
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -85,11 +86,11 @@ impl Read for (Snapshot, &Keyspace) {
 
     fn scan(&self, from: &[u8], rows: usize, mut see: impl FnMut(&[u8], &[u8])) -> Result<usize> {
         let mut seen = 0;
-        for row in self.0.range(self.1, from..).take(rows) {
-            let (key, value) = row?;
-            see(&key, &value);
+        let _ = self.0.range(self.1, from..).visit(|key, value| {
+            see(key, value);
             seen += 1;
-        }
+            if seen < rows { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
         Ok(seen)
     }
 }
