@@ -9,7 +9,7 @@ use crate::client::{Client, Course, Total};
 use crate::dice::Dice;
 use crate::peer::{Fjall, Kind, Lmdb, Optimistic, Peer, Percolite, Pessimistic, Plain, Redb, Setup, Sqlite, SurrealKv};
 use crate::spec::{Attempts, Measured, Outcome, Spec};
-use crate::usage;
+use crate::usage::{self, Written};
 use crate::workload::{Values, Work, with_work};
 
 /// Far from every seed of a client.
@@ -51,13 +51,13 @@ fn measure(spec: &Spec, folder: &Path) -> Result<Measured> {
 fn measure_on<P: Peer>(spec: &Spec, setup: &Setup, work: &impl Work) -> Result<Measured> {
     prepare::<P>(spec, setup, work).context("preparing")?;
     usage::reset_peak()?;
-    let written = usage::written_bytes(&setup.folder)?;
+    let before = usage::written(&setup.folder)?;
     let peer = P::open(setup).context("opening")?;
     let (total, took) = drive(spec, &peer, work)?;
     ensure!(total.operations > 0, "no operation began and ended within the time");
     let peak_bytes = usage::peak_bytes()?;
     peer.close().context("closing")?;
-    let written = usage::written_bytes(&setup.folder)? - written;
+    let written = usage::written(&setup.folder)?.since(before)?;
 
     let peer = P::open(setup).context("opening again")?;
     work.verify(&mut peer.session()?, &total).context("wrong at the end")?;
@@ -103,8 +103,13 @@ fn drive<P: Peer>(spec: &Spec, peer: &P, work: &impl Work) -> Result<(Total, Dur
 }
 
 #[allow(clippy::cast_precision_loss, reason = "figures for people")]
-fn figures(total: &Total, took: Duration, written: u64, peak_bytes: u64) -> Measured {
+fn figures(total: &Total, took: Duration, written: Written, peak_bytes: u64) -> Measured {
     let micros = |quantile| total.latencies.value_at_quantile(quantile) as f64 / 1000.0;
+    let per_byte = |written: u64| (total.bytes > 0).then(|| written as f64 / total.bytes as f64);
+    let (disk_per_byte, dirtied_per_byte) = match written {
+        Written::ToDisk(bytes) => (per_byte(bytes), None),
+        Written::Dirtied(bytes) => (None, per_byte(bytes)),
+    };
     Measured {
         rate: total.operations as f64 / took.as_secs_f64(),
         operations: total.operations,
@@ -114,8 +119,10 @@ fn figures(total: &Total, took: Duration, written: u64, peak_bytes: u64) -> Meas
         p95: micros(0.95),
         p99: micros(0.99),
         p999: micros(0.999),
-        written_per_byte: (total.bytes > 0).then(|| written as f64 / total.bytes as f64),
+        disk_per_byte,
+        dirtied_per_byte,
         peak_bytes,
+        loaded_beside: total.loaded_beside.map(|rows| rows as f64 / took.as_secs_f64()),
         attempts: (!total.attempts.is_empty()).then(|| Attempts {
             p50: total.attempts.value_at_quantile(0.5),
             p99: total.attempts.value_at_quantile(0.99),

@@ -66,6 +66,8 @@ pub struct Total {
     pub commits: u64,
     /// Rows that were loaded.
     pub loaded: u64,
+    /// Those of them that were while others were measured. `None` where nobody loads beside others.
+    pub loaded_beside: Option<u64>,
     /// Of keys and values in all acknowledged commits.
     pub bytes: u64,
     /// In nanoseconds.
@@ -84,6 +86,7 @@ impl Total {
             measured_commits: 0,
             commits: 0,
             loaded: 0,
+            loaded_beside: None,
             bytes: 0,
             latencies: Histogram::new(SIGNIFICANT_DIGITS)?,
             attempts: Histogram::new(SIGNIFICANT_DIGITS)?,
@@ -97,12 +100,18 @@ impl Total {
         self.measured_commits += other.measured_commits;
         self.commits += other.commits;
         self.loaded += other.loaded;
+        self.loaded_beside = sum(self.loaded_beside, other.loaded_beside);
         self.bytes += other.bytes;
         self.latencies.add(&other.latencies)?;
         self.attempts.add(&other.attempts)?;
         self.by_client.extend(&other.by_client);
         Ok(())
     }
+}
+
+/// Of those that there are.
+fn sum(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    one.into_iter().chain(other).reduce(|one, other| one + other)
 }
 
 /// One of them.
@@ -204,6 +213,10 @@ impl<'a> Client<'a> {
     pub fn loaded(&mut self, rows: u64, bytes: u64) {
         self.done += 1;
         self.total.loaded += rows;
+        if self.is_extra {
+            let measured = if self.is_measuring() { rows } else { 0 };
+            self.total.loaded_beside = sum(self.total.loaded_beside, Some(measured));
+        }
         self.total.bytes += bytes;
     }
 
@@ -220,7 +233,11 @@ impl<'a> Client<'a> {
     }
 
     fn is_measured(&self) -> bool {
-        !self.is_extra && self.course.phase.load(Ordering::Relaxed) == MEASURING
+        !self.is_extra && self.is_measuring()
+    }
+
+    fn is_measuring(&self) -> bool {
+        self.course.phase.load(Ordering::Relaxed) == MEASURING
     }
 
     fn time(&mut self, began: Instant) -> Result<()> {

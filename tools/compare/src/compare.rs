@@ -173,7 +173,9 @@ pub fn summarize(
                 p95: median(|one| one.p95).unwrap_or_default(),
                 p99: median(|one| one.p99).unwrap_or_default(),
                 p999: median(|one| one.p999).unwrap_or_default(),
-                written_per_byte: median_of(|one| one.written_per_byte),
+                disk_per_byte: median_of(|one| one.disk_per_byte),
+                dirtied_per_byte: median_of(|one| one.dirtied_per_byte),
+                loaded_beside: median_of(|one| one.loaded_beside),
                 peak_bytes: all.iter().map(|one| one.peak_bytes).max().unwrap_or_default(),
                 ..Measured::default()
             }),
@@ -195,8 +197,8 @@ pub fn run(choice: &Choice, arguments: &Arguments, journal: &mut Journal) -> Res
     Ok(Some((plan, summaries)))
 }
 
-/// The heads of the columns of figures.
-pub const COLUMNS: [&str; 9] = [
+/// The heads of the columns of figures. The last one is for what more clients loaded meanwhile, where there are such.
+const COLUMNS: [&str; 10] = [
     "a second",
     "least..greatest",
     "percolite over it",
@@ -206,9 +208,22 @@ pub const COLUMNS: [&str; 9] = [
     "p99.9",
     "written/byte",
     "peak memory",
+    "loaded beside",
 ];
 
-/// A store's figures, as they stand below [`COLUMNS`].
+/// The heads of the columns that a table of these has.
+pub fn columns(group: &[Summary]) -> &'static [&'static str] {
+    let has_loaded = |one: &Summary| one.median.as_ref().is_some_and(|median| median.loaded_beside.is_some());
+    let without = COLUMNS.len() - 1;
+    if group.iter().any(has_loaded) { &COLUMNS } else { &COLUMNS[..without] }
+}
+
+fn written(median: &Measured) -> Option<String> {
+    let to_disk = median.disk_per_byte.map(|ratio| format!("{ratio:.1}"));
+    to_disk.or_else(|| median.dirtied_per_byte.map(|ratio| format!("{ratio:.1} dirtied")))
+}
+
+/// A store's figures, as they stand below [`columns`]; there may be fewer of those.
 pub fn figures(summary: &Summary) -> [String; COLUMNS.len()] {
     let or_none = |text: Option<String>| text.unwrap_or_default();
     let (rate, median) = (summary.rate, summary.median.as_ref());
@@ -220,8 +235,9 @@ pub fn figures(summary: &Summary) -> [String; COLUMNS.len()] {
         or_none(median.map(|one| time(one.p50))),
         or_none(median.map(|one| time(one.p99))),
         or_none(median.map(|one| time(one.p999))),
-        or_none(median.and_then(|one| one.written_per_byte).map(|ratio| format!("{ratio:.1}"))),
+        or_none(median.and_then(written)),
         or_none(median.map(|one| format!("{} MiB", one.peak_bytes >> 20))),
+        or_none(median.and_then(|one| one.loaded_beside).map(|rate| format!("{}/s", count(rate)))),
     ]
 }
 
@@ -231,12 +247,13 @@ pub fn show(summaries: &[Summary]) -> Vec<(String, Table)> {
     let table = |group: &[Summary]| {
         let mut table = Table::new();
         table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
-        table.set_header(std::iter::once("store").chain(COLUMNS));
+        let columns = columns(group);
+        table.set_header(std::iter::once(&"store").chain(columns));
         for summary in group {
             let mut cells = vec![summary.store.name().to_owned()];
             match &summary.failed {
                 Some(why) => cells.push(format!("FAILED: {why}")),
-                None => cells.extend(figures(summary)),
+                None => cells.extend(figures(summary).into_iter().take(columns.len())),
             }
             table.add_row(cells);
         }

@@ -3,10 +3,11 @@
 //! This file knows the commands and nothing else. [`peer`] has the stores and [`workload`] the work; [`cell`] measures one
 //! on the other in a process of its own, which [`child`] starts; [`rounds`] puts cells in their order and keeps what came
 //! out; [`statistics`] makes ratios of it, and [`compare`], [`goals`], [`fairness`], [`syncs`] and
-//! [`report`] show them. [`stalls`] has a measurement of its own, of percolite alone.
+//! [`report`] show them. Two have measurements of their own: [`stalls`], of percolite alone, and [`bare_log`], of no store at all.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::cast_precision_loss))]
 
+mod bare_log;
 mod cell;
 mod child;
 mod client;
@@ -38,7 +39,6 @@ use clap::{Parser, Subcommand};
 use serde::Serialize;
 
 use self::child::Scratch;
-use self::fairness::Requirement;
 use self::options::Arguments;
 use self::peer::Kind;
 use self::report::Evidence;
@@ -53,6 +53,7 @@ Examples:
   percolite-compare run get scan --rows 10000,1000000,10000000 --clients 1,2 --json > reads.json
   percolite-compare fairness --rounds 3                256 clients on ten rows, and writers faster than the disk
   percolite-compare syncs                              whether everybody syncs as often as they say
+  percolite-compare bare-log                           durable commits without a store: what the machine gives
 
 Each measurement is made in a process of its own, in a folder that is removed. Ratios are medians of those within each round.
 
@@ -99,6 +100,14 @@ enum Command {
         #[command(flatten)]
         arguments: Arguments,
     },
+    /// Measure durable commits to no store at all: a log, its syncs, and a sleep and a wake-up for each client
+    BareLog {
+        /// How many clients at a time
+        #[arg(long, value_delimiter = ',', default_values_t = [1, 16, 64], value_parser = clap::value_parser!(u64).range(1..=256))]
+        clients: Vec<u64>,
+        #[command(flatten)]
+        arguments: Arguments,
+    },
     /// Measure one thing; this is how the others do it
     #[command(hide = true)]
     Cell {
@@ -133,6 +142,7 @@ fn run(command: Command) -> Result<u8> {
         Command::Run { choice, arguments } => run_choice(&choice, &arguments)?,
         Command::Fairness { stores, arguments } => run_fairness(&stores, &arguments)?,
         Command::Syncs { stores, arguments } => run_syncs(&stores, &arguments)?,
+        Command::BareLog { clients, arguments } => run_bare_log(&clients, &arguments)?,
     };
     Ok(code.unwrap_or_else(|| {
         eprintln!("error: interrupted");
@@ -171,7 +181,6 @@ fn run_choice(choice: &compare::Choice, arguments: &Arguments) -> Result<Option<
 struct Overload<'a> {
     #[serde(flatten)]
     evidence: &'a Evidence,
-    requirements: &'a [Requirement],
     fairness: &'a [fairness::Line],
     stalls: &'a [stalls::Stalls],
 }
@@ -180,19 +189,18 @@ fn run_fairness(stores: &[Kind], arguments: &Arguments) -> Result<Option<u8>> {
     let mut journal = arguments.journal()?;
     let Some((plan, found)) = fairness::run(stores, arguments, &mut journal)? else { return Ok(None) };
     let Some(stalls) = stalls::run(arguments)? else { return Ok(None) };
-    let mut requirements = found.requirements;
-    requirements.extend(stalls::judge(&stalls));
     let summaries = compare::summarize(&plan.contestants, &journal.outcomes, &plan.conditions, plan.rounds);
-    let evidence = Evidence::new(plan.conditions, plan.rounds, Vec::new(), summaries)?;
+    let mut evidence = Evidence::new(plan.conditions, plan.rounds, Vec::new(), summaries)?;
+    evidence.requirements = found.requirements;
+    evidence.requirements.extend(stalls::judge(&stalls));
     write_page(&evidence, arguments)?;
-    let missed = requirements.iter().filter(|one| one.is_missed_by_percolite()).count();
+    let missed = evidence.requirements.iter().filter(|one| one.is_missed_by_percolite()).count();
     if arguments.json {
-        let (requirements, fairness) = (&requirements, &found.lines);
-        let overload = Overload { evidence: &evidence, requirements, fairness, stalls: &stalls };
+        let overload = Overload { evidence: &evidence, fairness: &found.lines, stalls: &stalls };
         println!("{}", serde_json::to_string_pretty(&overload)?);
     } else {
         println!("{}\n{}", fairness::show_lines(&found.lines), stalls::show(&stalls));
-        println!("{}\n{missed} requirements missed by percolite", fairness::show(&requirements));
+        println!("{}\n{missed} requirements missed by percolite", fairness::show(&evidence.requirements));
     }
     Ok(Some(if missed > 0 { MISSED } else { 0 }))
 }
@@ -210,6 +218,16 @@ fn run_syncs(stores: &[Kind], arguments: &Arguments) -> Result<Option<u8>> {
         println!("{}", syncs::show(&all));
     }
     Ok(Some(u8::from(!all.iter().all(syncs::Syncs::is_right))))
+}
+
+fn run_bare_log(clients: &[u64], arguments: &Arguments) -> Result<Option<u8>> {
+    let Some(all) = bare_log::run(clients, arguments)? else { return Ok(None) };
+    if arguments.json {
+        println!("{}", serde_json::to_string_pretty(&all)?);
+    } else {
+        println!("{}", bare_log::show(&all));
+    }
+    Ok(Some(0))
 }
 
 fn publish(evidence: &Evidence, arguments: &Arguments) -> Result<()> {

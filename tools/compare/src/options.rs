@@ -22,7 +22,7 @@ pub struct Arguments {
     /// How long each measurement runs [default: 4, quick 1]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub seconds: Option<Duration>,
-    /// How long the clients run before that [default: 1, quick 0.3]
+    /// How long the clients run before that [default: 1]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub warm_up: Option<Duration>,
     /// The size of each value, in bytes
@@ -63,9 +63,8 @@ impl Arguments {
     }
 
     pub fn conditions(&self) -> Conditions {
-        let millis = |duration: Option<Duration>, quick, full| {
-            let given = duration.map(|duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX));
-            given.unwrap_or(if self.quick { quick } else { full })
+        let millis = |duration: Option<Duration>, default| {
+            duration.map_or(default, |duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
         };
         let size = |bytes| usize::try_from(bytes).unwrap_or(usize::MAX);
         Conditions {
@@ -74,8 +73,9 @@ impl Arguments {
             cache_bytes: size(self.cache),
             write_buffer_bytes: size(self.write_buffers),
             memory_bytes: self.memory,
-            warm_up_millis: millis(self.warm_up, 300, 1000),
-            millis: millis(self.seconds, 1000, 4000),
+            // As long as it takes to read the blocks of a million rows once.
+            warm_up_millis: millis(self.warm_up, 1000),
+            millis: millis(self.seconds, if self.quick { 1000 } else { 4000 }),
             operations: None,
         }
     }

@@ -62,10 +62,14 @@ pub struct Measured {
     pub p95: f64,
     pub p99: f64,
     pub p999: f64,
-    /// Handed to the disk, opening and closing included, for each byte of keys and values committed.
-    pub written_per_byte: Option<f64>,
+    /// Sent to the disk, opening and closing included, for each byte of keys and values committed.
+    pub disk_per_byte: Option<f64>,
+    /// Where no disk can be asked: of pages that got dirty instead, which may be many times as much.
+    pub dirtied_per_byte: Option<f64>,
     /// Resident at most since the rows were there, mapped files included.
     pub peak_bytes: u64,
+    /// Rows a second, by clients that do nothing else and are not counted otherwise. `None` where there are none.
+    pub loaded_beside: Option<f64>,
     /// `None` where nothing was committed.
     pub attempts: Option<Attempts>,
     /// Operations of each client.

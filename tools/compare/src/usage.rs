@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use rustix::fs::{major, minor, syncfs};
 use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit};
 
@@ -32,19 +32,35 @@ pub fn peak_bytes() -> Result<u64> {
     Ok(field("/proc/self/status", "VmHWM:")? << 10)
 }
 
-/// How many bytes were written so far, for differences. What is still to be written is written first.
-///
-/// Where the folder lies on a disk they are those that the disk was sent: the work of other processes is among them,
-/// which a measured machine should not have. Elsewhere the kernel's count for this process has to do, which is of pages that get
-/// dirty, whole folios of them: where those are large, as on ext4 since Linux 6.16, it is many times what reaches the disk when
-/// small records are appended and synced.
-pub fn written_bytes(folder: &Path) -> Result<u64> {
+/// How many bytes were written so far, for differences, and who counted them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// Sent to the disk: the work of other processes is among them, which a measured machine should not have.
+    ToDisk(u64),
+    /// The pages that this process made dirty, whole folios of them: where those are large, as on ext4 since Linux 6.16, it is
+    /// many times what reaches the disk when small records are appended and synced.
+    Dirtied(u64),
+}
+
+impl Written {
+    /// What came on top.
+    pub fn since(self, before: Self) -> Result<Self> {
+        match (self, before) {
+            (Self::ToDisk(after), Self::ToDisk(before)) => Ok(Self::ToDisk(after - before)),
+            (Self::Dirtied(after), Self::Dirtied(before)) => Ok(Self::Dirtied(after - before)),
+            _ => bail!("the disk said once what was written to it, and not always"),
+        }
+    }
+}
+
+/// What is still to be written is written first. Where the folder lies on no disk the kernel's count for this process has to do.
+pub fn written(folder: &Path) -> Result<Written> {
     let opened = File::open(folder).with_context(|| format!("cannot open {}", folder.display()))?;
     syncfs(&opened).context("cannot write what is still to be written")?;
     let device = opened.metadata()?.dev();
     match fs::read_to_string(format!("/sys/dev/block/{}:{}/stat", major(device), minor(device))) {
-        Ok(statistics) => sectors_written(&statistics).map(|sectors| sectors * SECTOR_BYTES),
-        Err(_) => field("/proc/self/io", "write_bytes:"),
+        Ok(statistics) => sectors_written(&statistics).map(|sectors| Written::ToDisk(sectors * SECTOR_BYTES)),
+        Err(_) => field("/proc/self/io", "write_bytes:").map(Written::Dirtied),
     }
 }
 
@@ -75,10 +91,10 @@ mod tests {
         const BYTES: u64 = 32 << 20;
         // The usual place may be in memory.
         let folder = tempfile::tempdir_in(std::env::current_exe().unwrap().parent().unwrap()).unwrap();
-        let before = written_bytes(folder.path()).unwrap();
+        let before = written(folder.path()).unwrap();
         fs::write(folder.path().join("file"), vec![7; usize::try_from(BYTES).unwrap()]).unwrap();
-        let written = written_bytes(folder.path()).unwrap() - before;
+        let (Written::ToDisk(bytes) | Written::Dirtied(bytes)) = written(folder.path()).unwrap().since(before).unwrap();
         // Other tests write, too.
-        assert!(written >= BYTES, "{written} bytes, of {BYTES}");
+        assert!(bytes >= BYTES, "{bytes} bytes, of {BYTES}");
     }
 }

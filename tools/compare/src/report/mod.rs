@@ -6,7 +6,8 @@ use anyhow::Result;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use serde::Serialize;
 
-use crate::compare::{COLUMNS, Summary, figures};
+use crate::compare::{Summary, columns, figures};
+use crate::fairness::Requirement;
 use crate::goals::Judged;
 use crate::spec::Conditions;
 
@@ -24,6 +25,8 @@ pub struct Evidence {
     pub rounds: u64,
     /// Empty unless the goals were run.
     pub goals: Vec<Judged>,
+    /// Empty unless fairness was.
+    pub requirements: Vec<Requirement>,
     pub summaries: Vec<Summary>,
 }
 
@@ -38,6 +41,7 @@ impl Evidence {
             conditions,
             rounds,
             goals,
+            requirements: Vec::new(),
             summaries,
         })
     }
@@ -63,6 +67,7 @@ pub fn page(evidence: &Evidence) -> Result<String> {
                 header { (headline(evidence)) }
                 main {
                     @if !evidence.goals.is_empty() { (goals(&evidence.goals)) }
+                    @if !evidence.requirements.is_empty() { (requirements(&evidence.requirements)) }
                     @for work in works { (work) }
                 }
             }
@@ -99,9 +104,38 @@ fn headline(evidence: &Evidence) -> Markup {
     }
 }
 
+fn met(is_met: bool) -> Markup {
+    html! { td.text.good[is_met].bad[!is_met] { (if is_met { "yes" } else { "no" }) } }
+}
+
+fn requirements(requirements: &[Requirement]) -> Markup {
+    let missed = requirements.iter().filter(|one| one.is_missed_by_percolite()).count();
+    html! {
+        section {
+            h2 { "Requirements" }
+            p.about { (missed) " missed by percolite." }
+            div.wide { table {
+                thead { tr {
+                    th scope="col" { "what" }
+                    th.text scope="col" { "store" }
+                    th.number scope="col" { "figure" }
+                    th.text scope="col" { "required" }
+                    th.text scope="col" { "met" }
+                } }
+                tbody { @for one in requirements { tr {
+                    th scope="row" { (one.what) }
+                    td.text { (one.store.name()) @if let Some(why) = &one.failed { p.bad { "failed: " (why) } } }
+                    td.number { (one.figure.map_or_else(|| "none".to_owned(), |figure| figure.to_string())) }
+                    td.text { (one.bar) }
+                    (met(one.met))
+                } } }
+            } }
+        }
+    }
+}
+
 fn goals(goals: &[Judged]) -> Markup {
     let missed = goals.iter().filter(|goal| !goal.required_met).count();
-    let met = |is_met: bool| html! { td.text.good[is_met].bad[!is_met] { (if is_met { "yes" } else { "no" }) } };
     html! {
         section {
             h2 { "Goals" }
@@ -158,6 +192,7 @@ fn work(summaries: &[Summary]) -> Result<Markup> {
 fn setting(group: &[Summary]) -> Markup {
     let Some(first) = group.first() else { return html! {} };
     let best = group.iter().filter_map(|one| Some(one.rate?.median)).fold(f64::MIN_POSITIVE, f64::max);
+    let columns = columns(group);
     let percent = |rate: f64| format!("width:{:.1}%", rate / best * 100.0);
     html! {
         h3 { (first.setting.clients) @if first.setting.clients == 1 { " client" } @else { " clients" } ", " (first.setting.work.unit()) " a second" }
@@ -165,17 +200,17 @@ fn setting(group: &[Summary]) -> Markup {
             thead { tr {
                 th scope="col" { "store" }
                 th.bars scope="col" {}
-                @for column in COLUMNS { th.number scope="col" { (column) } }
+                @for column in columns { th.number scope="col" { (column) } }
             } }
             tbody { @for one in group { tr {
                 th scope="row" { (one.store.name()) }
                 @if let Some(why) = &one.failed {
-                    td.text.bad colspan=(COLUMNS.len() + 1) { "failed: " (why) }
+                    td.text.bad colspan=(columns.len() + 1) { "failed: " (why) }
                 } @else {
                     td.bars { @if let Some(rate) = one.rate {
                         div.bar style={ (percent(rate.median)) ";background:" (plot::colour(one.store)) } {}
                     } }
-                    @for figure in figures(one) { td.number { (figure) } }
+                    @for figure in figures(one).iter().take(columns.len()) { td.number { (figure) } }
                 }
             } } }
         } }
@@ -211,10 +246,14 @@ mod tests {
         let contestants: Vec<Contestant> = contestants;
         let summaries = summarize(&contestants, &outcomes, &testing::conditions(), 1);
         let judged = crate::goals::judge(&crate::goals::table(), &outcomes, &testing::conditions(), 1);
-        let page = page(&Evidence::new(testing::conditions(), 1, judged, summaries).unwrap()).unwrap();
+        let mut evidence = Evidence::new(testing::conditions(), 1, judged, summaries).unwrap();
+        let bar = crate::fairness::Bar::AtMost(3.0);
+        evidence.requirements = vec![Requirement::new("attempts", Kind::Percolite, bar, vec![4.0], None)];
+        let page = page(&evidence).unwrap();
         for store in Kind::TRANSACTIONAL {
             assert!(page.contains(store.name()), "{store:?}");
         }
         assert!(page.contains("&lt;the sum is wrong&gt;") && page.contains("<svg"));
+        assert!(page.contains("1 missed by percolite.") && page.contains("at most 3"));
     }
 }

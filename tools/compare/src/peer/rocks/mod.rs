@@ -85,13 +85,19 @@ macro_rules! reads {
             }
 
             fn scan(&self, from: &[u8], rows: usize, mut see: impl FnMut(&[u8], &[u8])) -> Result<usize> {
+                let mut cursor = self.raw_iterator();
+                cursor.seek(from);
                 let mut seen = 0;
-                let mode = rocksdb::IteratorMode::From(from, rocksdb::Direction::Forward);
-                for row in self.iterator(mode).take(rows) {
-                    let (key, value) = row?;
-                    see(&key, &value);
+                while seen < rows
+                    && let Some((key, value)) = cursor.item()
+                {
+                    see(key, value);
                     seen += 1;
+                    if seen < rows {
+                        cursor.next();
+                    }
                 }
+                cursor.status()?;
                 Ok(seen)
             }
         }
