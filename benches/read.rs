@@ -1,4 +1,4 @@
-//! Point reads and scans of 100 rows, in stores of ten thousand and of a million rows.
+//! Point reads and scans of 100 rows, handed out and lent, in stores of ten thousand and of a million rows.
 //!
 //! The stores are closed and opened again after they were filled, so that all of them lies in tables and none in the
 //! write buffer. Rows are chosen at random.
@@ -8,6 +8,8 @@
 #![allow(clippy::unwrap_used)] // What fails here is to stop the bench.
 
 mod common;
+
+use std::ops::ControlFlow;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use percolite::{Durability, Keyspace, Snapshot, Store, Txn};
@@ -74,6 +76,23 @@ fn reads(criterion: &mut Criterion) {
                 let from = dice.random_range(0..=count - SCAN_ROWS as u64).to_be_bytes();
                 let rows = snapshot.range(keyspace, from..).take(SCAN_ROWS);
                 assert_eq!(rows.map(Result::unwrap).count(), SCAN_ROWS);
+            });
+        });
+    }
+    group.finish();
+
+    let mut group = criterion.benchmark_group("scan-100-lent");
+    group.throughput(Throughput::Elements(SCAN_ROWS as u64));
+    for Rows { snapshot, keyspace, count, .. } in &stores {
+        group.bench_function(count.to_string(), |bencher| {
+            bencher.iter(|| {
+                let from = dice.random_range(0..=count - SCAN_ROWS as u64).to_be_bytes();
+                let mut left = SCAN_ROWS;
+                let lent = snapshot.range(keyspace, from..).visit(|_, _| {
+                    left -= 1;
+                    if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+                });
+                assert!(lent.unwrap().is_break());
             });
         });
     }

@@ -11,9 +11,7 @@ use super::queue::DEFERRING_MIN;
 impl Pipeline {
     /// Has what was deferred until the end of a sync written, and decides whether deferring goes on.
     pub(super) fn after_sync(&self) {
-        if self.queue.lock().end_sync() {
-            self.lead_for_deferred();
-        }
+        self.write_deferred();
         let (another_began, waiting) = self.durability.syncing_and_waiting();
         let many_wait = waiting >= DEFERRING_MIN;
         // After a failure one may be marked as begun that nobody makes.
@@ -25,7 +23,13 @@ impl Pipeline {
         }
     }
 
-    /// No sync follows, or the store has failed.
+    pub(super) fn write_deferred(&self) {
+        if self.queue.lock().end_sync() {
+            self.lead_for_deferred();
+        }
+    }
+
+    /// [`Pipeline::write_deferred`] where no sync follows, or the store has failed.
     pub(super) fn stop_deferring(&self) {
         if self.queue.lock().stop_deferring() {
             self.lead_for_deferred();

@@ -408,7 +408,7 @@ mod tests {
     #[test]
     fn what_was_deferred_is_made_durable_whoever_made_the_sync() {
         // Not the thread that goes on to the next one.
-        for then in [Pipeline::after_sync, Pipeline::stop_deferring] {
+        for then in [Pipeline::write_deferred, Pipeline::after_sync, Pipeline::stop_deferring] {
             let answer = answer_to_deferred(then);
             assert!(matches!(answer, Ok(Settled::Applied(Some(_)))), "{answer:?}");
         }

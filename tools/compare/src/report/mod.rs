@@ -10,6 +10,7 @@ use crate::compare::{Summary, columns, figures};
 use crate::fairness::Requirement;
 use crate::goals::Judged;
 use crate::spec::Conditions;
+use crate::statistics::Spread;
 
 const STYLE: &str = include_str!("style.css");
 
@@ -108,6 +109,10 @@ fn met(is_met: bool) -> Markup {
     html! { td.text.good[is_met].bad[!is_met] { (if is_met { "yes" } else { "no" }) } }
 }
 
+fn or_none(spread: Option<Spread>) -> String {
+    spread.map_or_else(|| "none".to_owned(), |spread| spread.to_string())
+}
+
 fn requirements(requirements: &[Requirement]) -> Markup {
     let missed = requirements.iter().filter(|one| one.is_missed_by_percolite()).count();
     html! {
@@ -125,7 +130,7 @@ fn requirements(requirements: &[Requirement]) -> Markup {
                 tbody { @for one in requirements { tr {
                     th scope="row" { (one.what) }
                     td.text { (one.store.name()) @if let Some(why) = &one.failed { p.bad { "failed: " (why) } } }
-                    td.number { (one.figure.map_or_else(|| "none".to_owned(), |figure| figure.to_string())) }
+                    td.number { (or_none(one.figure)) }
                     td.text { (one.bar) }
                     (met(one.met))
                 } } }
@@ -153,7 +158,7 @@ fn goals(goals: &[Judged]) -> Markup {
                 tbody { @for goal in goals { tr {
                     th scope="row" { (goal.work) }
                     td.text { (goal.against) @for failure in &goal.failures { p.bad { "failed: " (failure) } } }
-                    td.number { (goal.ratio.map_or_else(|| "none".to_owned(), |ratio| ratio.to_string())) }
+                    td.number { (or_none(goal.ratio)) }
                     td.number { (goal.required) }
                     (met(goal.required_met))
                     td.number { (goal.stretch) }
