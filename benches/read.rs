@@ -1,4 +1,4 @@
-//! Point reads and scans of 100 rows, handed out and lent, in stores of ten thousand and of a million rows.
+//! Point reads, of one row and of 16 at once, and scans of 100 rows, handed out and lent, in stores of ten thousand and of a million rows.
 //!
 //! The stores are closed and opened again after they were filled, so that all of them lies in tables and none in the
 //! write buffer. Rows are chosen at random.
@@ -19,6 +19,7 @@ use tempfile::TempDir;
 
 const VALUE: [u8; 100] = [7; 100];
 const SCAN_ROWS: usize = 100;
+const MANY: usize = 16;
 const LOAD_ROWS: usize = 10_000;
 
 /// The rows of a store, all of one keyspace.
@@ -63,6 +64,18 @@ fn reads(criterion: &mut Criterion) {
             bencher.iter(|| {
                 let row = dice.random_range(0..*count).to_be_bytes();
                 assert!(snapshot.get(keyspace, row).unwrap().is_some());
+            });
+        });
+    }
+    group.finish();
+
+    let mut group = criterion.benchmark_group("multi-get-16");
+    group.throughput(Throughput::Elements(MANY as u64));
+    for Rows { snapshot, keyspace, count, .. } in &stores {
+        group.bench_function(count.to_string(), |bencher| {
+            bencher.iter(|| {
+                let rows: [_; MANY] = std::array::from_fn(|_| dice.random_range(0..*count).to_be_bytes());
+                assert!(snapshot.multi_get(keyspace, rows).unwrap().iter().all(Option::is_some));
             });
         });
     }

@@ -69,6 +69,7 @@ macro_rules! suite {
                     statuses_and_versions_do_not_disturb_each_other,
                     rows_that_are_prefixes_of_each_other_never_mix,
                     keys_and_values_of_any_bytes_and_size_come_back,
+                    many_cells_at_once_are_what_each_is_alone,
                 ],
                 steps: [
                     every_step_made_twice_answers_the_same,

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use super::storage::{Batch, Column, Reader, Storage};
 use super::{
     Capabilities, Cells, Engine, EngineError, EngineFigures, Group, LostLog, NextVersions, Outcome, Page, RowRange,
-    See, View, Visit, WriteStalls,
+    See, SeeEach, View, Visit, WriteStalls,
 };
 use crate::codec::{CodecError, History, Put, Record};
 use crate::keys::{after_prefix, data_key, history_key, keyspace_bounds, split_history_key};
@@ -316,6 +316,11 @@ struct LocalView<R>(R);
 impl<R: Reader> View for LocalView<R> {
     fn cell(&self, column: Column, row: &RowKey, see: See<'_>) -> Result<(), EngineError> {
         self.0.get(column, row.as_bytes(), see).map(drop)
+    }
+
+    fn each_cell(&self, column: Column, rows: &[&RowKey], see: SeeEach<'_>) -> Result<(), EngineError> {
+        let keys: Vec<&[u8]> = rows.iter().map(|row| row.as_bytes()).collect();
+        self.0.get_each(column, &keys, see)
     }
 
     fn status(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError> {

@@ -185,6 +185,11 @@ pub trait View: Send + Sync {
     /// Shows `see` what the row has in the lock or write column, as it is stored, if it has anything there; perhaps more than
     /// once, of which the last counts, and not if the answer is an error.
     fn cell(&self, column: Column, row: &RowKey, see: See<'_>) -> Result<(), EngineError>;
+    /// The same for several rows, with the number of the row.
+    fn each_cell(&self, column: Column, rows: &[&RowKey], see: SeeEach<'_>) -> Result<(), EngineError> {
+        let mut rows = rows.iter().enumerate();
+        rows.try_for_each(|(number, row)| self.cell(column, row, &mut |content| see(number, content)))
+    }
     /// How a transaction ended at a row.
     fn status(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError>;
     /// The data column.
@@ -252,6 +257,9 @@ pub trait View: Send + Sync {
 
 /// Sees what a cell holds. It must not ask the view for more, which may be locked meanwhile.
 pub type See<'a> = &'a mut dyn FnMut(&[u8]);
+
+/// Sees what the cell of the row with this number holds; nor must it ask for more.
+pub type SeeEach<'a> = &'a mut dyn FnMut(usize, &[u8]);
 
 /// Sees a cell's key and value, and says whether to go on.
 pub type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> bool;

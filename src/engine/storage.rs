@@ -32,6 +32,14 @@ pub trait Reader: Send + Sync {
     /// Hands the cell's bytes to `read`, if the cell is there.
     fn get<T>(&self, column: Column, key: &[u8], read: impl FnOnce(&[u8]) -> T) -> Result<Option<T>, EngineError>;
 
+    /// The same for several cells, with the number of the key.
+    fn get_each(&self, column: Column, keys: &[&[u8]], mut read: impl FnMut(usize, &[u8])) -> Result<(), EngineError> {
+        for (number, key) in keys.iter().enumerate() {
+            self.get(column, key, |content| read(number, content))?;
+        }
+        Ok(())
+    }
+
     /// Hands cells in order to `visit` until it answers `false`.
     fn scan(
         &self,

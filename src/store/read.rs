@@ -36,6 +36,15 @@ impl Cell {
             _ => write_of(row.as_bytes(), content).map_or_else(Self::Damaged, Self::Other),
         }
     }
+
+    fn value(self, view: &PinnedView, row: &RowKey) -> Result<Option<Vec<u8>>> {
+        match self {
+            Self::Missing => Ok(None),
+            Self::Seen(value) => Ok(Some(value)),
+            Self::Other(newest) => read_write(view, row, newest),
+            Self::Damaged(why) => Err(why.into()),
+        }
+    }
 }
 
 impl Store {
@@ -64,12 +73,21 @@ impl Store {
         }
         let mut found = Cell::Missing;
         view.view.cell(Column::Write, row, &mut |content| found = Cell::new(view, row, content))?;
-        match found {
-            Cell::Missing => Ok(None),
-            Cell::Seen(value) => Ok(Some(value)),
-            Cell::Other(newest) => read_write(view, row, newest),
-            Cell::Damaged(why) => Err(why.into()),
+        found.value(view, row)
+    }
+
+    /// Several rows' values at the view.
+    pub(super) fn read_each(&self, view: &PinnedView, rows: &[&RowKey]) -> Result<Vec<Option<Vec<u8>>>> {
+        if view.check_locks || mutated!(ReadsLatest) {
+            return rows.iter().map(|row| self.read(view, row)).collect();
         }
+        let mut cells: Vec<Cell> = rows.iter().map(|_| Cell::Missing).collect();
+        view.view.each_cell(Column::Write, rows, &mut |number, content| {
+            if let (Some(cell), Some(row)) = (cells.get_mut(number), rows.get(number)) {
+                *cell = Cell::new(view, row, content);
+            }
+        })?;
+        rows.iter().zip(cells).map(|(row, cell)| cell.value(view, row)).collect()
     }
 
     /// What the lock's transaction made of the row, if it is committed at the view and wrote it.

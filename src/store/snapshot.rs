@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::live::Reader;
 use super::range::{KeyRange, prefix_range, rows_of};
 use super::scan::Scan;
-use super::txn::check_key;
+use super::txn::{check_key, checked_rows};
 use super::{Keyspace, Store, Versions};
 use crate::error::Result;
 use crate::timestamp::Timestamp;
@@ -64,7 +64,9 @@ impl Snapshot {
         keyspace: &Keyspace,
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Option<Vec<u8>>>> {
-        keys.into_iter().map(|key| self.get(keyspace, key)).collect()
+        self.store.check_keyspace(&self.reader.view, keyspace)?;
+        let rows = checked_rows(keyspace, keys)?;
+        self.store.read_each(&self.reader.view, &rows.iter().collect::<Vec<_>>())
     }
 
     /// Whether a row is there.

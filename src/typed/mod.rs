@@ -98,6 +98,7 @@ mod sealed {
 
     pub trait Read {
         fn read(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Vec<u8>>>;
+        fn read_each(&self, keyspace: &Keyspace, keys: &[Vec<u8>]) -> Result<Vec<Option<Vec<u8>>>>;
         fn scan(&self, keyspace: &Keyspace, range: impl KeyRange) -> Scan;
         fn scan_prefix(&self, keyspace: &Keyspace, prefix: &[u8]) -> Scan;
     }
@@ -107,6 +108,10 @@ mod sealed {
             impl Read for $reader {
                 fn read(&self, keyspace: &Keyspace, key: &[u8]) -> Result<Option<Vec<u8>>> {
                     self.get(keyspace, key)
+                }
+
+                fn read_each(&self, keyspace: &Keyspace, keys: &[Vec<u8>]) -> Result<Vec<Option<Vec<u8>>>> {
+                    self.multi_get(keyspace, keys)
                 }
 
                 fn scan(&self, keyspace: &Keyspace, range: impl KeyRange) -> Scan {
@@ -179,7 +184,10 @@ impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> TypedKeys
         K: Borrow<Q>,
         Q: Serialize + ?Sized + 'q,
     {
-        keys.into_iter().map(|key| self.get(reader, key)).collect()
+        let keys = keys.into_iter().map(|key| self.key(key)).collect::<Result<Vec<_>>>()?;
+        let found = reader.read_each(&self.keyspace, &keys)?;
+        let value = |(key, value): (&Vec<u8>, Option<Vec<u8>>)| value.map(|value| self.value(key, &value)).transpose();
+        keys.iter().zip(found).map(value).collect()
     }
 
     /// Whether a row is there.

@@ -1,5 +1,7 @@
 //! Rows and what stands beside them.
 
+use percolite::RowKey;
+use percolite::engine::storage::Column;
 use percolite::row::{Edit, Intent, Lock, Row, RowChange, Status, Value, WriteRecord};
 
 use crate::common::{
@@ -180,5 +182,33 @@ pub fn keys_and_values_of_any_bytes_and_size_come_back(engine: &Subject) {
         let locked = Lock { intent, sequence: u32::MAX, ttl_ms: u64::MAX, min_commit_ts: ts(u64::MAX), ..lock(50) };
         make(&**engine, [put_lock("k", locked.clone())]);
         assert_eq!(engine.row(&row("k"), ts(50)).unwrap().lock, Some(locked));
+    }
+}
+
+pub fn many_cells_at_once_are_what_each_is_alone(engine: &Subject) {
+    const ROWS: usize = 700;
+    let key = |number: usize| format!("{:03}", number % ROWS);
+    make(&**engine, (0..ROWS).step_by(2).map(|number| put_write(key(number), put(20 + number as u64))));
+    make(&**engine, (0..ROWS).step_by(3).map(|number| put_lock(key(number), lock(10 + number as u64))));
+    let view = engine.view().unwrap();
+    make(&**engine, (0..ROWS).step_by(4).map(|number| put_write(key(number), put(9000))));
+    // In no order, some asked for twice, some not there.
+    let rows: Vec<RowKey> = (0..2 * ROWS).map(|number| row(key(number * 331))).collect();
+    for column in [Column::Write, Column::Lock] {
+        let alone: Vec<Option<Vec<u8>>> = rows
+            .iter()
+            .map(|row| {
+                let mut found = None;
+                view.cell(column, row, &mut |content| found = Some(content.to_vec())).unwrap();
+                found
+            })
+            .collect();
+        for count in [0, 1, 7, 8, 32, 256, 257, rows.len()] {
+            let asked: Vec<&RowKey> = rows[..count].iter().collect();
+            let mut found = vec![None; count];
+            let see = &mut |number: usize, content: &[u8]| found[number] = Some(content.to_vec());
+            view.each_cell(column, &asked, see).unwrap();
+            assert_eq!(found, alone[..count], "{count} of {column:?}");
+        }
     }
 }

@@ -21,6 +21,7 @@ pub(crate) mod salvage;
 mod stall;
 mod writing;
 
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -39,6 +40,10 @@ use self::stall::Stalls;
 use super::local::LocalEngine;
 use super::storage::{Batch, Column, Reader, Storage};
 use super::{Bookmark, EngineError, EngineFigures, LostLog, RowRange, WriteStalls};
+
+/// So many cells are looked for together: fewer are found sooner one by one, and what they lie in stays in memory until all of
+/// them are found.
+const TOGETHER: RangeInclusive<usize> = 8..=256;
 
 /// The engine over RocksDB.
 pub type RocksEngine = LocalEngine<RocksStorage>;
@@ -320,6 +325,27 @@ impl Reader for RocksView {
     fn get<T>(&self, column: Column, key: &[u8], read: impl FnOnce(&[u8]) -> T) -> Result<Option<T>, EngineError> {
         let pinned = self.0.borrow_dependent();
         get(pinned.db, pinned.columns.get(column), key, &pinned.options, read)
+    }
+
+    fn get_each(&self, column: Column, keys: &[&[u8]], mut read: impl FnMut(usize, &[u8])) -> Result<(), EngineError> {
+        let Pinned { db, columns, options, .. } = self.0.borrow_dependent();
+        let column = columns.get(column);
+        if keys.len() < *TOGETHER.start() {
+            let mut keys = keys.iter().enumerate();
+            return keys.try_for_each(|(number, key)| {
+                get(db, column, key, options, |content| read(number, content)).map(drop)
+            });
+        }
+        let mut number = 0;
+        for some in keys.chunks(*TOGETHER.end()) {
+            for found in db.batched_multi_get_cf_opt(column, some, false, options) {
+                if let Some(content) = found.map_err(failed)? {
+                    read(number, &content);
+                }
+                number += 1;
+            }
+        }
+        Ok(())
     }
 
     fn scan(

@@ -116,7 +116,8 @@ impl Txn {
         keyspace: &Keyspace,
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Option<Vec<u8>>>> {
-        keys.into_iter().map(|key| self.get(keyspace, key)).collect()
+        self.store.check_keyspace(&self.reader.view, keyspace)?;
+        self.read_each(&checked_rows(keyspace, keys)?)
     }
 
     /// Whether a row is there.
@@ -289,6 +290,22 @@ impl Txn {
         self.store.timed(&self.reader, || self.read_over(self.own_write(row)?, row))
     }
 
+    fn read_each(&self, rows: &[RowKey]) -> Result<Vec<Option<Vec<u8>>>> {
+        self.store.timed(&self.reader, || {
+            let own: Vec<_> = rows.iter().map(|row| self.own_write(row)).collect::<Result<_>>()?;
+            let is_other = |own: &Option<Mutation>| matches!(own, None | Some(Mutation::Hold));
+            let others: Vec<_> = rows.iter().zip(&own).filter(|(_, own)| is_other(own)).map(|(row, _)| row).collect();
+            let others = self.store.read_each(&self.reader.view, &others);
+            let mut others = self.store.note_conflict(&self.reader, others)?.into_iter();
+            let value = |own| match own {
+                Some(Mutation::Put(value)) => Some(value.to_vec()),
+                Some(Mutation::Delete) => None,
+                Some(Mutation::Hold) | None => others.next().flatten(),
+            };
+            Ok(own.into_iter().map(value).collect())
+        })
+    }
+
     fn own_write(&self, row: &RowKey) -> Result<Option<Mutation>> {
         self.own.check()?;
         self.own.get(&self.store, row)
@@ -327,6 +344,15 @@ pub(super) fn check_key(key: &[u8]) -> Result<()> {
         return Err(Error::invalid("a key must not be empty"));
     }
     check_size("a key", key.len(), KEY_MAX_BYTES)
+}
+
+/// The rows with these keys, if there can be such rows.
+pub(super) fn checked_rows<K: AsRef<[u8]>>(
+    keyspace: &Keyspace,
+    keys: impl IntoIterator<Item = K>,
+) -> Result<Vec<RowKey>> {
+    let row = |key: K| check_key(key.as_ref()).map(|()| keyspace.row(key.as_ref()));
+    keys.into_iter().map(row).collect()
 }
 
 pub(super) fn check_size(what: &'static str, bytes: usize, limit: usize) -> Result<()> {
