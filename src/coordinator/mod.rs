@@ -29,7 +29,8 @@ pub enum CommitProtocol {
     /// One phase where the engine can change all rows at once, two phases elsewhere.
     #[default]
     Auto,
-    /// Always two phases: every row is locked first, then the primary is committed, then the others.
+    /// Always two phases: every row is locked first, with what is to become of it; then the primary is committed, then the others. Those
+    /// that the engine can change together with the primary are committed with it: embedded, a thousand rows.
     TwoPhase,
 }
 

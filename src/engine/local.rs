@@ -33,12 +33,20 @@ const CELL_OVERHEAD_BYTES: usize = 32;
 pub struct LocalEngine<S> {
     storage: S,
     exclusive: bool,
+    group_rows_max: usize,
 }
 
 impl<S: Storage> LocalEngine<S> {
     /// An engine over `storage`. `exclusive` says that nobody else can change it while this handle lives.
     pub fn new(storage: S, exclusive: bool) -> Self {
-        Self { storage, exclusive }
+        Self { storage, exclusive, group_rows_max: usize::MAX }
+    }
+
+    /// The same, changing no more than so many rows together, as other engines do. At least two, or no store opens on it. A commit of
+    /// more takes two phases, and where it is interrupted it leaves locks to be rolled forward.
+    #[must_use]
+    pub fn with_group_rows_max(self, rows: usize) -> Self {
+        Self { group_rows_max: rows, ..self }
     }
 
     /// What lies beneath.
@@ -66,7 +74,7 @@ impl<S: Storage> LocalEngine<S> {
 
 impl<S: Storage> Engine for LocalEngine<S> {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { group_rows_max: usize::MAX, group_bytes_max: usize::MAX, exclusive: self.exclusive }
+        Capabilities { group_rows_max: self.group_rows_max, group_bytes_max: usize::MAX, exclusive: self.exclusive }
     }
 
     fn view(&self) -> Result<Arc<dyn View>, EngineError> {

@@ -3,7 +3,8 @@
 //! On the primary this is the commit point. In one atomic change the lock goes, the version appears under the bare key,
 //! and a status record keeps `start_ts -> commit_ts` at the row. The status record is what Percolator's write column is
 //! to a resolver: here the write column holds only the newest version, and a later transaction may overwrite the primary
-//! while secondaries are still locked, so the commit point needs a place of its own until the last lock is gone.
+//! while secondaries are still locked, so the commit point needs a place of its own until the last lock is gone. Where
+//! the same change commits all rows there is no such while, and no status.
 //!
 //! On a secondary the same function rolls forward, whether its owner calls it or a resolver: the verdict has been
 //! given and any number of parties may carry it out, at any time, twice.

@@ -29,6 +29,7 @@ pub fn cases() -> Vec<Case> {
             .on(STEPS | TWO, a_collected_deletion_leaves_nothing)
             .on(EMBEDDED, a_collected_row_stays_absent),
         Case::new(47, "secondaries are resolved before anything is collected")
+            .row_by_row()
             .on(EMBEDDED_TWO, secondaries_are_resolved_before_statuses_go)
             .on(EMBEDDED_TWO, a_status_outlives_the_last_lock)
             .not_on(STEPS, WHOLE_STORE)

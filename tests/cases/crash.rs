@@ -27,6 +27,7 @@ pub fn cases() -> Vec<Case> {
             .on(SHARED, undecided::a_reply_that_cannot_be_looked_up_is_undetermined)
             .not_on(STEPS, WHOLE_STORE),
         Case::new(39, "resolvers and the owner race: one verdict")
+            .row_by_row()
             .on(STEPS | TWO, every_order_of_owner_and_resolvers_gives_one_verdict)
             .on(SHARED, resolvers_race_with_a_slow_owner)
             .on(EMBEDDED_TWO, resolvers_race_with_each_other)

@@ -103,7 +103,7 @@ fn recover(store: &Opened, dice: &mut Dice) -> Result<State> {
 
 pub fn killed_at_every_write_and_again_in_recovery(world: &World) {
     let writes = count_writes(world);
-    assert!(writes >= if world.is_two_phase() { 3 } else { 1 });
+    assert!(writes >= if world.is_two_phase() { 2 } else { 1 });
     let (mut forward, mut back, mut kills_in_recovery) = (0, 0, 0);
     // There are few places to die, and in memory the dice say what a power cut leaves.
     let repeats = match (world.is_rocks(), world.is_two_phase()) {

@@ -48,6 +48,7 @@ pub fn cases() -> Vec<Case> {
             .not_on(STEPS, WHOLE_STORE),
         cuts_logs,
         Case::new(57, "a dropped keyspace still decides for its secondaries")
+            .row_by_row()
             .on(EMBEDDED_TWO, a_dropped_primary_still_rolls_its_secondary_forward)
             .not_on(STEPS, WHOLE_STORE)
             .not_on(SHARED, no_drop)
@@ -66,6 +67,7 @@ pub fn cases() -> Vec<Case> {
             .not_on(STEPS, WHOLE_STORE)
             .not_on(SHARED, "a lost reply of a shared engine is no failed disk: the client asks again"),
         Case::new(61, "the last unapplied lock goes while a reader reads")
+            .row_by_row()
             .on(TWO, a_reader_goes_on_when_the_last_lock_is_resolved)
             .on(TWO, a_reader_of_an_old_view_meets_an_orphan_long_resolved)
             .not_on(STEPS, WHOLE_STORE)

@@ -18,15 +18,18 @@ use crate::world::{Opened, Thread, World, assert_conflict, long, some, spawn, te
 pub fn cases() -> Vec<Case> {
     vec![
         Case::new(19, "a secondary is read as its primary says: committed before")
+            .row_by_row()
             .on(TWO, a_locked_secondary_committed_before_the_reader_is_new)
             .on(TWO, an_orphan_secondary_committed_before_the_reader_is_new)
             .not_on(STEPS, WHOLE_STORE)
             .not_on(ONE, NO_LOCKS),
         Case::new(20, "a secondary is read as its primary says: committed after")
+            .row_by_row()
             .on(TWO, a_locked_secondary_committed_after_the_reader_is_old)
             .not_on(STEPS, WHOLE_STORE)
             .not_on(ONE, NO_LOCKS),
         Case::new(21, "what one snapshot learned of a lock is not used for another")
+            .row_by_row()
             .on(TWO, what_one_snapshot_learned_is_not_used_for_another)
             .not_on(STEPS, WHOLE_STORE)
             .not_on(ONE, NO_LOCKS),
@@ -48,6 +51,7 @@ pub fn cases() -> Vec<Case> {
             .on(STEPS | TWO, holds_and_roll_backs_leave_the_version_alone)
             .on(STORES, a_held_row_reads_as_before),
         Case::new(27, "a scan over locks misses no row and repeats none")
+            .row_by_row()
             .on(TWO, scans::locks_at_page_borders_hide_nothing)
             .on(TWO, scans::no_part_of_a_column_is_walked_over_twice)
             .not_on(STEPS, WHOLE_STORE)

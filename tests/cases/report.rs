@@ -76,11 +76,12 @@ pub struct Case {
     name: &'static str,
     runs: Vec<(Columns, Test)>,
     not_applicable: Vec<(Columns, &'static str)>,
+    row_by_row: bool,
 }
 
 impl Case {
     pub fn new(number: u32, name: &'static str) -> Self {
-        Self { number, name, runs: Vec::new(), not_applicable: vec![(SHARED_ONE, ALWAYS_TWO)] }
+        Self { number, name, runs: Vec::new(), not_applicable: vec![(SHARED_ONE, ALWAYS_TWO)], row_by_row: false }
     }
 
     /// The case runs in these columns; with several tests in a column, all must pass.
@@ -92,6 +93,13 @@ impl Case {
     /// The case has no meaning in these columns.
     pub fn not_on(mut self, columns: Columns, why: &'static str) -> Self {
         self.not_applicable.push((columns, why));
+        self
+    }
+
+    /// The case is about what lies between the commit point and the last row, so where a store could commit all rows together its
+    /// engine is one that changes them one by one. Other cases have both there.
+    pub fn row_by_row(mut self) -> Self {
+        self.row_by_row = true;
         self
     }
 
@@ -120,6 +128,7 @@ struct Job {
     column: usize,
     number: u32,
     tests: Vec<Test>,
+    row_by_row: bool,
 }
 
 /// Runs what the command line asks for and prints the table.
@@ -204,7 +213,7 @@ fn plan(lines: &[(&str, Case)]) -> (Vec<Vec<Cell>>, VecDeque<Job>) {
                 (Some(why), false) if why == NO_ROCKS => Cell::NotApplicable(why),
                 (Some(_), false) => Cell::Failed("a test, and a reason why there is none".into()),
                 (None, false) => {
-                    jobs.push_back(Job { line, column, number: case.number, tests });
+                    jobs.push_back(Job { line, column, number: case.number, tests, row_by_row: case.row_by_row });
                     Cell::Failed("did not run".into())
                 }
             });
@@ -241,7 +250,12 @@ fn run_cell(job: Job, seed: u64) -> Cell {
     let body = move || {
         let tested = catch_unwind(AssertUnwindSafe(|| {
             for test in &job.tests {
-                test(&World::new(columns, seed));
+                if !job.row_by_row {
+                    test(&World::new(columns, seed));
+                }
+                if job.row_by_row || (SIM_TWO | ROCKS_TWO).has(columns) {
+                    test(&World::new(columns, seed).row_by_row());
+                }
             }
         }));
         let _ = answer.send(tested.map_err(|payload| {

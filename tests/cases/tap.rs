@@ -150,11 +150,13 @@ fn suffer<T>(act: Act, call: impl FnOnce() -> Result<T, EngineError>) -> Result<
 pub struct Tap {
     pub engine: Arc<dyn Engine>,
     pub control: Arc<Control>,
+    pub group_rows_max: usize,
 }
 
 impl Engine for Tap {
     fn capabilities(&self) -> Capabilities {
-        self.engine.capabilities()
+        let below = self.engine.capabilities();
+        Capabilities { group_rows_max: self.group_rows_max.min(below.group_rows_max), ..below }
     }
     fn view(&self) -> Result<Arc<dyn View>, EngineError> {
         self.control.alive()?;

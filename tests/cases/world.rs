@@ -84,6 +84,7 @@ pub struct World {
     pub seed: u64,
     pub clock: Arc<Clock>,
     place: Place,
+    group_rows_max: usize,
 }
 
 impl World {
@@ -99,12 +100,19 @@ impl World {
                 Place::Shared(SimStorage::new(), Arc::new(MemoryOracle::new(runtime)))
             }
         };
-        Self { columns, seed, clock, place }
+        Self { columns, seed, clock, place, group_rows_max: usize::MAX }
     }
 
     /// A fresh place of the same sort.
     pub fn another(&self) -> Self {
-        Self::new(self.columns, self.seed)
+        Self { group_rows_max: self.group_rows_max, ..Self::new(self.columns, self.seed) }
+    }
+
+    /// The same with an engine that changes one row at a time, and beside it the record of how a transaction ended. A shared one is
+    /// used so anyway.
+    pub fn row_by_row(self) -> Self {
+        let group_rows_max = if self.columns == SIM_TWO || self.columns == ROCKS_TWO { 2 } else { usize::MAX };
+        Self { group_rows_max, ..self }
     }
 
     pub fn protocol(&self) -> CommitProtocol {
@@ -190,7 +198,8 @@ impl World {
 
     /// As a client that has its own clock.
     pub fn try_open_by(&self, builder: Builder, tap: Arc<Control>, ttl_ms: u64, clock: Arc<Clock>) -> Result<Opened> {
-        let engine: Arc<dyn Engine> = Arc::new(Tap { engine: self.engine(), control: Arc::clone(&tap) });
+        let engine: Arc<dyn Engine> =
+            Arc::new(Tap { engine: self.engine(), control: Arc::clone(&tap), group_rows_max: self.group_rows_max });
         let store = match &self.place {
             Place::Shared(_, oracle) => {
                 let oracle = Arc::<MemoryOracle>::clone(oracle);

@@ -151,11 +151,15 @@ fn two_rows(store: &Store, rows: &Keyspace) -> Txn {
 fn a_commit_that_finishes_late_hides_no_conflict() {
     let _run = Run::begin("races::a_commit_that_finishes_late_hides_no_conflict");
     let runtime = Arc::new(Holding::default());
-    let (store, rows) = open(&runtime);
+    // An engine that can change more together has nothing behind the commit point.
+    let row_by_row = SimStorage::new().embedded().with_group_rows_max(2);
+    let builder = Store::builder().runtime(Arc::clone(&runtime) as Arc<dyn Runtime>);
+    let store = builder.open_engine(Arc::new(row_by_row)).unwrap();
+    let rows = store.keyspace("rows").unwrap();
     let slow = two_rows(&store, &rows);
     std::thread::scope(|scope| {
         // It submits its locks, its commit point, and then the rest.
-        let slow = runtime.run(scope, (Place::Submits, 3), || slow.commit());
+        let slow = runtime.run(scope, (Place::Submits, 4), || slow.commit());
         assert_eq!(store.locks().unwrap().count(), 1, "it is not where it should be");
         let (mut first, mut second) = (store.begin().unwrap(), store.begin().unwrap());
         for txn in [&mut first, &mut second] {
@@ -320,7 +324,12 @@ fn interrupted(home: fn() -> Home, lost: u64) -> Home {
             #[cfg(feature = "rocks")]
             Home::Rocks(_) => unreachable!(),
         };
-        let store = home.open(Store::builder());
+        let store = if home.is_shared() {
+            home.open(Store::builder())
+        } else {
+            let row_by_row = memory.embedded().with_group_rows_max(2);
+            Store::builder().open_engine(Arc::new(row_by_row)).unwrap()
+        };
         let rows = store.keyspace("rows").unwrap();
         let put_both = |options, value| {
             let put = |txn: &mut Txn| {

@@ -167,8 +167,10 @@ impl Engine for StopsInCommit {
         Ok(outcomes)
     }
 
+    /// As if it could change one row at a time, and beside it the record of how a transaction ended: RocksDB would commit all rows
+    /// together, and nothing would be left to roll forward.
     fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
+        Capabilities { group_rows_max: 2, ..self.inner.capabilities() }
     }
 
     fn view(&self) -> Result<Arc<dyn View>, EngineError> {
