@@ -66,7 +66,7 @@ named! {
         PrewriteConflict "prewrite.conflict" "a conflict with some rows locked: those locks go, nothing was committed"
         PrewriteAll "prewrite.all" "every row is locked and nothing decided: the transaction is rolled back"
         CommitTs "commit.ts" "a commit timestamp alone commits nothing"
-        CommitPrimary "commit.primary" "committed at the primary with every secondary locked: all are rolled forward"
+        CommitPrimary "commit.primary" "committed at the primary with rows still locked: all are rolled forward"
         CommitBetween "commit.between" "some secondaries are versions: the others are rolled forward"
         CommitSecondaries "commit.secondaries" "no lock is left and the commit stands"
         CommitDone "commit.done" "as durable as was asked for, and not acknowledged: the commit stands"

@@ -40,6 +40,7 @@ use crate::support::Home;
 const SUBJECTS: &[Subject] = &[
     Subject { name: "sim, one phase", home: Home::embedded, protocol: CommitProtocol::Auto },
     Subject { name: "sim, two phases", home: Home::embedded, protocol: CommitProtocol::TwoPhase },
+    Subject { name: "sim, row by row", home: Home::row_by_row, protocol: CommitProtocol::Auto },
     Subject { name: "sim shared by clients", home: Home::shared, protocol: CommitProtocol::Auto },
     #[cfg(feature = "rocks")]
     Subject { name: "rocks, one phase", home: Home::rocks, protocol: CommitProtocol::Auto },
@@ -98,20 +99,25 @@ fn sim_in_two_phases() {
 }
 
 #[test]
-fn sim_shared_by_clients() {
+fn sim_row_by_row() {
     check(2);
 }
 
-#[cfg(feature = "rocks")]
 #[test]
-fn rocks_in_one_phase() {
+fn sim_shared_by_clients() {
     check(3);
 }
 
 #[cfg(feature = "rocks")]
 #[test]
-fn rocks_in_two_phases() {
+fn rocks_in_one_phase() {
     check(4);
+}
+
+#[cfg(feature = "rocks")]
+#[test]
+fn rocks_in_two_phases() {
+    check(5);
 }
 
 #[test]

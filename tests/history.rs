@@ -25,6 +25,7 @@ type State = BTreeMap<Vec<u8>, Vec<u8>>;
 fn homes() -> Vec<Home> {
     vec![
         Home::embedded(),
+        Home::row_by_row(),
         #[cfg(feature = "rocks")]
         Home::rocks(),
     ]

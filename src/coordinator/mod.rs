@@ -29,8 +29,8 @@ pub enum CommitProtocol {
     /// One phase where the engine can change all rows at once, two phases elsewhere.
     #[default]
     Auto,
-    /// Always two phases: every row is locked first, with what is to become of it; then the primary is committed, then the others. Those
-    /// that the engine can change together with the primary are committed with it: embedded, a thousand rows.
+    /// Always two phases: every row is locked first, with what is to become of it; then the primary is committed, then the others. A
+    /// store that has its engine for itself commits as many of them together with the primary as the engine can change at once.
     TwoPhase,
 }
 

@@ -42,8 +42,8 @@ impl<S: Storage> LocalEngine<S> {
         Self { storage, exclusive, group_rows_max: usize::MAX }
     }
 
-    /// The same, changing no more than so many rows together, as other engines do. At least two, or no store opens on it. A commit of
-    /// more takes two phases, and where it is interrupted it leaves locks to be rolled forward.
+    /// The same, changing no more than so many rows together, as other engines do; at least two, if one process is to open a
+    /// store on it. A commit of more takes two phases, and one that is cut off in the second leaves locks to be rolled forward.
     #[must_use]
     pub fn with_group_rows_max(self, rows: usize) -> Self {
         Self { group_rows_max: rows, ..self }

@@ -37,7 +37,7 @@ const BATCH_MAX_BYTES: usize = 8 << 20;
 pub enum Purpose {
     /// Commits everything that the transaction wrote; the leader gives the timestamp.
     Commit,
-    /// Commits the primary while other rows stay locked; the leader gives the timestamp.
+    /// Commits the primary, and perhaps others, while some rows stay locked; the leader gives the timestamp.
     CommitPoint,
     /// Turns locks of a committed transaction into versions.
     RollForward {

@@ -27,7 +27,7 @@ pub struct Commit {
     pub txn: TxnId,
     /// When the transaction commits; on a secondary, the timestamp that the primary has.
     pub commit_ts: Timestamp,
-    /// Whether the row is the primary of a transaction with other rows, whose resolvers will ask here.
+    /// Whether the row is the primary of a transaction of which other rows stay locked, whose resolvers will ask here.
     pub keep_status: bool,
     /// Whether the replaced version is kept as history.
     pub keep_replaced: bool,

@@ -64,8 +64,8 @@ impl Snapshot {
         keyspace: &Keyspace,
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Option<Vec<u8>>>> {
-        self.store.check_keyspace(&self.reader.view, keyspace)?;
         let rows = checked_rows(keyspace, keys)?;
+        self.store.check_keyspace(&self.reader.view, keyspace)?;
         self.store.read_each(&self.reader.view, &rows.iter().collect::<Vec<_>>())
     }
 

@@ -36,6 +36,11 @@ fn what_is_too_large_is_refused_and_the_transaction_goes_on() {
     assert_eq!(keys, [&b"largest"[..], b"small"]);
 }
 
+/// More than are looked for one by one.
+fn many_keys() -> impl Iterator<Item = [u8; 1]> {
+    (0..20).map(|key| [key])
+}
+
 #[test]
 fn everything_answers_closed_after_close() {
     let store = Store::in_memory().unwrap();
@@ -66,6 +71,7 @@ fn everything_answers_closed_after_close() {
         store.checkpoint("copy"),
         store.restore(&b""[..], Existing::Refuse, |_| ()).map(drop),
         snapshot.get(&rows, "k").map(drop),
+        snapshot.multi_get(&rows, many_keys()).map(drop),
         snapshot.keyspaces().map(drop),
         snapshot.versions(&rows, "k").map(drop),
         snapshot.dump(Vec::new(), |_| ()).map(drop),
@@ -73,6 +79,7 @@ fn everything_answers_closed_after_close() {
         // What it had read ahead may come first.
         scan.find_map(Result::err).map_or(Ok(()), Err),
         txn.get(&rows, "k").map(drop),
+        txn.multi_get(&rows, many_keys()).map(drop),
         txn.put(&rows, "k", "w"),
         txn.delete(&rows, "k"),
         txn.get_for_update(&rows, "k").map(drop),
@@ -117,7 +124,9 @@ fn a_keyspace_of_another_store_is_refused() {
     for why in [
         txn.put(&foreign, "k", "v").unwrap_err(),
         txn.get(&foreign, "k").unwrap_err(),
+        txn.multi_get(&foreign, many_keys()).unwrap_err(),
         snapshot.get(&foreign, "k").unwrap_err(),
+        snapshot.multi_get(&foreign, many_keys()).unwrap_err(),
         snapshot.range(&foreign, ..).next().unwrap().unwrap_err(),
     ] {
         assert!(is_invalid(&why) && why.to_string().contains("belongs to another store"), "{why}");

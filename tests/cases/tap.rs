@@ -177,6 +177,10 @@ impl Engine for Tap {
         self.engine.row(row, start_ts)
     }
     fn apply(&self, groups: &[Group]) -> Result<Vec<Outcome>, EngineError> {
+        let limit = self.capabilities().group_rows_max;
+        if let Some(asked) = groups.iter().map(Group::rows).find(|rows| *rows > limit) {
+            return Err(EngineError::Limit { what: "a group's rows", asked, limit });
+        }
         let hook = self.control.on_write.lock().unwrap().clone();
         let act = hook.map_or(Act::Pass, |hook| hook(groups));
         self.control.write(act, || self.engine.apply(groups))

@@ -178,7 +178,7 @@ fn operation(profile: Profile) -> BoxedStrategy<Operation> {
         3 => (txn(), any::<bool>(), any::<bool>())
             .prop_map(|(slot, two_phases, buffered)| Operation::Begin { slot, two_phases, buffered }),
         4 => (reader(), place()).prop_map(|(reader, place)| Operation::Get(reader, place)),
-        1 => (reader(), keyspace(), vec(key(profile), 0..4)).prop_map(|(r, k, keys)| Operation::MultiGet(r, k, keys)),
+        1 => (reader(), keyspace(), vec(key(profile), 0..12)).prop_map(|(r, k, keys)| Operation::MultiGet(r, k, keys)),
         1 => (reader(), place()).prop_map(|(reader, place)| Operation::Contains(reader, place)),
         3 => (txn(), place()).prop_map(|(txn, place)| Operation::GetForUpdate(txn, place)),
         12 => (txn(), place(), length()).prop_map(|(txn, place, length)| Operation::Put(txn, place, length)),

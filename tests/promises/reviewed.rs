@@ -1,9 +1,12 @@
 //! What a review broke by hand and no layer of the crash harness noticed at the time: each of these does.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use percolite::engine::sim::SimStorage;
-use percolite::{CommitProtocol, Durability, Existing, Store};
+use percolite::{
+    Builder, CommitPoint, CommitProtocol, Durability, Existing, Keyspace, LockInfo, Store, Txn, TxnOptions,
+};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -119,4 +122,48 @@ fn a_streamed_write_to_a_keyspace_that_was_emptied_is_not_acknowledged() {
     store.truncate_keyspace("rows").unwrap();
     txn.commit().unwrap_err();
     assert_eq!(store.snapshot().unwrap().get(&other, "first").unwrap(), None);
+}
+
+/// Recovery used to hand an engine more rows at once than it can change, and then no life of the store came through it.
+#[test]
+fn recovery_changes_no_more_rows_at_once_than_the_engine_can() {
+    const ROWS: usize = 8;
+    let (mut forward, mut back) = (0, 0);
+    for kept in 0.. {
+        let memory = SimStorage::new();
+        let open = |builder: Builder| {
+            let store = builder.open_engine(Arc::new(memory.embedded().with_group_rows_max(3))).unwrap();
+            let rows = store.keyspace("rows").unwrap();
+            (store, rows)
+        };
+        let write = |store: &Store, rows: &Keyspace, value| {
+            let buffered = TxnOptions { durability: Some(Durability::Buffered), ..TxnOptions::default() };
+            let mut put_all = |txn: &mut Txn| (0..ROWS).try_for_each(|row| txn.put(rows, format!("{row}"), value));
+            store.transact_with(buffered, &mut put_all).unwrap();
+        };
+        let (store, rows) = open(Store::builder());
+        write(&store, &rows, "old");
+        store.sync().unwrap();
+        write(&store, &rows, "new");
+        let is_last = kept >= memory.unsynced();
+        memory.crash(kept);
+        drop((store, rows));
+
+        let (store, rows) = open(Store::builder().sweep(false));
+        forward += store.locks().unwrap().filter(|lock| is_committed(lock.as_ref().unwrap())).count();
+        back += store.locks().unwrap().filter(|lock| !is_committed(lock.as_ref().unwrap())).count();
+        store.resolve_orphans().unwrap();
+        assert_eq!(store.locks().unwrap().count(), 0);
+        let found: Vec<_> = store.snapshot().unwrap().range(&rows, ..).map(|row| row.unwrap().1).collect();
+        assert!([b"old", b"new"].iter().any(|whole| found == vec![whole.to_vec(); ROWS]), "{found:?}");
+        store.close().unwrap();
+        if is_last {
+            break;
+        }
+    }
+    assert!(forward > ROWS && back > ROWS, "{forward} locks to roll forward, {back} to roll back");
+}
+
+fn is_committed(lock: &LockInfo) -> bool {
+    matches!(lock.commit_point, CommitPoint::Committed(_))
 }

@@ -21,6 +21,11 @@ fn in_sim() {
     bank(&Run::begin("bank::in_sim"), &Home::embedded(), 4000);
 }
 
+#[test]
+fn in_sim_row_by_row() {
+    bank(&Run::begin("bank::in_sim_row_by_row"), &Home::row_by_row(), 1500);
+}
+
 #[cfg(feature = "rocks")]
 #[test]
 fn in_rocks() {

@@ -319,17 +319,12 @@ fn interrupted(home: fn() -> Home, lost: u64) -> Home {
     for _ in 0..100 {
         let home = home();
         let memory = match &home {
-            Home::Embedded(memory) => memory,
+            Home::Embedded(memory) | Home::RowByRow(memory) => memory,
             Home::Shared(server) => &server.memory,
             #[cfg(feature = "rocks")]
             Home::Rocks(_) => unreachable!(),
         };
-        let store = if home.is_shared() {
-            home.open(Store::builder())
-        } else {
-            let row_by_row = memory.embedded().with_group_rows_max(2);
-            Store::builder().open_engine(Arc::new(row_by_row)).unwrap()
-        };
+        let store = home.open(Store::builder());
         let rows = store.keyspace("rows").unwrap();
         let put_both = |options, value| {
             let put = |txn: &mut Txn| {
@@ -358,7 +353,7 @@ fn interrupted(home: fn() -> Home, lost: u64) -> Home {
 #[test]
 fn a_reader_with_an_old_snapshot_meets_a_lock_that_is_long_resolved() {
     let _run = Run::begin("races::a_reader_with_an_old_snapshot_meets_a_lock_that_is_long_resolved");
-    for (home, lost) in [Home::embedded, Home::shared].into_iter().flat_map(|home| [(home, 1), (home, 2)]) {
+    for (home, lost) in [Home::row_by_row, Home::shared].into_iter().flat_map(|home| [(home, 1), (home, 2)]) {
         let home = interrupted(home, lost);
         for sweep in [false, true] {
             let store = home.open(Store::builder().sweep(sweep));

@@ -19,6 +19,8 @@ pub const TTL_MS: u64 = 3000;
 pub enum Home {
     /// Memory that one store has for itself.
     Embedded(SimStorage),
+    /// The same, of which two rows can be changed at once, so that rows stay locked behind commit points.
+    RowByRow(SimStorage),
     /// Memory that several clients share; each store that is opened is one more client.
     Shared(Server),
     /// A folder.
@@ -42,6 +44,10 @@ impl Home {
         Self::Embedded(SimStorage::new())
     }
 
+    pub fn row_by_row() -> Self {
+        Self::RowByRow(SimStorage::new())
+    }
+
     pub fn shared() -> Self {
         Self::Shared(Server::new(None, TTL_MS))
     }
@@ -60,6 +66,7 @@ impl Home {
     pub fn open(&self, builder: Builder) -> Store {
         match self {
             Self::Embedded(memory) => builder.open_sim(memory).unwrap(),
+            Self::RowByRow(memory) => builder.open_engine(Arc::new(memory.embedded().with_group_rows_max(2))).unwrap(),
             Self::Shared(server) => server.open(builder),
             #[cfg(feature = "rocks")]
             Self::Rocks(folder) => {

@@ -85,14 +85,11 @@ impl Embedded {
             crash_point!(PrewriteBetween if locks.len() > some.len());
             Ok(())
         });
-        if mutated!(SecondariesFirst)
-            && prewritten.is_ok()
-            && let Some((_, secondaries @ [_, ..])) = locks.split_first()
-        {
-            self.commit_secondaries(&this, secondaries, self.pipeline.timestamp()?)?;
-        }
         let (first, left) = locks.split_at(self.rows_with_primary(txn).min(locks.len()));
         let finishes = left.is_empty();
+        if mutated!(SecondariesFirst) && prewritten.is_ok() && !finishes {
+            self.commit_secondaries(&this, left, self.pipeline.timestamp()?)?;
+        }
         let committed = prewritten.and_then(|()| self.commit_first(&this, first, finishes, held));
         let commit_ts = match committed {
             Ok(commit_ts) => commit_ts,
@@ -128,7 +125,7 @@ impl Embedded {
         if alone { 1 } else { self.group_rows() }
     }
 
-    /// How many rows go in one group. One is left free, for the status of the primary.
+    /// How many rows go in one group. One is left free: with the last rows of a transaction the status goes from its primary.
     pub(super) fn group_rows(&self) -> usize {
         (self.pipeline.engine().capabilities().group_rows_max - 1).clamp(1, GROUP_ROWS)
     }
@@ -197,6 +194,9 @@ impl Embedded {
         finishes: bool,
         held: Option<Held>,
     ) -> Result<Timestamp> {
+        if locks.is_empty() {
+            return Err(unstamped());
+        }
         crash_point!(PrewriteAll);
         // The pipeline stamps the changes; what it stamps lies above every timestamp handed out before.
         let change = |(index, (row, lock)): (usize, &(RowKey, Lock))| {

@@ -94,9 +94,25 @@ impl Embedded {
         self.pipeline.stream_ended(ending.txn.start_ts)
     }
 
-    /// Carries a verdict that stands out on many rows at once. Those that somebody else has done are left alone. With the
-    /// last rows of a committed transaction its record goes, too: that `finishes` it.
+    /// Carries a verdict that stands out on many rows, on as many at once as the engine can change. Those that somebody else has
+    /// done are left alone. With the last rows of a committed transaction its record goes, too: that `finishes` it.
     pub(super) fn carry_out_together(
+        &self,
+        txn: TxnId,
+        primary: &RowKey,
+        locks: &[(RowKey, Lock)],
+        verdict: CommitPoint,
+        finishes: bool,
+    ) -> Result<()> {
+        let mut groups = locks.chunks(self.group_rows());
+        let last = groups.next_back().unwrap_or_default();
+        for some in groups {
+            self.carry_out_group(txn, primary, some, verdict, false)?;
+        }
+        self.carry_out_group(txn, primary, last, verdict, finishes)
+    }
+
+    fn carry_out_group(
         &self,
         txn: TxnId,
         primary: &RowKey,

@@ -200,7 +200,7 @@ impl Embedded {
         self.pipeline.sync_now()?;
         crash_point!(SafePointDurable);
         loop {
-            let ended = engine.statuses(before, PAGE_ROWS)?;
+            let ended = engine.statuses(before, self.group_rows().min(PAGE_ROWS))?;
             if ended.is_empty() {
                 return Ok(());
             }

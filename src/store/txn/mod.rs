@@ -116,8 +116,9 @@ impl Txn {
         keyspace: &Keyspace,
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Option<Vec<u8>>>> {
+        let rows = checked_rows(keyspace, keys)?;
         self.store.check_keyspace(&self.reader.view, keyspace)?;
-        self.read_each(&checked_rows(keyspace, keys)?)
+        self.read_each(&rows)
     }
 
     /// Whether a row is there.

@@ -75,8 +75,9 @@ pub fn run(args: &Args) -> Result<()> {
         say(format_args!("{keyspaces}, {rows}, {} in {}", indicatif::HumanBytes(repaired.bytes), args.to.display()))?;
         if repaired.versions_left > 0 {
             let left = count(repaired.versions_left, "replaced version");
+            let stay = if repaired.versions_left == 1 { "stays" } else { "stay" };
             say(format_args!(
-                "{left} of the history stay behind; percolite history {} --keep 7d has one begin",
+                "{left} of the history {stay} behind; percolite history {} --keep 7d has one begin",
                 args.to.display()
             ))?;
         }

@@ -1,7 +1,8 @@
 //! A writer that is killed in the middle of a commit.
 //!
 //! A commit in two phases goes: lock every row and leave there what is to be written; then turn the lock of one row, the
-//! primary, into a version, which is the *commit point*; then do the same to the other rows. To die at a chosen moment the
+//! primary, into a version, which is the *commit point*; then do the same to the other rows. (RocksDB could do that to a thousand rows
+//! together; the child's engine says that it can do one at a time.) To die at a chosen moment the
 //! child puts an [`Engine`] of its own between store and RocksDB. It looks at the changes that pass. Just before the one with
 //! the commit point, or just after it, it says so on standard output and never returns. The parent reads that and sends
 //! SIGKILL, which no program can catch: what the child leaves on disk is what a crash would leave.

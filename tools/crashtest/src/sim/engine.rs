@@ -88,6 +88,10 @@ impl<E: Engine> Engine for Scheduled<E> {
     }
 
     fn apply(&self, groups: &[Group]) -> Result<Vec<Outcome>, EngineError> {
+        let limit = self.group_rows_max;
+        if let Some(asked) = groups.iter().map(Group::rows).find(|rows| *rows > limit) {
+            return Err(EngineError::Limit { what: "a group's rows", asked, limit });
+        }
         let applied = self.turn("apply")?.apply(groups);
         self.scheduler.pause("applied");
         applied

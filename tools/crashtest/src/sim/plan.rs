@@ -135,8 +135,8 @@ impl Plan {
             // space must not be given back before those are resolved.
             plan.clears = true;
             plan.protocol = CommitProtocol::TwoPhase;
-            // In several batches, or nobody could tell afterwards that it had been committed.
-            plan.group_rows = 2 + dice.below(2);
+            // Row by row, or nobody could tell afterwards that it had been committed.
+            plan.group_rows = 2;
             (plan.lives, plan.sweep) = (3, dice.one_in(2));
         }
         plan.points = if plan.clears {

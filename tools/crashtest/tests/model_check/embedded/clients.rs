@@ -19,9 +19,14 @@ impl Embedded {
         self.scripts[client].writes.len().div_ceil(self.group_rows)
     }
 
-    /// The secondaries are grouped anew, without the primary.
+    /// How many rows are committed by the change with the commit point.
+    fn with_primary(&self, client: usize) -> usize {
+        self.scripts[client].writes.len().min(self.group_rows)
+    }
+
+    /// Those that are left are grouped anew.
     fn secondary_groups(&self, client: usize) -> usize {
-        (self.scripts[client].writes.len() - 1).div_ceil(self.group_rows)
+        (self.scripts[client].writes.len() - self.with_primary(client)).div_ceil(self.group_rows)
     }
 
     /// The change that locks the n-th row of the transaction, decided on an untouched row: the guards know better.
@@ -116,14 +121,18 @@ impl Embedded {
                 }
             }
             Phase::CommitPoint => {
-                let secondaries = script.writes.len() > 1;
-                let earliest = self.lock(state, client, 0).min_commit_ts;
-                let Step::Apply(change, _) = self.commit(state, client, 0, earliest, secondaries)? else {
-                    return Err(Rule::OneVerdict);
-                };
-                match self.submit(state, vec![change], Some(client))? {
-                    Ok(commit_ts) if secondaries => Phase::Secondaries { group: 0, commit_ts },
-                    Ok(commit_ts) => Phase::Unacknowledged(commit_ts),
+                let finishes = self.secondary_groups(client) == 0;
+                let mut changes = Vec::new();
+                for n in 0..self.with_primary(client) {
+                    let earliest = self.lock(state, client, n).min_commit_ts;
+                    let Step::Apply(change, _) = self.commit(state, client, n, earliest, n == 0 && !finishes)? else {
+                        return Err(Rule::OneVerdict);
+                    };
+                    changes.push(change);
+                }
+                match self.submit(state, changes, Some(client))? {
+                    Ok(commit_ts) if finishes => Phase::Unacknowledged(commit_ts),
+                    Ok(commit_ts) => Phase::Secondaries { group: 0, commit_ts },
                     // Nobody may have touched a lock of a transaction that lives.
                     Err(_) => return Err(Rule::LiveOwnersLeftAlone),
                 }
@@ -210,7 +219,7 @@ impl Embedded {
     fn roll_forward(&self, state: &mut State, client: usize, group: usize, commit_ts: Timestamp) -> Result<(), Rule> {
         let writes = &self.scripts[client].writes;
         let finishes = group + 1 == self.secondary_groups(client);
-        let first = 1 + group * self.group_rows;
+        let first = self.with_primary(client) + group * self.group_rows;
         let mut rows: Vec<usize> = (first..(first + self.group_rows).min(writes.len())).collect();
         loop {
             let mut changes = Vec::new();
