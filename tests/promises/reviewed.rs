@@ -131,11 +131,7 @@ fn recovery_changes_no_more_rows_at_once_than_the_engine_can() {
     let (mut forward, mut back) = (0, 0);
     for kept in 0.. {
         let memory = SimStorage::new();
-        let open = |builder: Builder| {
-            let store = builder.open_engine(Arc::new(memory.embedded().with_group_rows_max(3))).unwrap();
-            let rows = store.keyspace("rows").unwrap();
-            (store, rows)
-        };
+        let open = |builder| open_limited(builder, &memory);
         let write = |store: &Store, rows: &Keyspace, value| {
             let buffered = TxnOptions { durability: Some(Durability::Buffered), ..TxnOptions::default() };
             let mut put_all = |txn: &mut Txn| (0..ROWS).try_for_each(|row| txn.put(rows, format!("{row}"), value));
@@ -162,6 +158,34 @@ fn recovery_changes_no_more_rows_at_once_than_the_engine_can() {
         }
     }
     assert!(forward > ROWS && back > ROWS, "{forward} locks to roll forward, {back} to roll back");
+}
+
+/// Of each a record stays that says so, until all are resolved.
+#[test]
+fn records_of_many_dead_are_forgotten_no_more_at_once_than_the_engine_can_change() {
+    let memory = SimStorage::new();
+    let (store, rows) = open_limited(Store::builder().stream_at_bytes(1), &memory);
+    let begin = |number: usize| {
+        let mut txn = store.begin().unwrap();
+        ["first", "second"].iter().try_for_each(|row| txn.put(&rows, format!("{number} {row}"), "x")).unwrap();
+        txn
+    };
+    let dead: Vec<Txn> = (0..8).map(begin).collect();
+    memory.crash(memory.unsynced());
+    drop((dead, store, rows));
+
+    let (store, rows) = open_limited(Store::builder().sweep(false), &memory);
+    assert!(store.locks().unwrap().count() >= 8);
+    store.resolve_orphans().unwrap();
+    assert_eq!((store.locks().unwrap().count(), store.snapshot().unwrap().range(&rows, ..).count()), (0, 0));
+    store.close().unwrap();
+}
+
+/// On an engine that changes no more than three rows together.
+fn open_limited(builder: Builder, memory: &SimStorage) -> (Store, Keyspace) {
+    let store = builder.open_engine(Arc::new(memory.embedded().with_group_rows_max(3))).unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    (store, rows)
 }
 
 fn is_committed(lock: &LockInfo) -> bool {
