@@ -40,7 +40,7 @@ use crate::support::Home;
 const SUBJECTS: &[Subject] = &[
     Subject { name: "sim, one phase", home: Home::embedded, protocol: CommitProtocol::Auto },
     Subject { name: "sim, two phases", home: Home::embedded, protocol: CommitProtocol::TwoPhase },
-    Subject { name: "sim, row by row", home: Home::row_by_row, protocol: CommitProtocol::Auto },
+    Subject { name: "sim, row by row", home: Home::row_by_row, protocol: CommitProtocol::TwoPhase },
     Subject { name: "sim shared by clients", home: Home::shared, protocol: CommitProtocol::Auto },
     #[cfg(feature = "rocks")]
     Subject { name: "rocks, one phase", home: Home::rocks, protocol: CommitProtocol::Auto },

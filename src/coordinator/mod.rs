@@ -30,7 +30,7 @@ pub enum CommitProtocol {
     #[default]
     Auto,
     /// Always two phases: every row is locked first, with what is to become of it; then the primary is committed, then the others. A
-    /// store that has its engine for itself commits as many of them together with the primary as the engine can change at once.
+    /// store that has its engine for itself commits up to 1,023 of them together with the primary.
     TwoPhase,
 }
 

@@ -10,7 +10,7 @@ use percolite::engine::sim::SimStorage;
 use percolite::engine::unreliable::{Faults, Unreliable};
 use percolite::oracle::{MemoryOracle, Oracle};
 use percolite::runtime::{Runtime, System};
-use percolite::{Builder, Commons, Pause, Store};
+use percolite::{Builder, CommitProtocol, Commons, Pause, Store};
 
 /// Milliseconds that a silent client of a shared engine is waited for.
 pub const TTL_MS: u64 = 3000;
@@ -19,7 +19,7 @@ pub const TTL_MS: u64 = 3000;
 pub enum Home {
     /// Memory that one store has for itself.
     Embedded(SimStorage),
-    /// The same, of which two rows can be changed at once, so that rows stay locked behind commit points.
+    /// The same, committed to in two phases and row by row, so that rows stay locked behind commit points.
     RowByRow(SimStorage),
     /// Memory that several clients share; each store that is opened is one more client.
     Shared(Server),
@@ -66,7 +66,10 @@ impl Home {
     pub fn open(&self, builder: Builder) -> Store {
         match self {
             Self::Embedded(memory) => builder.open_sim(memory).unwrap(),
-            Self::RowByRow(memory) => builder.open_engine(Arc::new(memory.embedded().with_group_rows_max(2))).unwrap(),
+            Self::RowByRow(memory) => {
+                let engine = memory.embedded().with_group_rows_max(2);
+                builder.protocol(CommitProtocol::TwoPhase).open_engine(Arc::new(engine)).unwrap()
+            }
             Self::Shared(server) => server.open(builder),
             #[cfg(feature = "rocks")]
             Self::Rocks(folder) => {

@@ -200,12 +200,15 @@ impl Embedded {
         self.pipeline.sync_now()?;
         crash_point!(SafePointDurable);
         loop {
-            let ended = engine.statuses(before, self.group_rows().min(PAGE_ROWS))?;
+            let ended = engine.statuses(before, PAGE_ROWS)?;
             if ended.is_empty() {
                 return Ok(());
             }
-            self.make(ended.into_iter().map(|(row, start_ts)| forget(row, start_ts)).collect(), Purpose::Other)?;
-            crash_point!(ForgetBetween);
+            for some in ended.chunks(self.group_rows()) {
+                let changes = some.iter().map(|(row, start_ts)| forget(row.clone(), *start_ts)).collect();
+                self.make(changes, Purpose::Other)?;
+                crash_point!(ForgetBetween);
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! One process that has its engine for itself, as `coordinator/embedded` drives it.
 //!
 //! Every change passes through one pipeline, which stamps commits and writes an ordered log. Clients run their transactions in
-//! the coordinator's own steps: open a view, take a name, prewrite group by group, commit point, secondaries; or
+//! the coordinator's own steps: open a view, take a name, prewrite group by group, commit point, with all rows or some, the others; or
 //! one phase; or release what was locked in vain. A sync makes the log so far durable, and a client is answered only
 //! then. A crash cuts the log anywhere at or after the last sync; all that memory knew is gone, and in the next life
 //! errands of readers and of the sweep meet the locks that are left. They are also what a writer does about an orphan in
@@ -32,6 +32,8 @@ pub struct Embedded {
     pub rows: usize,
     /// The most rows that one group changes.
     pub group_rows: usize,
+    /// How many rows are committed by the change with the commit point.
+    pub rows_with_primary: usize,
     pub crashes: u8,
     /// How many resolve locks at the same time.
     pub errands: usize,
@@ -64,7 +66,6 @@ enum Phase {
     Releasing {
         group: usize,
         groups: usize,
-        forgetting: bool,
     },
     Unacknowledged(Timestamp),
     Acknowledged(Timestamp),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use percolite::protocol::{Commit, OnePhase, Prewrite, RollBack, Step, commit, forget, one_phase, prewrite, roll_back};
+use percolite::protocol::{Commit, OnePhase, Prewrite, RollBack, Step, commit, forget, let_go, one_phase, prewrite};
 use percolite::row::{Edit, Lock, Mutation, Row, RowChange, SHORT_VALUE_MAX_BYTES, TxnId};
 use percolite::timestamp::Timestamp;
 
@@ -21,7 +21,7 @@ impl Embedded {
 
     /// How many rows are committed by the change with the commit point.
     fn with_primary(&self, client: usize) -> usize {
-        self.scripts[client].writes.len().min(self.group_rows)
+        self.scripts[client].writes.len().min(self.rows_with_primary)
     }
 
     /// Those that are left are grouped anew.
@@ -115,7 +115,7 @@ impl Embedded {
                         Some(conflict) => {
                             self.sights.met(conflict);
                             self.give_up(state, client)?;
-                            self.releasing(0, group, false)
+                            self.releasing(0, group)
                         }
                     },
                 }
@@ -145,9 +145,9 @@ impl Embedded {
                     Phase::Unacknowledged(commit_ts)
                 }
             }
-            Phase::Releasing { group, groups, forgetting } => {
-                self.release(state, client, group, forgetting)?;
-                if forgetting { self.releasing(group + 1, groups, false) } else { self.releasing(group, groups, true) }
+            Phase::Releasing { group, groups } => {
+                self.release(state, client, group)?;
+                self.releasing(group + 1, groups)
             }
             Phase::Unacknowledged(_) | Phase::Acknowledged(_) | Phase::Refused | Phase::Dead => return Ok(false),
         };
@@ -194,25 +194,18 @@ impl Embedded {
         Ok(())
     }
 
-    fn releasing(&self, group: usize, groups: usize, forgetting: bool) -> Phase {
-        if group < groups { Phase::Releasing { group, groups, forgetting } } else { Phase::Refused }
+    fn releasing(&self, group: usize, groups: usize) -> Phase {
+        if group < groups { Phase::Releasing { group, groups } } else { Phase::Refused }
     }
 
-    fn release(&self, state: &mut State, client: usize, group: usize, forgetting: bool) -> Result<(), Rule> {
+    fn release(&self, state: &mut State, client: usize, group: usize) -> Result<(), Rule> {
         let txn = Self::txn(state, client);
-        let writes = &self.scripts[client].writes;
-        let mut changes = Vec::new();
-        for (n, (row, _)) in writes.iter().enumerate().skip(group * self.group_rows).take(self.group_rows) {
-            let row = key(*row);
-            if forgetting {
-                changes.push(forget(row, txn.start_ts));
-                continue;
-            }
+        let writes = self.scripts[client].writes.iter().enumerate();
+        let release = |(n, (row, _)): (usize, &(usize, Mutation))| {
             let as_locked = Row { lock: Some(self.lock(state, client, n)), ..Row::default() };
-            if let Ok(Step::Apply(change, ())) = roll_back(&as_locked, &RollBack { row, txn }) {
-                changes.push(change);
-            }
-        }
+            let_go(&as_locked, &RollBack { row: key(*row), txn })
+        };
+        let changes = writes.skip(group * self.group_rows).take(self.group_rows).filter_map(release).collect();
         self.submit(state, changes, None)?.map(drop).map_err(|_| Rule::LiveOwnersLeftAlone)
     }
 
