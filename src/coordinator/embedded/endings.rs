@@ -104,22 +104,13 @@ impl Embedded {
         verdict: CommitPoint,
         finishes: bool,
     ) -> Result<()> {
-        let mut groups = locks.chunks(self.group_rows());
-        let last = groups.next_back().unwrap_or_default();
-        for some in groups {
-            self.carry_out_group(txn, primary, some, verdict, false)?;
+        let mut locks = locks;
+        while let Some((some, others)) = locks.split_at_checked(self.group_rows())
+            && !others.is_empty()
+        {
+            self.carry_out_together(txn, primary, some, verdict, false)?;
+            locks = others;
         }
-        self.carry_out_group(txn, primary, last, verdict, finishes)
-    }
-
-    fn carry_out_group(
-        &self,
-        txn: TxnId,
-        primary: &RowKey,
-        locks: &[(RowKey, Lock)],
-        verdict: CommitPoint,
-        finishes: bool,
-    ) -> Result<()> {
         let mut left: Vec<&(RowKey, Lock)> = locks.iter().collect();
         loop {
             let done = match verdict {

@@ -129,14 +129,18 @@ fn embedded_one_phase_and_two_phase_and_holds_get_along() {
     explore(model, 600_000);
 }
 
+fn long_values_and_deletions() -> Vec<Script> {
+    vec![
+        two_phase([(A, long()), (B, long()), (C, DELETE)]),
+        two_phase([(A, DELETE), (C, long())]),
+        one_phase([(A, put()), (B, put())]),
+    ]
+}
+
 #[test]
 fn embedded_long_values_and_deletions_are_whole_in_groups() {
     let model = Embedded {
-        scripts: vec![
-            two_phase([(A, long()), (B, long()), (C, DELETE)]),
-            two_phase([(A, DELETE), (C, long())]),
-            one_phase([(A, put()), (B, put())]),
-        ],
+        scripts: long_values_and_deletions(),
         rows: 3,
         group_rows: 3,
         rows_with_primary: 1,
@@ -157,11 +161,7 @@ fn embedded_long_values_and_deletions_are_whole_in_groups() {
 #[test]
 fn embedded_rows_that_fit_are_committed_with_the_primary() {
     let model = Embedded {
-        scripts: vec![
-            two_phase([(A, long()), (B, long()), (C, DELETE)]),
-            two_phase([(A, DELETE), (C, long())]),
-            one_phase([(A, put()), (B, put())]),
-        ],
+        scripts: long_values_and_deletions(),
         rows: 3,
         group_rows: 2,
         rows_with_primary: 2,
