@@ -164,7 +164,16 @@ named! {
         FloorNotKept "floor-not-kept" "the beginning of the history moves in memory only"
         PastShowsLater "past-shows-later" "the past shows locks of transactions committed later"
         ReplacedNotKept "replaced-not-kept" "rolling forward keeps no history"
-        DropLeavesOrphans "drop-leaves-orphans" "a keyspace is erased while locks elsewhere have their primary in it"
+        DropLeavesOrphans "drop-leaves-orphans" "a keyspace is erased while orphan locks elsewhere have their primary in it"
+        DropLeavesEndings "drop-leaves-endings" "a keyspace is erased while a large transaction with its primary in it still has locks"
+        DropAskedOnce "drop-asked-once" "whether a dropped keyspace may still be asked about is not asked again once the drop is known"
+        ShortPageEndsSweep "short-page-ends-sweep" "the sweep takes a page with fewer locks than its limit for the last"
+        ShortPageEndsStream "short-page-ends-stream" "the clean-up of a large transaction takes a page with fewer locks than its limit for the last"
+        LaterLogsNotKept "later-logs-not-kept" "of a damaged log and those after it only the damaged one is kept"
+        FloorReleasedEarly "floor-released-early" "the floor of the history may rise before a view of the past is taken"
+        OracleLeftOpen "oracle-left-open" "closing notes the newest timestamp, and others are handed out after it"
+        MultiGetIgnoresLocks "multi-get-ignores-locks" "reading several rows at once never looks at the lock column"
+        ExpiredWriterCommits "expired-writer-commits" "a transaction whose snapshot has expired commits"
         SyncsWithoutEnd "syncs-without-end" "deferring never ends: each sync has another one made, though nobody waits"
         WakerWakesAll "waker-wakes-all" "the waker also wakes those whose sync is still running"
         FollowerBelieves "follower-believes" "a follower that finds itself applied while it gives way does not wait for the sync"
@@ -180,12 +189,30 @@ named! {
 /// Called at every point with its name.
 pub type Listener = Box<dyn Fn(Point) + Send + Sync>;
 
+/// Whether a thread tries to take a lock for the first time, or has found it taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attempt {
+    /// The first time.
+    First,
+    /// It was taken.
+    Again,
+}
+
+/// Called before a lock of the store is taken; answers whether the calling thread is one that the harness schedules.
+pub type LockListener = Box<dyn Fn(Attempt) -> bool + Send + Sync>;
+
 static LISTENER: OnceLock<Listener> = OnceLock::new();
+static LOCK_LISTENER: OnceLock<LockListener> = OnceLock::new();
 static MUTANT: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 /// Has every point of this process call `listener`; only the first one counts.
 pub fn listen(listener: Listener) {
     let _ = LISTENER.set(listener);
+}
+
+/// Has every lock of this process's stores call `listener` before it is taken; only the first one counts.
+pub fn listen_to_locks(listener: LockListener) {
+    let _ = LOCK_LISTENER.set(listener);
 }
 
 /// Switches one mistake on, for the whole process, or all off.
@@ -198,6 +225,10 @@ pub(crate) fn reach(point: Point) {
     if let Some(listener) = LISTENER.get() {
         listener(point);
     }
+}
+
+pub(crate) fn before_lock(attempt: Attempt) -> bool {
+    LOCK_LISTENER.get().is_some_and(|listener| listener(attempt))
 }
 
 pub(crate) fn is_on(mutant: Mutant) -> bool {

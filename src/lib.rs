@@ -96,6 +96,7 @@ pub mod row;
 mod row_key;
 pub mod runtime;
 mod store;
+mod sync;
 pub mod timestamp;
 mod typed;
 mod view;

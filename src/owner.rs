@@ -10,8 +10,9 @@
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+
+use crate::sync::Mutex;
 
 /// 2020-01-01T00:00:00Z in milliseconds since 1970.
 pub const OWNER_EPOCH_MILLIS: u64 = 1_577_836_800_000;

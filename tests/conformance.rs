@@ -91,6 +91,7 @@ macro_rules! suite {
                     emptied_rows_are_on_no_page,
                     a_bookmark_changes_no_answer,
                     a_page_ends_when_it_is_large,
+                    a_page_that_has_no_cell_is_the_last,
                     locks_and_writes_are_scanned_apart,
                 ],
                 metas: [

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::JoinError;
 
 use crate::error::{Error, Result};
+use crate::sync::Mutex;
 
 /// Runs `work` on one of the runtime's blocking threads. A future that is dropped before the work has begun takes it back, with
 /// all that it owns; work that has begun goes on to its end. A panic of the work goes on in the caller.

@@ -107,7 +107,7 @@ impl View for PatientView {
         ask(&*self.runtime, || self.view.version(row, upto))
     }
 
-    fn page(&self, column: Column, page: &Page<'_>, cells: &mut Cells) -> Result<(), EngineError> {
+    fn page(&self, column: Column, page: &Page<'_>, cells: &mut Cells) -> Result<bool, EngineError> {
         ask(&*self.runtime, || self.view.page(column, page, cells))
     }
 

@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use super::storage::{Batch, Column, Reader, Storage};
 use super::{
-    Capabilities, Cells, Engine, EngineError, EngineFigures, Group, LostLog, NextVersions, Outcome, Page, RowRange,
-    See, SeeEach, View, Visit, WriteStalls,
+    Capabilities, Cells, Engine, EngineError, EngineFigures, Group, LostLog, NextVersions, Outcome, PAGE_BYTES, Page,
+    RowRange, See, SeeEach, View, Visit, WriteStalls,
 };
 use crate::codec::{CodecError, History, Put, Record};
 use crate::keys::{after_prefix, data_key, history_key, keyspace_bounds, split_history_key};
@@ -34,12 +34,29 @@ pub struct LocalEngine<S> {
     storage: S,
     exclusive: bool,
     group_rows_max: usize,
+    pages: PageSize,
+}
+
+/// When a page ends, whatever limit was asked for.
+#[derive(Clone, Copy, Debug)]
+struct PageSize {
+    cells: usize,
+    bytes: usize,
+}
+
+impl PageSize {
+    /// Tests of crashes have few rows, and are to meet the ends of pages.
+    const DEFAULT: Self = if cfg!(feature = "crashtest") {
+        Self { cells: 2, bytes: 64 }
+    } else {
+        Self { cells: usize::MAX, bytes: PAGE_BYTES }
+    };
 }
 
 impl<S: Storage> LocalEngine<S> {
     /// An engine over `storage`. `exclusive` says that nobody else can change it while this handle lives.
     pub fn new(storage: S, exclusive: bool) -> Self {
-        Self { storage, exclusive, group_rows_max: usize::MAX }
+        Self { storage, exclusive, group_rows_max: usize::MAX, pages: PageSize::DEFAULT }
     }
 
     /// The same, changing no more than so many rows together, as other engines do; at least two, if one process is to open a
@@ -47,6 +64,12 @@ impl<S: Storage> LocalEngine<S> {
     #[must_use]
     pub fn with_group_rows_max(self, rows: usize) -> Self {
         Self { group_rows_max: rows, ..self }
+    }
+
+    /// The same, ending a page after so many cells, at least one, or with the cell with which it reaches so many bytes.
+    #[must_use]
+    pub fn with_pages_of(self, cells: usize, bytes: usize) -> Self {
+        Self { pages: PageSize { cells: cells.max(1), bytes }, ..self }
     }
 
     /// What lies beneath.
@@ -78,7 +101,7 @@ impl<S: Storage> Engine for LocalEngine<S> {
     }
 
     fn view(&self) -> Result<Arc<dyn View>, EngineError> {
-        Ok(Arc::new(LocalView(self.storage.view()?)))
+        Ok(Arc::new(LocalView { reader: self.storage.view()?, pages: self.pages }))
     }
 
     fn row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
@@ -319,24 +342,27 @@ impl<B: Batch> Changes<B> {
     }
 }
 
-struct LocalView<R>(R);
+struct LocalView<R> {
+    reader: R,
+    pages: PageSize,
+}
 
 impl<R: Reader> View for LocalView<R> {
     fn cell(&self, column: Column, row: &RowKey, see: See<'_>) -> Result<(), EngineError> {
-        self.0.get(column, row.as_bytes(), see).map(drop)
+        self.reader.get(column, row.as_bytes(), see).map(drop)
     }
 
     fn each_cell(&self, column: Column, rows: &[&RowKey], see: SeeEach<'_>) -> Result<(), EngineError> {
         let keys: Vec<&[u8]> = rows.iter().map(|row| row.as_bytes()).collect();
-        self.0.get_each(column, &keys, see)
+        self.reader.get_each(column, &keys, see)
     }
 
     fn status(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError> {
-        read_status(&self.0, row, start_ts)
+        read_status(&self.reader, row, start_ts)
     }
 
     fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Vec<u8>>, EngineError> {
-        self.0.get(Column::Data, &data_key(row, start_ts), <[u8]>::to_vec)
+        self.reader.get(Column::Data, &data_key(row, start_ts), <[u8]>::to_vec)
     }
 
     fn version(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError> {
@@ -345,7 +371,7 @@ impl<R: Reader> View for LocalView<R> {
             end: Bound::Included(history_key(row, Timestamp::ZERO)),
         };
         let mut found = Ok(None);
-        self.0.scan(Column::History, &range, false, |key, bytes| {
+        self.reader.scan(Column::History, &range, false, |key, bytes| {
             match decode::<History>(Column::History, key, bytes) {
                 Ok(History::Ended(_)) => return true,
                 Ok(History::Version(version)) => found = Ok(Some(version)),
@@ -356,21 +382,27 @@ impl<R: Reader> View for LocalView<R> {
         found
     }
 
-    fn page(&self, column: Column, page: &Page<'_>, cells: &mut Cells) -> Result<(), EngineError> {
+    fn page(&self, column: Column, page: &Page<'_>, cells: &mut Cells) -> Result<bool, EngineError> {
         cells.clear();
+        if page.limit == 0 {
+            return Ok(true);
+        }
+        let limit = page.limit.min(self.pages.cells);
+        let mut is_full = false;
         let visit = |row: &[u8], content: &[u8]| {
             cells.push(row, content);
-            !page.is_full(cells)
+            is_full = cells.len() >= limit || cells.size_bytes() >= self.pages.bytes;
+            !is_full
         };
         match page.bookmark {
-            _ if page.limit == 0 => Ok(()),
-            Some(bookmark) => self.0.scan_on(bookmark, column, page.range, page.backwards, visit),
-            None => self.0.scan(column, page.range, page.backwards, visit),
+            Some(bookmark) => self.reader.scan_on(bookmark, column, page.range, page.backwards, visit)?,
+            None => self.reader.scan(column, page.range, page.backwards, visit)?,
         }
+        Ok(is_full)
     }
 
     fn cells(&self, column: Column, range: &RowRange, visit: Visit<'_>) -> Result<(), EngineError> {
-        self.0.scan(column, range, false, visit)
+        self.reader.scan(column, range, false, visit)
     }
 }
 

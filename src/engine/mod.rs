@@ -197,9 +197,10 @@ pub trait View: Send + Sync {
     /// The newest replaced version committed at or below a timestamp, where history is kept.
     fn version(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError>;
     /// The lock or write column's cells of a range of rows, from its start or, backwards, from its end, in the place of what
-    /// `cells` held: until the page [is full](Page::is_full) or the range has no more. Scans decode what they hand out, into the
-    /// memory that they hand out.
-    fn page(&self, column: Column, page: &Page<'_>, cells: &mut Cells) -> Result<(), EngineError>;
+    /// `cells` held. Answers whether the range may have more: a page has at most [`Page::limit`] cells, and an engine may end it
+    /// earlier, as it sees fit, but not before its first cell. Only the answer tells a last page from one that was ended. Scans
+    /// decode what they hand out, into the memory that they hand out.
+    fn page(&self, column: Column, page: &Page<'_>, cells: &mut Cells) -> Result<bool, EngineError>;
 
     /// Hands the cells of a column to `visit`, in order and as they are stored, until it answers `false`. For whoever looks for
     /// damage: nothing is decoded.
@@ -221,7 +222,7 @@ pub trait View: Send + Sync {
         found
     }
 
-    /// A page of the lock column, decoded. It is empty only where the range is: a short one may be full all the same.
+    /// A page of the lock column, decoded. It is empty only where the range is: a short one need not be the last.
     fn locks(&self, page: &Page<'_>) -> Result<Vec<(RowKey, Lock)>, EngineError> {
         let mut cells = Cells::default();
         self.page(Column::Lock, page, &mut cells)?;
@@ -264,7 +265,7 @@ pub type SeeEach<'a> = &'a mut dyn FnMut(usize, &[u8]);
 /// Sees a cell's key and value, and says whether to go on.
 pub type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> bool;
 
-/// A page ends with the cell with which its keys and contents reach this.
+/// The engines of this crate end a page with the cell with which its keys and contents reach this.
 pub const PAGE_BYTES: usize = 1 << 20;
 
 /// A request for the next rows of a range.
@@ -278,14 +279,6 @@ pub struct Page<'a> {
     pub limit: usize,
     /// Where the page before ended, if this one is to go on there.
     pub bookmark: Option<&'a Bookmark>,
-}
-
-impl Page<'_> {
-    /// Whether these are as many cells, or as large, as a page may have. If not, there are no more.
-    #[inline]
-    pub fn is_full(&self, cells: &Cells) -> bool {
-        cells.len() >= self.limit || cells.size_bytes() >= PAGE_BYTES
-    }
 }
 
 /// What an engine remembers from one page of a scan to the next, so that it need not look for the place again. It is for the

@@ -440,7 +440,7 @@ impl View for UnreliableView {
         self.read(|view| view.version(row, upto))
     }
 
-    fn page(&self, column: Column, page: &Page<'_>, cells: &mut Cells) -> Result<(), EngineError> {
+    fn page(&self, column: Column, page: &Page<'_>, cells: &mut Cells) -> Result<bool, EngineError> {
         self.read(|view| view.page(column, page, cells))
     }
 

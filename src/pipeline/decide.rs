@@ -4,14 +4,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
-
 use super::Pipeline;
 use super::combiner::{Purpose, Submission};
 use super::conflicts::{ConflictMemory, LastCommit};
 use super::filter::RowFilter;
 use crate::engine::{Group, NextVersions};
 use crate::row::{Edit, Guard, LockStamp, Mutation, Row, RowChange, RowKey};
+use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
 use crate::view::PinnedView;
 
@@ -100,7 +99,8 @@ impl Pipeline {
         if let Some(dropped) = lives.iter().find(|life| life.is_over()) {
             return Decision::Refuse(Refused::Dropped(dropped.name().to_string()));
         }
-        if view.as_ref().is_some_and(|view| view.expired.load(Ordering::Acquire)) {
+        let has_expired = view.as_ref().is_some_and(|view| view.expired.load(Ordering::Acquire));
+        if has_expired && !mutated!(ExpiredWriterCommits) {
             return Decision::Refuse(Refused::Expired);
         }
         let proof =

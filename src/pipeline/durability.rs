@@ -22,8 +22,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
 use super::Pipeline;
 use super::gathering::Gathering;
 use super::reply::Slot;
@@ -33,6 +31,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::observe::{Part, Spent};
 use crate::oracle::LEASE;
 use crate::runtime::Parker;
+use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
 use crate::view::PinnedView;
 

@@ -47,8 +47,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
 use self::conflicts::ConflictMemory;
 use self::decide::Core;
 use self::durability::Durability;
@@ -61,6 +59,7 @@ use crate::observe::Counters;
 use crate::oracle::{JUMP_MAX_MS, LEASE, LeasedOracle, read_high_water};
 use crate::row::RowKey;
 use crate::runtime::{Joined, Runtime};
+use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
 use crate::view::PinnedView;
 
@@ -164,7 +163,8 @@ impl Pipeline {
             crash_point!(CloseSynced);
             // The next life may begin where this one ended. Without this it begins above the lease, which is as good. Closed
             // first: a leader that has passed the check for failures could still draw a timestamp above what is written.
-            let last = self.oracle.close().to_u64().to_be_bytes().to_vec();
+            let last = if mutated!(OracleLeftOpen) { self.oracle.last() } else { self.oracle.close() };
+            let last = last.to_u64().to_be_bytes().to_vec();
             let _ = self.engine.set_meta(&[(LEASE.into(), Some(last))]).and_then(|()| self.engine.sync());
         }
     }

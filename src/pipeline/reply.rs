@@ -4,12 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
 use super::combiner::Settled;
 use super::waiter::Waiter;
 use crate::error::{Error, ErrorKind, Result};
 use crate::runtime::Runtime;
+use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
 
 /// Where a submission's answer appears.

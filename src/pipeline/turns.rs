@@ -14,12 +14,11 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
-
 use super::conflicts::hash;
 use super::waiter::Waiter;
 use crate::engine::Group;
 use crate::row::{Edit, RowKey};
+use crate::sync::Mutex;
 
 /// More rows than this are not worth queueing for.
 const TURN_ROWS_MAX: usize = 64;

@@ -16,7 +16,7 @@ pub struct Waiter {
 enum Sleeper {
     Thread(Arc<dyn Parker>),
     #[cfg(feature = "tokio")]
-    Task(parking_lot::Mutex<Option<std::task::Waker>>),
+    Task(crate::sync::Mutex<Option<std::task::Waker>>),
 }
 
 impl Waiter {
@@ -28,7 +28,7 @@ impl Waiter {
     /// Of a task, which waits by [`Waiter::notified`].
     #[cfg(feature = "tokio")]
     pub fn of_task() -> Arc<Self> {
-        Arc::new(Self { sleeper: Sleeper::Task(parking_lot::Mutex::new(None)), notified: AtomicBool::new(false) })
+        Arc::new(Self { sleeper: Sleeper::Task(crate::sync::Mutex::new(None)), notified: AtomicBool::new(false) })
     }
 
     pub fn notify(&self) {

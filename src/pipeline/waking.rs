@@ -3,11 +3,10 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use super::Pipeline;
 use super::reply::Slot;
 use crate::runtime::Parker;
+use crate::sync::Mutex;
 
 /// Fewer are woken by the syncer thread itself, which takes as long as waking the waker thread.
 // Tests of crashes have few clients, and are to meet the waker.

@@ -11,8 +11,7 @@ use crate::engine::{Bookmark, Cells, Page, RowRange, View};
 use crate::error::Result;
 use crate::row::RowKey;
 
-// Tests of crashes have few rows, and are to meet the ends of pages.
-const PAGE_CELLS_MIN: usize = if cfg!(feature = "crashtest") { 2 } else { 16 };
+const PAGE_CELLS_MIN: usize = 16;
 const PAGE_CELLS_MAX: usize = 512;
 /// So large a part of what was read before is the next page, that whoever stops early has read little in vain.
 const PAGE_PART: usize = 4;
@@ -62,9 +61,9 @@ impl Layer {
         let limit = (self.cells_read / PAGE_PART).clamp(PAGE_CELLS_MIN, PAGE_CELLS_MAX);
         let far = upto.map(|row| replace(far_end(&mut range, backwards), Bound::Included(row.to_vec())));
         let page = Page { range: &range, backwards, limit, bookmark: Some(bookmark) };
-        view.page(self.column, &page, cells)?;
+        let has_more = view.page(self.column, &page, cells)?;
         self.cells_read += cells.len();
-        let last = cells.last().filter(|_| page.is_full(cells)).map(|(row, _)| row);
+        let last = cells.last().filter(|_| has_more).map(|(row, _)| row);
         if let Some(known) = last.or(upto) {
             *far_end(&mut range, !backwards) = Bound::Excluded(known.to_vec());
             if let Some(far) = far {
@@ -132,9 +131,28 @@ fn far_end(range: &mut RowRange, backwards: bool) -> &mut Bound<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::Store;
     use crate::engine::PAGE_BYTES;
+    use crate::engine::sim::SimStorage;
+
+    #[test]
+    fn a_page_that_the_engine_ends_early_is_not_taken_for_the_last() {
+        for (cells, bytes) in [(1, usize::MAX), (2, 64), (usize::MAX, 1)] {
+            let engine = SimStorage::new().embedded().with_pages_of(cells, bytes);
+            let store = Store::builder().open_engine(Arc::new(engine)).unwrap();
+            let rows = store.keyspace("rows").unwrap();
+            let keys: Vec<Vec<u8>> = (0..100_u8).map(|n| vec![n; 1 + usize::from(n % 3) * 100]).collect();
+            store.transact(|txn| keys.iter().try_for_each(|key| txn.put(&rows, key, "value"))).unwrap();
+            let snapshot = store.snapshot().unwrap();
+            let found: Vec<Vec<u8>> = snapshot.range(&rows, ..).map(|row| row.unwrap().0).collect();
+            assert_eq!(found, keys, "pages of {cells} cells and {bytes} bytes");
+            let backwards: Vec<Vec<u8>> = snapshot.range(&rows, ..).rev().map(|row| row.unwrap().0).collect();
+            assert!(backwards.iter().eq(keys.iter().rev()), "pages of {cells} cells and {bytes} bytes, backwards");
+        }
+    }
 
     #[test]
     fn a_page_is_bounded_in_bytes_though_all_before_it_were_small() {

@@ -9,13 +9,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
 use super::Store;
 use crate::error::{Conflict, ConflictReason, Error, Result};
 use crate::observe::{Counters, Part, Spent};
 use crate::owner::OwnerId;
 use crate::row::TxnId;
+use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
 use crate::view::PinnedView;
 

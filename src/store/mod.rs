@@ -118,14 +118,14 @@ pub(crate) struct Inner {
     readers: Readers,
     slow: SlowLog,
     admission: Arc<Admission>,
-    housekeeper: parking_lot::Mutex<Option<Housekeeper>>,
+    housekeeper: crate::sync::Mutex<Option<Housekeeper>>,
     identity: u64,
     closed: AtomicBool,
     /// By the runtime's clock.
     opened: Duration,
     /// When the status was last published, by the same clock.
     #[cfg(feature = "rocks")]
-    published: parking_lot::Mutex<Duration>,
+    published: crate::sync::Mutex<Duration>,
 }
 
 impl Store {
@@ -172,7 +172,7 @@ impl Store {
         let store = Self::own(Inner {
             opened,
             #[cfg(feature = "rocks")]
-            published: parking_lot::Mutex::new(opened),
+            published: crate::sync::Mutex::new(opened),
             coordinator: Arc::<Embedded>::clone(&embedded),
             embedded: Some(Arc::clone(&embedded)),
             engine,
@@ -182,7 +182,7 @@ impl Store {
             catalog: Catalog::default(),
             readers: Readers::default(),
             slow: SlowLog::default(),
-            housekeeper: parking_lot::Mutex::new(None),
+            housekeeper: crate::sync::Mutex::new(None),
             identity,
             closed: AtomicBool::new(false),
             options,
@@ -235,7 +235,7 @@ impl Store {
         Self::own(Inner {
             opened,
             #[cfg(feature = "rocks")]
-            published: parking_lot::Mutex::new(opened),
+            published: crate::sync::Mutex::new(opened),
             coordinator,
             embedded: None,
             engine,
@@ -245,7 +245,7 @@ impl Store {
             catalog: Catalog::default(),
             readers: Readers::default(),
             slow: SlowLog::default(),
-            housekeeper: parking_lot::Mutex::new(None),
+            housekeeper: crate::sync::Mutex::new(None),
             identity,
             closed: AtomicBool::new(false),
             options,

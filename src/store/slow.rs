@@ -7,8 +7,6 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use parking_lot::Mutex;
-
 use super::Store;
 use super::live::Reader;
 use crate::error::Conflict;
@@ -16,6 +14,7 @@ use crate::observe::Part;
 use crate::owner::OwnerId;
 use crate::pipeline::Waited;
 use crate::row::TxnId;
+use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
 
 /// So many slow transactions are kept, the newest and the slowest.

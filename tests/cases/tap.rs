@@ -239,9 +239,9 @@ impl TapView {
         }
     }
 
-    fn walked(&self, column: Column, page: &Page<'_>, cells: &Cells) {
+    fn walked(&self, column: Column, page: &Page<'_>, cells: &Cells, has_more: bool) {
         let mut over = page.range.clone();
-        if page.is_full(cells) {
+        if has_more {
             let end = if page.backwards { &mut over.start } else { &mut over.end };
             *end = Bound::Included(cells.last().unwrap().0.to_vec());
         }
@@ -265,13 +265,13 @@ impl View for TapView {
     fn version(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError> {
         self.view.version(row, upto)
     }
-    fn page(&self, column: Column, page: &Page<'_>, cells: &mut Cells) -> Result<(), EngineError> {
+    fn page(&self, column: Column, page: &Page<'_>, cells: &mut Cells) -> Result<bool, EngineError> {
         if column == Column::Write {
             self.before_read();
         }
-        self.view.page(column, page, cells)?;
-        self.walked(column, page, cells);
-        Ok(())
+        let has_more = self.view.page(column, page, cells)?;
+        self.walked(column, page, cells, has_more);
+        Ok(has_more)
     }
 }
 

@@ -209,7 +209,7 @@ impl View for AnsweredView {
     fn version(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError> {
         until_answered(|| self.0.version(row, upto))
     }
-    fn page(&self, column: Column, page: &Page<'_>, cells: &mut Cells) -> Result<(), EngineError> {
+    fn page(&self, column: Column, page: &Page<'_>, cells: &mut Cells) -> Result<bool, EngineError> {
         until_answered(|| self.0.page(column, page, cells))
     }
 }

@@ -160,15 +160,14 @@ pub fn a_page_ends_when_it_is_large(engine: &Subject) {
         let mut pages = 0;
         loop {
             let page = Page { range: &range, backwards, limit: usize::MAX, bookmark: Some(&bookmark) };
-            view.page(column, &page, &mut cells).unwrap();
+            let has_more = view.page(column, &page, &mut cells).unwrap();
             let Some((last, content)) = cells.last() else { break };
             let before = cells.size_bytes() - last.len() - content.len();
             assert!(before < PAGE_BYTES, "{before} bytes, and one more cell");
             found.extend(cells.iter().map(|(row, _)| row.to_vec()));
-            let is_full = page.is_full(&cells);
             *(if backwards { &mut range.end } else { &mut range.start }) = Bound::Excluded(last.to_vec());
             pages += 1;
-            if !is_full {
+            if !has_more {
                 break;
             }
         }
@@ -177,6 +176,29 @@ pub fn a_page_ends_when_it_is_large(engine: &Subject) {
             expected.reverse();
         }
         assert_eq!((found, pages), (expected, 3), "{column:?} {backwards}");
+    }
+}
+
+pub fn a_page_that_has_no_cell_is_the_last(engine: &Subject) {
+    make(&**engine, ["a", "b", "c"].map(|key| put_lock(key, lock(10))));
+    let view = engine.view().unwrap();
+    for (limit, backwards) in [1, 2, 3, 4].into_iter().flat_map(|limit| [(limit, false), (limit, true)]) {
+        let (mut range, mut cells, mut found) = (RowRange::all(), Cells::default(), 0);
+        loop {
+            let page = Page { range: &range, backwards, limit, bookmark: None };
+            let has_more = view.page(Column::Lock, &page, &mut cells).unwrap();
+            found += cells.len();
+            let Some((last, _)) = cells.last() else {
+                assert!(!has_more, "an empty page that is not the last, {limit} cells a page");
+                break;
+            };
+            assert!(has_more || cells.len() < limit || found == 3);
+            *(if backwards { &mut range.end } else { &mut range.start }) = Bound::Excluded(last.to_vec());
+            if !has_more {
+                break;
+            }
+        }
+        assert_eq!(found, 3, "{limit} cells a page, {backwards}");
     }
 }
 

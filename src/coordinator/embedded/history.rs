@@ -12,14 +12,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
 use super::Embedded;
 use crate::coordinator::KeepHistory;
 use crate::coordinator::history::{Kept, check_moment, in_the_future};
 use crate::error::Result;
 use crate::pipeline::Pipeline;
 use crate::runtime::Runtime;
+use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
 use crate::view::PinnedView;
 
@@ -96,6 +95,7 @@ impl Embedded {
         }
         let kept = self.history.as_ref().map(|history| history.kept.lock());
         check_moment(at, kept.as_ref().map(|kept| kept.from))?;
+        let kept = kept.filter(|_| !mutated!(FloorReleasedEarly));
         let newest = pipeline.current_view();
         drop(kept);
         let view = PinnedView::new(at, Arc::clone(&newest.view), newest.check_locks);

@@ -15,8 +15,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
-
 use self::endings::Ending;
 use self::history::History;
 use super::{CommitProtocol, CommitRequest, Coordinator, KeepHistory, committed_by_primary};
@@ -29,6 +27,7 @@ use crate::pipeline::{Entrance, Pipeline, Turns};
 use crate::protocol::{CommitPoint, trace};
 use crate::row::{Lock, Mutation, RowKey, TxnId};
 use crate::runtime::{Parker, Runtime};
+use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
 use crate::view::PinnedView;
 

@@ -55,7 +55,9 @@ pub fn judge(logs: &[Log], oldest: u64) -> Option<Lost> {
         match (&mut lost, log.records.stop) {
             (Some(lost), _) => {
                 lost.told.bytes += log.records.bytes;
-                lost.logs.push(log.file.clone());
+                if !mutated!(LaterLogsNotKept) {
+                    lost.logs.push(log.file.clone());
+                }
             }
             (None, Some(stop)) => {
                 let mut new = found(log, stop.offset, stop.is_hole && log.records.behind > 0);

@@ -75,8 +75,10 @@ impl Store {
     pub(in crate::store) fn erase_dropped(&self) -> Result<()> {
         let Some(embedded) = &self.inner.embedded else { return Ok(()) };
         let pipeline = embedded.pipeline();
-        let may_be_asked = || pipeline.may_have_orphans() || pipeline.any_unapplied() || embedded.endings() > 0;
-        if may_be_asked() && !mutated!(DropLeavesOrphans) {
+        let by_orphans = || pipeline.may_have_orphans() && !mutated!(DropLeavesOrphans);
+        let by_endings = || (pipeline.any_unapplied() || embedded.endings() > 0) && !mutated!(DropLeavesEndings);
+        let may_be_asked = || by_orphans() || by_endings();
+        if may_be_asked() {
             return Ok(());
         }
         let catalog = self.catalog();
@@ -93,7 +95,7 @@ impl Store {
                 continue;
             }
             // Once more, now that the drop is known: what was committed before it is unapplied until its last lock is gone.
-            if may_be_asked() && !mutated!(DropLeavesOrphans) {
+            if may_be_asked() && !mutated!(DropAskedOnce) {
                 return Ok(());
             }
             crash_point!(KeyspaceDropped);

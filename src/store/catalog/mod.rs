@@ -17,8 +17,6 @@ mod unnamed;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 pub(super) use self::unnamed::Unnamed;
 use super::keyspace::{Keyspace, KeyspaceState};
 use super::range::prefix_range;
@@ -27,6 +25,7 @@ use super::{KEYSPACE_NAME_MAX_BYTES, Snapshot, Store, Txn, TxnOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::Life;
 use crate::row::KeyspaceId;
+use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
 use crate::view::PinnedView;
 

@@ -15,6 +15,7 @@ use percolite::{Keyspace, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::history::{History, Line, Op, Outcome, Problem, Transaction};
+use crate::keys::stored;
 use crate::violation::Broken;
 
 /// The prefix of the rows that tell which transactions are committed.
@@ -147,7 +148,7 @@ impl Ledger {
             let start_ts = Timestamp::from_u64(entry.txn.start_ts.unwrap_or_default());
             let mut found = None;
             for key in entry.writes() {
-                let row = engine.row(&rows.row_of(key), start_ts)?;
+                let row = engine.row(&rows.row_of(stored(key)), start_ts)?;
                 let newest = row.write.filter(|write| write.txn.start_ts == start_ts);
                 found = found.or(newest.map(|write| write.commit_ts.to_u64()));
             }

@@ -38,6 +38,7 @@ pub mod interrupt;
 pub mod invariants;
 #[cfg(feature = "rocks")]
 pub mod ioerr;
+mod keys;
 #[cfg(feature = "rocks")]
 pub mod kill;
 pub mod layers;

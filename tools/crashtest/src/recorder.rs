@@ -3,10 +3,13 @@
 //! Workloads see a [`Recorded`] instead of the store's own transaction, and everything they read and write through it is
 //! in the history. What a savepoint takes back is taken out of the history too.
 
-use percolite::{Error, ErrorKind, Keyspace, Txn};
+use std::ops::Bound;
+
+use percolite::{Error, ErrorKind, Keyspace, Scan, Txn};
 
 use crate::dice::Dice;
 use crate::history::Op;
+use crate::keys::{shown, stored};
 use crate::value::{Stamp, seal, unseal};
 
 /// Values longer than this live in the data column.
@@ -41,14 +44,22 @@ impl<'a> Recorded<'a> {
 
     /// Reads a row.
     pub fn get(&mut self, key: &str) -> Result<Option<String>, Error> {
-        let value = self.txn.get(self.rows, key)?.map(|stored| unseal(&stored));
+        let value = self.txn.get(self.rows, stored(key))?.map(|stored| unseal(&stored));
         self.ops.push(Op::Read(key.into(), value.clone()));
         Ok(value)
     }
 
+    /// Reads several rows at once.
+    pub fn multi_get(&mut self, keys: &[String]) -> Result<Vec<Option<String>>, Error> {
+        let values = self.txn.multi_get(self.rows, keys.iter().map(|key| stored(key)))?;
+        let values: Vec<Option<String>> = values.into_iter().map(|value| value.map(|stored| unseal(&stored))).collect();
+        self.ops.extend(keys.iter().zip(&values).map(|(key, value)| Op::Read(key.clone(), value.clone())));
+        Ok(values)
+    }
+
     /// Reads a row and claims it.
     pub fn get_for_update(&mut self, key: &str) -> Result<Option<String>, Error> {
-        let value = self.txn.get_for_update(self.rows, key)?.map(|stored| unseal(&stored));
+        let value = self.txn.get_for_update(self.rows, stored(key))?.map(|stored| unseal(&stored));
         self.ops.push(Op::ReadForUpdate(key.into(), value.clone()));
         Ok(value)
     }
@@ -58,15 +69,15 @@ impl<'a> Recorded<'a> {
         self.stamp.write += 1;
         let long = self.long_values > 0 && self.dice.one_in(self.long_values);
         let filling = if long { LONG + self.dice.below(LONG) } else { 0 };
-        let (stored, shown) = seal(body, self.stamp, filling);
-        self.txn.put(self.rows, key, stored)?;
-        self.ops.push(Op::Write(key.into(), Some(shown)));
+        let (sealed, seen) = seal(body, self.stamp, filling);
+        self.txn.put(self.rows, stored(key), sealed)?;
+        self.ops.push(Op::Write(key.into(), Some(seen)));
         Ok(())
     }
 
     /// Removes a row.
     pub fn delete(&mut self, key: &str) -> Result<(), Error> {
-        self.txn.delete(self.rows, key)?;
+        self.txn.delete(self.rows, stored(key))?;
         self.ops.push(Op::Write(key.into(), None));
         Ok(())
     }
@@ -74,9 +85,29 @@ impl<'a> Recorded<'a> {
     /// Reads all rows whose keys begin with `prefix`, from either end.
     pub fn scan(&mut self, prefix: &str) -> Result<Vec<(String, String)>, Error> {
         let scan = self.txn.prefix(self.rows, prefix);
-        let read = |row: Result<(Vec<u8>, Vec<u8>), Error>| {
-            row.map(|(key, value)| (String::from_utf8_lossy(&key).into_owned(), unseal(&value)))
+        self.read(scan, prefix.into(), after(prefix))
+    }
+
+    /// Reads all rows between two, from either end, and these or not.
+    pub fn between(&mut self, first: &str, last: &str) -> Result<Vec<(String, String)>, Error> {
+        // No key has a zero in it, so it comes between a key and all that follow.
+        let behind = |key: &str| format!("{key}\0");
+        let (start, from) = match self.dice.one_in(2) {
+            true => (Bound::Included(stored(first)), first.to_owned()),
+            false => (Bound::Excluded(stored(first)), behind(first)),
         };
+        let (end, to) = match self.dice.one_in(2) {
+            true => (Bound::Included(stored(last)), behind(last)),
+            false => (Bound::Excluded(stored(last)), last.to_owned()),
+        };
+        let scan = self.txn.range(self.rows, (start, end));
+        // A range between a row and itself is empty, whatever its bounds.
+        let to = to.max(from.clone());
+        self.read(scan, from, Some(to))
+    }
+
+    fn read(&mut self, scan: Scan, from: String, to: Option<String>) -> Result<Vec<(String, String)>, Error> {
+        let read = |row: Result<(Vec<u8>, Vec<u8>), Error>| row.map(|(key, value)| (shown(&key), unseal(&value)));
         let rows = match self.dice.below(3) {
             0 => scan.map(read).collect::<Result<Vec<_>, _>>()?,
             1 => {
@@ -90,7 +121,7 @@ impl<'a> Recorded<'a> {
             let keys: Vec<_> = rows.iter().map(|(key, _)| key).collect();
             return Err(ErrorKind::Corruption(format!("a scan is out of order: {keys:?}")).into());
         }
-        self.ops.push(Op::Scan { from: prefix.into(), to: after(prefix), rows: rows.clone() });
+        self.ops.push(Op::Scan { from, to, rows: rows.clone() });
         Ok(rows)
     }
 

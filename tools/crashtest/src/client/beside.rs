@@ -3,6 +3,7 @@
 use percolite::{Error, ErrorKind, Keyspace, Txn};
 
 use super::{Client, WRITTEN_TO_GONE, may_happen};
+use crate::keys::stored;
 
 /// The one beside it, which comes and goes, so that transactions span two. It is created first and thus holds the primary
 /// of those that do.
@@ -59,7 +60,7 @@ impl Client<'_> {
             0 => self.store.rename_keyspace(BESIDE, ASIDE).map(drop),
             1 => {
                 let aside = self.store.keyspace(ASIDE)?;
-                self.store.transact(|txn| txn.put(&aside, "aside", "aside"))
+                self.store.transact(|txn| txn.put(&aside, stored("aside"), "aside"))
             }
             _ => self.store.drop_keyspace(ASIDE),
         };
@@ -74,7 +75,7 @@ impl Client<'_> {
     /// A transaction that is not to commit: what it has written to is about to go.
     fn write_beside(&mut self, beside: &Keyspace) -> Result<Txn, Error> {
         let mut txn = self.store.begin_with(self.options())?;
-        txn.put(beside, self.dice.below(3).to_string(), "gone")?;
+        txn.put(beside, stored(&self.dice.below(3).to_string()), "gone")?;
         Ok(txn)
     }
 

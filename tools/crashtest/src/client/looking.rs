@@ -9,6 +9,7 @@ use percolite::{Error, ErrorKind, KeyspaceId, Snapshot, Timestamp};
 
 use super::{Client, may_happen};
 use crate::history::{Op, Outcome};
+use crate::keys::shown;
 use crate::ledger::Entry;
 use crate::workload::{Workload, skewed};
 
@@ -169,11 +170,11 @@ impl Client<'_> {
         let (mut rows, mut keys) = (Vec::new(), Vec::new());
         for row in snapshot.range(&self.rows, ..) {
             let (key, value) = row?;
-            rows.push((String::from_utf8_lossy(&key).into_owned(), crate::value::unseal(&value)));
+            rows.push((shown(&key), crate::value::unseal(&value)));
             keys.push(key);
         }
         let state = rows.iter().cloned().collect();
-        let judged = workload.judge(&state);
+        let judged = workload.judge(&state).and(self.are_read_at_once(snapshot, &keys, &rows)?);
         self.skewed += skewed(&state) as u64;
         let ops = vec![Op::Scan { from: String::new(), to: None, rows }];
         let number = self.sink.number();
@@ -184,6 +185,24 @@ impl Client<'_> {
         self.sink.asked(number, Entry { txn, life: self.who.life, durable: self.is_durable(), marker: None });
         self.answer(number, Outcome::Committed, None);
         Ok(Looked { number, judged, keys })
+    }
+
+    /// Read at once, or one by one, the rows are what the scan has shown.
+    fn are_read_at_once(
+        &mut self,
+        snapshot: &Snapshot,
+        keys: &[Vec<u8>],
+        rows: &[(String, String)],
+    ) -> Result<Result<(), String>, Error> {
+        let values = if self.dice.one_in(2) {
+            snapshot.multi_get(&self.rows, keys)?
+        } else {
+            keys.iter().map(|key| snapshot.get(&self.rows, key)).collect::<Result<_, _>>()?
+        };
+        let shown = values.iter().map(|value| value.as_deref().map(crate::value::unseal));
+        let other = rows.iter().zip(shown).find(|((_, scanned), read)| read.as_ref() != Some(scanned));
+        Ok(other
+            .map_or(Ok(()), |((key, scanned), read)| Err(format!("{key} is {scanned} in a scan and read as {read:?}"))))
     }
 
     fn judged(&self, number: u64, read_ts: Timestamp, what: &str) -> Error {

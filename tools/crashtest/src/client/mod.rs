@@ -15,6 +15,7 @@ use percolite::{
 
 use crate::dice::Dice;
 use crate::history::{Op, Outcome, Transaction};
+use crate::keys::{shown, stored};
 use crate::ledger::{Answer, Entry, MARKERS};
 use crate::recorder::Recorded;
 use crate::value::{Stamp, seal};
@@ -194,12 +195,24 @@ impl<'a> Client<'a> {
         self.skewed
     }
 
+    /// Whether its last transaction has written to the keyspace beside.
+    pub fn has_written_beside(&self) -> bool {
+        self.wrote_beside.is_some()
+    }
+
+    /// Does what the background does, now: resolves what is left of the dead, and of large transactions.
+    fn clean_up(&mut self) -> Result<Ended, Error> {
+        self.store.resolve_orphans().map(|_| Ended::GivenUp)
+    }
+
     /// Runs one transaction of the workload, in one of the ways that the store offers.
     ///
     /// # Errors
     /// Those of the store but conflicts.
     pub fn run(&mut self, workload: &dyn Workload) -> Result<Ended, Error> {
-        match self.dice.below(16) {
+        match self.dice.below(19) {
+            16 => self.clean_up(),
+            17 | 18 if self.store.stats().history_from.is_some() => self.look_back(workload).map(|()| Ended::Committed),
             0 => self.observe(workload).map(|()| Ended::Committed),
             15 => self.look_back(workload).map(|()| Ended::Committed),
             1 => self.give_up(|txn| workload.transaction(txn)),
@@ -261,7 +274,7 @@ impl<'a> Client<'a> {
             let gone = self.gone.clone().filter(|_| self.dice.one_in(2));
             let left = store.transact_with(options, |txn| {
                 number = self.read_all(txn, began)?;
-                gone.as_ref().map_or(Err(Left::Chosen), |gone| Ok(txn.put(gone, "gone", "gone")?))
+                gone.as_ref().map_or(Err(Left::Chosen), |gone| Ok(txn.put(gone, stored("gone"), "gone")?))
             });
             match left {
                 Err(Left::Failed(why)) if !matches!(why.kind(), ErrorKind::NoSuchKeyspace(_)) => Err(why),
@@ -302,7 +315,7 @@ impl<'a> Client<'a> {
             Ok(()) => {
                 // Told; when it was committed, the marker knows.
                 let heard = self.sink.now();
-                let marker = self.rows.row_of(self.marker());
+                let marker = self.rows.row_of(stored(&self.marker()));
                 let commit_ts = self.committed_at(&marker, start_ts).map(Timestamp::to_u64);
                 self.sink.answered(number, Answer { outcome: Outcome::Committed, commit_ts, ended: heard });
                 Ok(Ended::Committed)
@@ -353,7 +366,7 @@ impl<'a> Client<'a> {
         for lock in self.store.locks()? {
             let row = lock?.row;
             if row.keyspace() == self.rows.id() {
-                keys.push(String::from_utf8_lossy(row.key()).into_owned());
+                keys.push(shown(row.key()));
             }
         }
         Ok(keys)
@@ -381,14 +394,14 @@ impl<'a> Client<'a> {
         let writes = ops.iter().any(|op| !matches!(op, Op::Read(..) | Op::Scan { .. }));
         let marker = (marked && writes && worked.is_ok()).then(|| self.marker());
         if let Some(marker) = &marker {
-            let (stored, shown) = seal("", stamp, 0);
-            worked = txn.put(&self.rows, marker, stored);
-            ops.push(Op::Write(marker.clone(), Some(shown)));
+            let (sealed, seen) = seal("", stamp, 0);
+            worked = txn.put(&self.rows, stored(marker), sealed);
+            ops.push(Op::Write(marker.clone(), Some(seen)));
         }
         if let Some(beside) =
             self.beside.as_ref().filter(|_| writes && worked.is_ok() && dice.one_in(self.beside_every))
         {
-            worked = txn.put(beside, dice.below(3).to_string(), "beside");
+            worked = txn.put(beside, stored(&dice.below(3).to_string()), "beside");
             self.wrote_beside = Some(beside.id());
         }
         let entry = self.entry(Some(txn.start_ts()), txn.read_ts().to_u64(), Some(began), ops);

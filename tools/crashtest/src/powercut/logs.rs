@@ -4,6 +4,8 @@
 //! over the hole would bring back later commits without earlier ones. What is recovered must be a prefix, with everything
 //! that was synced in it; or the store says that it is damaged.
 //!
+//! What is not read is kept: the newer log whole, too.
+//!
 //! The same with room left behind the older log's records, as if nobody had come to close it: what is room is not lost.
 //!
 //! One client commits numbered rows, one after the other. So a prefix is the rows up to some number.
@@ -57,6 +59,7 @@ pub fn run_log(order: &Order, seed: u64, outcome: &mut Outcome) {
 struct Image {
     folder: tempfile::TempDir,
     older: PathBuf,
+    newer: PathBuf,
     /// Rows, and how many of them were synced.
     rows: u64,
     synced: u64,
@@ -105,11 +108,11 @@ fn image(seed: u64) -> anyhow::Result<Image> {
     held.read_to_end(&mut cells)?;
     fs::write(folder.path().join(&older), &cells)?;
     drop(store);
-    anyhow::ensure!(fs::metadata(folder.path().join(newer))?.len() > 1000, "the newer log is empty");
+    anyhow::ensure!(fs::metadata(folder.path().join(&newer))?.len() > 1000, "the newer log is empty");
     let borders = record_borders(&cells);
     let borders: Vec<usize> = borders.into_iter().filter(|border| *border >= length).collect();
     anyhow::ensure!(borders.len() > 1, "the older log has no record behind its last sync at {length}");
-    Ok(Image { older, folder, rows: written, synced, borders })
+    Ok(Image { older, newer, folder, rows: written, synced, borders })
 }
 
 fn sweep(image: &Image, outcome: &mut Outcome) -> Vec<Broken> {
@@ -139,11 +142,12 @@ fn sweep(image: &Image, outcome: &mut Outcome) -> Vec<Broken> {
                 prefixes += 1;
                 outcome.lost += image.rows - found;
             }
-            Ok(Err(hole)) => {
-                broken.push(Broken::new(
-                    "I2 a prefix survives",
-                    format!("cut at {border} of {}: {hole}", image.older.display()),
-                ));
+            Ok(Err(left)) => {
+                let (promise, how) = match left {
+                    Left::Hole(how) => ("I2 a prefix survives", how),
+                    Left::NotKept(how) => ("what is not read is kept", how),
+                };
+                broken.push(Broken::new(promise, format!("cut at {border} of {}: {how}", image.older.display())));
             }
             Err(why) if matches!(why.kind(), ErrorKind::Corruption(_)) && *border != whole => refusals += 1,
             Err(why) => broken.push(Broken::new("opens again", format!("cut at {border}: {why}"))),
@@ -156,8 +160,16 @@ fn sweep(image: &Image, outcome: &mut Outcome) -> Vec<Broken> {
     broken
 }
 
-/// Opens a copy in which the older log ends early, but for so many zeros: how many rows there are, or which is missing.
-fn rows_after(image: &Image, length: usize, room: usize) -> Result<Result<u64, String>, Error> {
+/// What is wrong with a store that has opened.
+enum Left {
+    /// A row is missing before another.
+    Hole(String),
+    /// A log of which nothing is read is gone.
+    NotKept(String),
+}
+
+/// Opens a copy in which the older log ends early, but for so many zeros: how many rows there are, or what is wrong.
+fn rows_after(image: &Image, length: usize, room: usize) -> Result<Result<u64, Left>, Error> {
     let harness = |why: std::io::Error| Error::from(ErrorKind::Io(format!("harness: {why}")));
     let copy = scratch().map_err(harness)?;
     copy_folder(image.folder.path(), copy.path()).map_err(harness)?;
@@ -170,11 +182,27 @@ fn rows_after(image: &Image, length: usize, room: usize) -> Result<Result<u64, S
     for row in snapshot.prefix(&rows, "k") {
         let (key, value) = row?;
         if key != format!("k{found:06}").into_bytes() || value != found.to_string().into_bytes() {
-            return Ok(Err(format!("{} follows on row {found}", key.escape_ascii())));
+            return Ok(Err(Left::Hole(format!("{} follows on row {found}", key.escape_ascii()))));
         }
         found += 1;
     }
+    if found < image.rows && !is_kept(image, copy.path()).map_err(harness)? {
+        let how = format!("nothing is read of {}, and no copy of it is kept", image.newer.display());
+        return Ok(Err(Left::NotKept(how)));
+    }
     Ok(Ok(found))
+}
+
+/// Whether the newer log is kept as it was, though it is not read.
+fn is_kept(image: &Image, folder: &Path) -> std::io::Result<bool> {
+    let was = fs::read(image.folder.path().join(&image.newer))?;
+    for entry in fs::read_dir(folder)? {
+        let file = entry?.path();
+        if file.extension().is_some_and(|ext| ext == "kept") && fs::read(&file)? == was {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Cuts a file, or makes it longer, with zeros.

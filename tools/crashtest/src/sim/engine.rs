@@ -177,7 +177,7 @@ impl View for ScheduledView {
         self.turn("read version")?.version(row, upto)
     }
 
-    fn page(&self, column: Column, page: &Page<'_>, cells: &mut Cells) -> Result<(), EngineError> {
+    fn page(&self, column: Column, page: &Page<'_>, cells: &mut Cells) -> Result<bool, EngineError> {
         self.turn(if column == Column::Lock { "read locks" } else { "read writes" })?.page(column, page, cells)
     }
 }

@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use percolite::crashtest::Point;
+use percolite::engine::PAGE_BYTES;
 use percolite::{CommitProtocol, Durability, KeepHistory};
 
 use super::Mode;
@@ -65,6 +66,12 @@ pub struct Plan {
     pub renames: bool,
     /// Whether each life begins by dropping a keyspace and waiting until its space is given back.
     pub clears: bool,
+    /// Whether a keyspace is dropped as soon as a large transaction has its primary there, and the power goes when it is erased.
+    pub erases: bool,
+    /// When the engine ends a page: cells and bytes.
+    pub pages: (usize, usize),
+    /// Whether clients go on while the store is closed.
+    pub closes_early: bool,
     pub failing_disk: bool,
     /// Whether one of the clients restores dumps.
     pub restores: bool,
@@ -116,6 +123,9 @@ impl Plan {
             failing_disk: dice.one_in(6),
             restores: dice.one_in(4),
             clears: false,
+            erases: false,
+            pages: if dice.one_in(4) { (usize::MAX, PAGE_BYTES) } else { (2, 64) },
+            closes_early: dice.one_in(2),
             points: Vec::new(),
             visits: [1, 3, 40][dice.below(3)],
             age_max: None,
@@ -139,8 +149,15 @@ impl Plan {
             plan.group_rows = 2;
             (plan.lives, plan.sweep) = (3, dice.one_in(2));
         }
+        if plan.drops && !plan.clears && dice.one_in(3) {
+            plan.erases = true;
+            (plan.stream_at_bytes, plan.thinks, plan.sweep) = (1, 0, true);
+            plan.durability = Durability::Sync;
+        }
         plan.points = if plan.clears {
             vec![Point::CommitPrimary, Point::CommitBetween, Point::StreamCommitted]
+        } else if plan.erases {
+            vec![Point::KeyspaceErased]
         } else {
             POINTS.iter().filter(|entry| plan.comes_to(entry)).map(|entry| entry.point).collect()
         };
@@ -149,7 +166,7 @@ impl Plan {
 
     /// One transaction in so many also writes to the keyspace beside.
     pub fn beside_every(&self) -> usize {
-        if self.clears { 2 } else { BESIDE_EVERY }
+        if self.clears || self.erases { 2 } else { BESIDE_EVERY }
     }
 
     pub fn habits(&self) -> Habits {
@@ -174,7 +191,7 @@ impl Plan {
             self.points.iter().copied().filter(|point| orphans || !is_of_recovery(*point)).collect();
         let point = match dice.below(6) {
             0 | 1 => None,
-            2 | 3 if !self.clears && self.mode == Mode::Embedded => {
+            2 | 3 if !self.clears && !self.erases && self.mode == Mode::Embedded => {
                 let point = *dice.pick(&AROUND_A_SYNC).unwrap_or(&AROUND_A_SYNC[0]);
                 let due = Due::Point(point, 1 + dice.below(20) as u64, dice.below(40) as u64);
                 return Crash { due, at_last };

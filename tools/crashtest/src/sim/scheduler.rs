@@ -2,8 +2,12 @@
 //!
 //! Every simulated thread is a thread of the operating system that waits at its gate until it is its turn. It gives its turn
 //! up in [`Scheduler::pause`], which is called wherever the store reaches for the world: at every call of the engine,
-//! of the runtime, and at every crash point. Whoever is next comes from the seed, so a seed is one interleaving, and the
-//! same one every time.
+//! of the runtime, at every crash point, and before every lock that it takes. Whoever is next comes from the seed, so a seed is
+//! one interleaving, and the same one every time.
+//!
+//! Where each step picks any thread, none is left behind for long, and a window of a few steps is never as long as what has
+//! to happen in it. So some seeds *stall* a thread now and then: it gets no turn for many steps of the others, as if the
+//! operating system had preempted it.
 //!
 //! Time is virtual. It creeps while threads run and jumps when all of them wait. The wall clock is derived from it and
 //! can be set wrong.
@@ -15,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use percolite::crashtest::Point;
+use percolite::crashtest::{Attempt, Point};
 
 use crate::dice::Dice;
 
@@ -23,6 +27,10 @@ use crate::dice::Dice;
 const BEGAN_UNIX_MS: u64 = 1_763_700_000_000;
 /// A simulated thread that does not reach the next pause within this time hangs for good.
 const REAL_TIME_MAX: Duration = Duration::from_secs(20);
+/// A lock that is found taken so often in a row is never given back.
+const LOCK_ATTEMPTS_MAX: u32 = 1_000_000;
+/// For how many steps of others a thread is stalled, at most.
+const STALL_STEPS_MAX: usize = 400;
 
 /// A thread's number.
 pub type ThreadId = usize;
@@ -62,6 +70,10 @@ struct State {
     clock_offset_ms: i64,
     /// The thread whose turn it is goes on once in so many pauses.
     restless: usize,
+    /// A thread that takes a lock pauses before it once in so many times; 0: never.
+    pauses_at_locks: usize,
+    /// A thread that pauses is stalled once in so many times; 0: never.
+    stalls: usize,
     steps: u64,
     digest: DefaultHasher,
     trace: Option<Vec<String>>,
@@ -74,6 +86,16 @@ struct Thread {
     state: ThreadState,
     /// An unpark that no park has taken yet.
     permit: bool,
+    /// It gets no turn before this step while others can have it.
+    stalled_until: u64,
+    /// How often in a row it has found a lock taken.
+    lock_attempts: u32,
+}
+
+impl Thread {
+    fn new(name: &str, gate: Arc<Gate>) -> Self {
+        Self { name: name.into(), gate, state: ThreadState::Ready, permit: false, stalled_until: 0, lock_attempts: 0 }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -112,7 +134,9 @@ impl Scheduler {
     /// A scheduler whose choices come from the dice, with the calling thread as its first.
     pub fn adopt(mut dice: Dice, trace: bool) -> Arc<Self> {
         let restless = [1, 1, 2, 4, 16][dice.below(5)];
-        let main = Thread { name: "main".into(), gate: Arc::default(), state: ThreadState::Ready, permit: false };
+        let pauses_at_locks = [0, 1, 4, 16][dice.below(4)];
+        let stalls = [0, 0, 100, 1000][dice.below(4)];
+        let main = Thread::new("main", Arc::default());
         let scheduler = Arc::new(Self {
             state: Mutex::new(State {
                 dice,
@@ -120,6 +144,8 @@ impl Scheduler {
                 now: Duration::ZERO,
                 clock_offset_ms: 0,
                 restless,
+                pauses_at_locks,
+                stalls,
                 steps: 0,
                 digest: DefaultHasher::new(),
                 trace: trace.then(Vec::new),
@@ -138,6 +164,9 @@ impl Scheduler {
             if let Some((scheduler, own)) = current() {
                 scheduler.reach(own, point);
             }
+        }));
+        percolite::crashtest::listen_to_locks(Box::new(|attempt| {
+            current().is_some_and(|(scheduler, own)| scheduler.before_lock(own, attempt))
         }));
     }
 
@@ -220,10 +249,37 @@ impl Scheduler {
         state.note(own, what);
         let creep = state.dice.below(40) as u64;
         state.now += Duration::from_micros(creep);
+        state.stall(own);
         let restless = state.restless;
         if state.dice.one_in(restless) {
             self.switch(state, own);
         }
+    }
+
+    /// Gives others a turn before a lock is taken, now and then, or always if it is taken; the answer is whether the lock may be
+    /// waited for so. No time passes, and no crash comes here: what it takes is decided where the engine is called.
+    fn before_lock(&self, own: ThreadId, attempt: Attempt) -> bool {
+        let mut state = self.state.lock();
+        if attempt == Attempt::Again {
+            let attempts = &mut state.threads[own].lock_attempts;
+            *attempts += 1;
+            if *attempts >= LOCK_ATTEMPTS_MAX && own != 0 {
+                let what = format!("thread {} waits for a lock for ever", state.threads[own].name);
+                Self::give_up(state, own, what);
+                return true;
+            }
+            state.note(own, "lock is taken");
+            self.switch(state, own);
+            return true;
+        }
+        state.threads[own].lock_attempts = 0;
+        let once_in = state.pauses_at_locks;
+        if once_in > 0 && state.dice.one_in(once_in) {
+            state.note(own, "lock");
+            state.stall(own);
+            self.switch(state, own);
+        }
+        true
     }
 
     /// Waits until unparked, or for at most so long.
@@ -238,6 +294,12 @@ impl Scheduler {
         self.switch(state, own);
         let mut state = self.state.lock();
         state.threads[own].permit = false;
+    }
+
+    /// Stalls a thread wherever it is, for so many steps of others.
+    pub fn stall(&self, thread: ThreadId, steps: u64) {
+        let mut state = self.state.lock();
+        state.threads[thread].stalled_until = state.steps + steps;
     }
 
     /// Ends a thread's wait, or its next one.
@@ -317,9 +379,7 @@ impl Scheduler {
         let gate: Arc<Gate> = Arc::default();
         let own = {
             let mut state = self.state.lock();
-            let thread =
-                Thread { name: name.into(), gate: Arc::clone(&gate), state: ThreadState::Ready, permit: false };
-            state.threads.push(thread);
+            state.threads.push(Thread::new(name, Arc::clone(&gate)));
             state.threads.len() - 1
         };
         let scheduler = Arc::clone(self);
@@ -364,18 +424,8 @@ impl Scheduler {
                 .filter(|thread| thread.state != ThreadState::Ended)
                 .map(|thread| thread.name.as_str())
                 .collect();
-            state.stuck = Some(format!("everybody waits for ever: {}", waiting.join(", ")));
-            let main = Arc::clone(&state.threads[0].gate);
-            state.threads[0].state = ThreadState::Ready;
-            drop(state);
-            main.open();
-            if own != 0 {
-                // Nobody will call this thread any more.
-                loop {
-                    std::thread::park();
-                }
-            }
-            return;
+            let what = format!("everybody waits for ever: {}", waiting.join(", "));
+            return Self::give_up(state, own, what);
         };
         if next == own {
             return;
@@ -385,16 +435,24 @@ impl Scheduler {
         drop(state);
         theirs.open();
         if !ended && !mine.wait() {
-            let mut state = self.state.lock();
-            if state.stuck.is_none() {
-                state.stuck = Some(format!("thread {} does not come back from what it does", state.threads[next].name));
-            }
-            drop(state);
-            if own != 0 {
-                loop {
-                    std::thread::park();
-                }
-            }
+            let state = self.state.lock();
+            let what = format!("thread {} does not come back from what it does", state.threads[next].name);
+            Self::give_up(state, own, what);
+        }
+    }
+
+    /// Ends the history: the main thread says why, and no other gets a turn any more.
+    fn give_up(mut state: MutexGuard<'_, State>, own: ThreadId, what: String) {
+        state.stuck.get_or_insert(what);
+        let main = Arc::clone(&state.threads[0].gate);
+        state.threads[0].state = ThreadState::Ready;
+        drop(state);
+        if own == 0 {
+            return;
+        }
+        main.open();
+        loop {
+            std::thread::park();
         }
     }
 }
@@ -412,14 +470,28 @@ impl State {
             }
             let ready: Vec<ThreadId> =
                 (0..self.threads.len()).filter(|id| self.threads[*id].state == ThreadState::Ready).collect();
-            if !ready.is_empty() {
-                return ready.get(self.dice.below(ready.len())).copied();
+            let going: Vec<ThreadId> =
+                ready.iter().copied().filter(|id| self.threads[*id].stalled_until <= self.steps).collect();
+            if !going.is_empty() {
+                return going.get(self.dice.below(going.len())).copied();
             }
             let next = self.threads.iter().filter_map(|thread| match thread.state {
                 ThreadState::Waiting { until } => until,
                 ThreadState::Ready | ThreadState::Ended => None,
             });
-            self.now = next.min()?;
+            match next.min() {
+                Some(next) => self.now = next,
+                // Nobody else is there to wait for.
+                None if !ready.is_empty() => return ready.get(self.dice.below(ready.len())).copied(),
+                None => return None,
+            }
+        }
+    }
+
+    /// Has a thread wait for many steps of others, now and then.
+    fn stall(&mut self, own: ThreadId) {
+        if self.stalls > 0 && self.dice.one_in(self.stalls) {
+            self.threads[own].stalled_until = self.steps + 1 + self.dice.below(STALL_STEPS_MAX) as u64;
         }
     }
 

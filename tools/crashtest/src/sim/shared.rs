@@ -111,7 +111,13 @@ impl<'a> Shared<'a> {
         let runtime = SimRuntime::new(self.scheduler, days_off * A_DAY_MS);
         let scheduler = Arc::clone(self.scheduler);
         let slow = Arc::new(move |millis| scheduler.sleep(Duration::from_millis(millis)));
-        let network = Arc::new(Unreliable::with_pause(self.memory.shared(), faults, self.dice.bits(), slow));
+        let (cells, bytes) = self.plan.pages;
+        let network = Arc::new(Unreliable::with_pause(
+            self.memory.shared().with_pages_of(cells, bytes),
+            faults,
+            self.dice.bits(),
+            slow,
+        ));
         self.networks.push(Arc::clone(&network));
         let engine: Process =
             Arc::new(Scheduled::new(network, Arc::clone(self.scheduler), Arc::clone(dead), usize::MAX));

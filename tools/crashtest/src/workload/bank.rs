@@ -23,8 +23,13 @@ impl Workload for Bank {
     }
 
     fn transaction(&self, txn: &mut Recorded<'_>) -> Result<(), Error> {
-        if txn.dice().one_in(8) {
-            return txn.scan("b/").map(drop);
+        match txn.dice().below(16) {
+            0 => return txn.scan("b/").map(drop),
+            1 => {
+                let accounts: Vec<String> = (0..ACCOUNTS).map(|account| format!("b/{account}")).collect();
+                return txn.multi_get(&accounts).map(drop);
+            }
+            _ => {}
         }
         let from = txn.dice().below(ACCOUNTS);
         let to = (from + 1 + txn.dice().below(ACCOUNTS - 1)) % ACCOUNTS;

@@ -15,8 +15,14 @@ pub struct Register;
 impl Register {
     fn step(txn: &mut Recorded<'_>) -> Result<(), Error> {
         let key = format!("r/{}", txn.dice().below(REGISTERS));
-        match txn.dice().below(8) {
+        match txn.dice().below(10) {
             0 | 1 => txn.get(&key).map(drop),
+            8 => txn.multi_get(&(0..REGISTERS).map(|number| format!("r/{number}")).collect::<Vec<_>>()).map(drop),
+            9 => {
+                // What it has written itself may lie at either end.
+                let other = format!("r/{}", txn.dice().below(REGISTERS));
+                txn.between((&key).min(&other), (&key).max(&other)).map(drop)
+            }
             2 => txn.get_for_update(&key).map(drop),
             3 => txn.delete(&key),
             4 => txn.scan("r/").map(drop),

@@ -1,11 +1,12 @@
 //! One history of a store that a simulated process has for itself: a few lives, each ended by a power cut or a clean close,
 //! and then a look at what is left.
 
+mod closing;
 mod keeper;
 mod promises;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -44,6 +45,8 @@ pub struct Embedded<'a> {
     restores: Arc<Mutex<Restores>>,
     /// Whether this life keeps all of its own past.
     keeps: bool,
+    /// The newest timestamp that late clients were handed.
+    handed_out: Arc<AtomicU64>,
 }
 
 type Process = Arc<Scheduled<SimEngine>>;
@@ -63,6 +66,7 @@ impl<'a> Embedded<'a> {
             past: Past::default(),
             restores: Arc::default(),
             keeps: false,
+            handed_out: Arc::default(),
         }
     }
 
@@ -115,14 +119,14 @@ impl<'a> Embedded<'a> {
             }
             let durable_ts = store.stats().durable_ts;
             // The power may also go while it closes.
-            let closed = store.close();
+            let closed = self.close(store, &engine, &dead, (life, disk_fails));
             self.scheduler.unwatch();
             if disk_fails && !is_dead(&dead) {
                 self.crash(&dead);
             }
+            self.check_timestamps();
             if is_dead(&dead) {
                 self.seen.crashes += 1;
-                self.check_timestamps();
                 if self.plan.durability == Durability::Buffered {
                     // What is seen there need not be durable.
                     self.past.moments.lock().clear();
@@ -138,7 +142,9 @@ impl<'a> Embedded<'a> {
     }
 
     fn process(&self, dead: &Dead) -> Process {
-        let (engine, scheduler) = (Arc::new(self.memory.embedded()), Arc::clone(self.scheduler));
+        let (cells, bytes) = self.plan.pages;
+        let engine = Arc::new(self.memory.embedded().with_pages_of(cells, bytes));
+        let scheduler = Arc::clone(self.scheduler);
         let scheduled = Scheduled::new(engine, scheduler, Arc::clone(dead), self.plan.group_rows);
         Arc::new(scheduled.with_slow_syncs(self.plan.sync_takes))
     }
@@ -239,6 +245,7 @@ impl<'a> Embedded<'a> {
             let (every, watches) = (self.plan.thinks, self.plan.watches && threads.len() == 1);
             let (drops, beside_every, book) = (self.plan.drops, self.plan.beside_every(), book.clone());
             let (restores, renames) = (self.plan.restores && first, self.plan.renames);
+            let erases = self.plan.erases;
             let past = Arc::clone(&self.past);
             let (shows_durable, keeps) = (self.plan.durability == Durability::Sync, self.keeps);
             let keeper = Keeper {
@@ -280,6 +287,9 @@ impl<'a> Embedded<'a> {
                             client.observe(workload)?;
                         } else {
                             client.run(&thinking)?;
+                        }
+                        if erases && client.has_written_beside() {
+                            client.drop_beside().and_then(|()| client.create_beside())?;
                         }
                         if is_dead(&dead) {
                             break;

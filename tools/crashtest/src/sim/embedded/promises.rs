@@ -1,6 +1,7 @@
 //! What is asked of a store between its lives, and when its clients are through.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use percolite::engine::Engine as _;
@@ -132,7 +133,8 @@ impl Embedded<'_> {
         let ledger = self.book.ledger();
         let handed_out = ledger.entries().flat_map(|entry| [entry.txn.start_ts, entry.txn.commit_ts]).flatten().max();
         drop(ledger);
-        if let Some(highest) = handed_out.filter(|highest| *highest > mark) {
+        let late = Some(self.handed_out.load(Ordering::SeqCst));
+        if let Some(highest) = handed_out.max(late).filter(|highest| *highest > mark) {
             self.breaks(
                 "no timestamp is handed out twice",
                 format!("{highest} was handed out, and {mark} is all that is on the disk"),

@@ -1,0 +1,88 @@
+//! How a life ends that does not crash: the store is closed, by name or with its last handle, beside clients that go on.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use percolite::{Error, ErrorKind, Store};
+
+use super::super::engine::{Dead, is_dead};
+use super::super::scheduler::ThreadId;
+use super::{Embedded, Process};
+use crate::client::{Client, ROWS, Who};
+use crate::violation::Broken;
+
+/// How many clients go on while the store is closed.
+const LATE: usize = 2;
+/// How many transactions each of them tries at most; a store that is closed sooner refuses the rest.
+const TRANSACTIONS: usize = 20;
+/// One in so many of them commits; the others only begin.
+const COMMITS_EVERY: usize = 4;
+/// How many steps they take before it is closed, at most.
+const STEPS_BEFORE_MAX: usize = 60;
+/// More than closing takes.
+const STALLED_STEPS: u64 = 2000;
+
+impl Embedded<'_> {
+    /// Closes the store; the answer is what closing said, where anybody was told.
+    pub(super) fn close(
+        &mut self,
+        store: Store,
+        engine: &Process,
+        dead: &Dead,
+        (life, disk_fails): (u32, bool),
+    ) -> Result<(), Error> {
+        let mut late = Vec::new();
+        if self.plan.closes_early && !disk_fails && !is_dead(dead) {
+            for _ in 0..LATE {
+                late.extend(self.late_client(&store, engine, dead, life));
+            }
+            // They are somewhere in the middle, and some stay there while it is closed.
+            for _ in 0..self.dice.below(STEPS_BEFORE_MAX) {
+                self.scheduler.pause("about to close");
+            }
+            for thread in &late {
+                if self.dice.one_in(2) {
+                    self.scheduler.stall(*thread, STALLED_STEPS);
+                }
+            }
+        }
+        let closed = if late.is_empty() && self.dice.one_in(4) {
+            drop(store);
+            Ok(())
+        } else {
+            store.close()
+        };
+        for thread in late {
+            self.scheduler.join(thread);
+        }
+        closed
+    }
+
+    fn late_client(&mut self, store: &Store, engine: &Process, dead: &Dead, life: u32) -> Option<ThreadId> {
+        let rows = store.keyspace(ROWS).ok()?;
+        self.sessions += 1;
+        let who = Who { session: self.sessions, life, habits: self.plan.habits() };
+        let (store, engine, sink) = (store.clone(), Arc::clone(engine), self.book.of(dead));
+        let (workload, mut dice, broken) = (self.plan.workload, self.dice.split(), Arc::clone(&self.broken));
+        let (dead, handed_out) = (Arc::clone(dead), Arc::clone(&self.handed_out));
+        let work = move || {
+            let mut choices = dice.split();
+            let mut client = Client::new((&store, &*engine), (rows, None), &sink, who, dice);
+            let ended = (0..TRANSACTIONS).try_for_each(|_| {
+                if choices.one_in(COMMITS_EVERY) {
+                    return client.attempt(|txn| workload.transaction(txn)).map(drop);
+                }
+                let begun = store.begin()?.start_ts();
+                handed_out.fetch_max(begun.to_u64(), Ordering::SeqCst);
+                Ok(())
+            });
+            if let Err(why) = ended
+                && !matches!(why.kind(), ErrorKind::Closed(_) | ErrorKind::Undetermined(_))
+                && !is_dead(&dead)
+            {
+                broken.lock().push(Broken::new("closes", format!("a client that goes on meanwhile: {why}")));
+            }
+        };
+        self.scheduler.spawn("late client", Box::new(work)).ok()
+    }
+}
