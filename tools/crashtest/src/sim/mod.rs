@@ -29,8 +29,8 @@ use crate::history::Line;
 use crate::ledger::Ledger;
 use crate::violation::Broken;
 
-use plan::Plan;
 pub use plan::TRANSACTIONS_MIN;
+use plan::{Focus, Plan};
 pub use scheduler::Scheduler;
 
 /// How the processes of a history relate.
@@ -109,6 +109,9 @@ pub fn run(mode: Mode, seed: u64, trace: bool) -> Run {
     let mut dice = Dice::new(seed);
     let plan = Plan::new(mode, &mut dice);
     let scheduler = Scheduler::adopt(dice.split(), trace);
+    if let Some((threads, once_in)) = plan.focus.and_then(Focus::stalls) {
+        scheduler.stall_often(threads, once_in);
+    }
     let (book, seen, mut broken) = match plan.mode {
         Mode::Embedded => embedded::Embedded::new(&scheduler, &plan, dice).run(),
         Mode::Shared => shared::Shared::new(&scheduler, &plan, dice).run(),

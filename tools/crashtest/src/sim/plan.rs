@@ -14,6 +14,9 @@ use crate::dice::Dice;
 use crate::points::{Entry, Place, table};
 use crate::workload::{self, Workload};
 
+/// What threads of clients are called, and that of one that mostly looks.
+pub const CLIENT: &str = "client";
+pub const WATCHER: &str = "watcher";
 /// How many transactions a history must have tried, beside a crash, to count.
 pub const TRANSACTIONS_MIN: u64 = 50;
 /// How many lives may end with a crash in the end; one that comes later is left alone, so that every history comes to an end.
@@ -22,6 +25,10 @@ const CRASHES_MAX: u32 = 6;
 pub const LIVES_MAX: u32 = CRASHES_MAX + 4;
 /// One history in so many has transactions of many rows, which take long.
 const LARGE_EVERY: usize = 60;
+/// One history in so many is arranged for something.
+const FOCUSED_EVERY: usize = 2;
+/// Less than a thread is stalled.
+const SOON_TOO_OLD: Duration = Duration::from_millis(30);
 /// From where on a transaction streams, unless it is to do so early.
 const STREAMS_LATE: usize = 16 << 20;
 
@@ -64,10 +71,8 @@ pub struct Plan {
     pub drops: bool,
     /// Whether keyspaces are renamed, too.
     pub renames: bool,
-    /// Whether each life begins by dropping a keyspace and waiting until its space is given back.
-    pub clears: bool,
-    /// Whether a keyspace is dropped as soon as a large transaction has its primary there, and the power goes when it is erased.
-    pub erases: bool,
+    /// What the history is arranged for, if it is not left to chance.
+    pub focus: Option<Focus>,
     /// When the engine ends a page: cells and bytes.
     pub pages: (usize, usize),
     /// Whether clients go on while the store is closed.
@@ -84,6 +89,35 @@ pub struct Plan {
     /// Where it may crash, and at which visit at most.
     pub points: Vec<Point>,
     pub visits: usize,
+}
+
+/// What comes about too seldom where all is left to chance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Focus {
+    /// Transactions are committed, with rows locked whose primary lies in the keyspace that the next life drops first of all. Its
+    /// space must not be given back before those are resolved.
+    Clears,
+    /// A keyspace is dropped as soon as a large transaction has its primary there, and the power goes when it is erased.
+    Erases,
+    /// The past is looked at while little of it is kept.
+    Remembers,
+    /// Transactions grow too old while they commit, and what they overwrite was deleted meanwhile.
+    Expires,
+}
+
+impl Focus {
+    const ALL: [Self; 4] = [Self::Clears, Self::Erases, Self::Remembers, Self::Expires];
+
+    /// The threads, by what their names begin with, that are to make no progress for long and often, while the others do: once in
+    /// so many steps.
+    pub fn stalls(self) -> Option<(&'static str, usize)> {
+        match self {
+            Self::Clears => None,
+            Self::Erases => Some(("percolite-sweep", 10)),
+            Self::Remembers => Some((WATCHER, 10)),
+            Self::Expires => Some((CLIENT, 60)),
+        }
+    }
 }
 
 /// When a life's crash is due.
@@ -122,8 +156,7 @@ impl Plan {
             renames: false,
             failing_disk: dice.one_in(6),
             restores: dice.one_in(4),
-            clears: false,
-            erases: false,
+            focus: None,
             pages: if dice.one_in(4) { (usize::MAX, PAGE_BYTES) } else { (2, 64) },
             closes_early: dice.one_in(2),
             points: Vec::new(),
@@ -140,33 +173,52 @@ impl Plan {
             plan.group_rows = usize::MAX;
         }
         plan.renames = plan.drops && dice.one_in(3);
-        if plan.drops && dice.one_in(3) {
-            // Committed, with rows locked whose primary may lie in the keyspace that the next life drops first of all. Its
-            // space must not be given back before those are resolved.
-            plan.clears = true;
-            plan.protocol = CommitProtocol::TwoPhase;
-            // Row by row, or nobody could tell afterwards that it had been committed.
-            plan.group_rows = 2;
-            (plan.lives, plan.sweep) = (3, dice.one_in(2));
+        if mode == Mode::Embedded && dice.one_in(FOCUSED_EVERY) {
+            plan.focus_on(*dice.pick(&Focus::ALL).unwrap_or(&Focus::Clears), dice);
         }
-        if plan.drops && !plan.clears && dice.one_in(3) {
-            plan.erases = true;
-            (plan.stream_at_bytes, plan.thinks, plan.sweep) = (1, 0, true);
-            plan.durability = Durability::Sync;
-        }
-        plan.points = if plan.clears {
-            vec![Point::CommitPrimary, Point::CommitBetween, Point::StreamCommitted]
-        } else if plan.erases {
-            vec![Point::KeyspaceErased]
-        } else {
-            POINTS.iter().filter(|entry| plan.comes_to(entry)).map(|entry| entry.point).collect()
+        plan.points = match plan.focus {
+            Some(Focus::Clears) => vec![Point::CommitPrimary, Point::CommitBetween, Point::StreamCommitted],
+            Some(Focus::Erases) => vec![Point::KeyspaceErased],
+            _ => POINTS.iter().filter(|entry| plan.comes_to(entry)).map(|entry| entry.point).collect(),
         };
         plan
     }
 
+    fn focus_on(&mut self, focus: Focus, dice: &mut Dice) {
+        self.focus = Some(focus);
+        match focus {
+            Focus::Clears => {
+                self.drops = true;
+                self.protocol = CommitProtocol::TwoPhase;
+                // Row by row, or nobody could tell afterwards that it had been committed.
+                self.group_rows = 2;
+                (self.lives, self.sweep) = (3, dice.one_in(2));
+            }
+            Focus::Erases => {
+                self.drops = true;
+                (self.stream_at_bytes, self.thinks, self.sweep) = (1, 0, true);
+                (self.lives, self.visits, self.restores) = (3, 1, false);
+                (self.durability, self.history) = (Durability::Sync, [KeepHistory::AsBefore; 3]);
+            }
+            Focus::Remembers => {
+                let keep = KeepHistory::For(Duration::from_millis([1, 5, 20][dice.below(3)]));
+                (self.history, self.watches, self.failing_disk) = ([keep; 3], true, false);
+            }
+            Focus::Expires => {
+                self.workload = workload::SET;
+                (self.conflict_slots, self.restores) = (1, false);
+                (self.age_max, self.history) = (Some(SOON_TOO_OLD), [KeepHistory::AsBefore; 3]);
+            }
+        }
+    }
+
     /// One transaction in so many also writes to the keyspace beside.
     pub fn beside_every(&self) -> usize {
-        if self.clears || self.erases { 2 } else { BESIDE_EVERY }
+        if self.drops_on_purpose() { 2 } else { BESIDE_EVERY }
+    }
+
+    fn drops_on_purpose(&self) -> bool {
+        matches!(self.focus, Some(Focus::Clears | Focus::Erases))
     }
 
     pub fn habits(&self) -> Habits {
@@ -191,7 +243,7 @@ impl Plan {
             self.points.iter().copied().filter(|point| orphans || !is_of_recovery(*point)).collect();
         let point = match dice.below(6) {
             0 | 1 => None,
-            2 | 3 if !self.clears && !self.erases && self.mode == Mode::Embedded => {
+            2 | 3 if !self.drops_on_purpose() && self.mode == Mode::Embedded => {
                 let point = *dice.pick(&AROUND_A_SYNC).unwrap_or(&AROUND_A_SYNC[0]);
                 let due = Due::Point(point, 1 + dice.below(20) as u64, dice.below(40) as u64);
                 return Crash { due, at_last };

@@ -29,8 +29,12 @@ const BEGAN_UNIX_MS: u64 = 1_763_700_000_000;
 const REAL_TIME_MAX: Duration = Duration::from_secs(20);
 /// A lock that is found taken so often in a row is never given back.
 const LOCK_ATTEMPTS_MAX: u32 = 1_000_000;
-/// For how many steps of others a thread is stalled, at most.
+/// For how many steps of others a thread is stalled, at most, and for how long.
 const STALL_STEPS_MAX: usize = 400;
+const STALL_TIME_MAX: Duration = Duration::from_millis(20);
+/// The same where it is stalled often.
+const LONG_STALL_STEPS_MAX: usize = 2000;
+const LONG_STALL_TIME_MAX: Duration = Duration::from_millis(100);
 
 /// A thread's number.
 pub type ThreadId = usize;
@@ -74,6 +78,10 @@ struct State {
     pauses_at_locks: usize,
     /// A thread that pauses is stalled once in so many times; 0: never.
     stalls: usize,
+    /// For so many steps, and so long, at most.
+    stall_max: (usize, Duration),
+    /// Only threads whose name begins so.
+    stalled: &'static str,
     steps: u64,
     digest: DefaultHasher,
     trace: Option<Vec<String>>,
@@ -86,16 +94,23 @@ struct Thread {
     state: ThreadState,
     /// An unpark that no park has taken yet.
     permit: bool,
-    /// It gets no turn before this step while others can have it.
-    stalled_until: u64,
+    /// It gets no turn before this step, nor before that much time has passed, while others can have it.
+    stalled: Option<Stall>,
     /// How often in a row it has found a lock taken.
     lock_attempts: u32,
 }
 
 impl Thread {
     fn new(name: &str, gate: Arc<Gate>) -> Self {
-        Self { name: name.into(), gate, state: ThreadState::Ready, permit: false, stalled_until: 0, lock_attempts: 0 }
+        Self { name: name.into(), gate, state: ThreadState::Ready, permit: false, stalled: None, lock_attempts: 0 }
     }
+}
+
+/// How long a thread gets no turn: until either has come.
+#[derive(Clone, Copy)]
+struct Stall {
+    step: u64,
+    time: Duration,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -146,6 +161,8 @@ impl Scheduler {
                 restless,
                 pauses_at_locks,
                 stalls,
+                stall_max: (STALL_STEPS_MAX, STALL_TIME_MAX),
+                stalled: "",
                 steps: 0,
                 digest: DefaultHasher::new(),
                 trace: trace.then(Vec::new),
@@ -296,10 +313,22 @@ impl Scheduler {
         state.threads[own].permit = false;
     }
 
-    /// Stalls a thread wherever it is, for so many steps of others.
-    pub fn stall(&self, thread: ThreadId, steps: u64) {
+    /// Has threads pause at every lock, and those whose names begin so stall for long, once in so many pauses.
+    pub fn stall_often(&self, threads: &'static str, once_in: usize) {
         let mut state = self.state.lock();
-        state.threads[thread].stalled_until = state.steps + steps;
+        (state.pauses_at_locks, state.stalls, state.stalled) = (1, once_in, threads);
+        state.stall_max = (LONG_STALL_STEPS_MAX, LONG_STALL_TIME_MAX);
+    }
+
+    /// Has threads pause at every lock.
+    pub fn pause_at_locks(&self) {
+        self.state.lock().pauses_at_locks = 1;
+    }
+
+    /// Stalls a thread wherever it is, for so many steps of others or so long.
+    pub fn stall(&self, thread: ThreadId, steps: u64, time: Duration) {
+        let mut state = self.state.lock();
+        state.threads[thread].stalled = Some(Stall { step: state.steps + steps, time: state.now + time });
     }
 
     /// Ends a thread's wait, or its next one.
@@ -470,8 +499,12 @@ impl State {
             }
             let ready: Vec<ThreadId> =
                 (0..self.threads.len()).filter(|id| self.threads[*id].state == ThreadState::Ready).collect();
-            let going: Vec<ThreadId> =
-                ready.iter().copied().filter(|id| self.threads[*id].stalled_until <= self.steps).collect();
+            let is_stalled = |stall: &Stall| self.steps < stall.step && now < stall.time;
+            let going: Vec<ThreadId> = ready
+                .iter()
+                .copied()
+                .filter(|id| !self.threads[*id].stalled.as_ref().is_some_and(is_stalled))
+                .collect();
             if !going.is_empty() {
                 return going.get(self.dice.below(going.len())).copied();
             }
@@ -479,8 +512,9 @@ impl State {
                 ThreadState::Waiting { until } => until,
                 ThreadState::Ready | ThreadState::Ended => None,
             });
+            let stalls = ready.iter().filter_map(|id| self.threads[*id].stalled).map(|stall| stall.time);
             match next.min() {
-                Some(next) => self.now = next,
+                Some(next) => self.now = stalls.min().map_or(next, |stall| stall.min(next)),
                 // Nobody else is there to wait for.
                 None if !ready.is_empty() => return ready.get(self.dice.below(ready.len())).copied(),
                 None => return None,
@@ -490,8 +524,11 @@ impl State {
 
     /// Has a thread wait for many steps of others, now and then.
     fn stall(&mut self, own: ThreadId) {
-        if self.stalls > 0 && self.dice.one_in(self.stalls) {
-            self.threads[own].stalled_until = self.steps + 1 + self.dice.below(STALL_STEPS_MAX) as u64;
+        let may_stall = self.stalls > 0 && own != 0 && self.threads[own].name.starts_with(self.stalled);
+        if may_stall && self.dice.one_in(self.stalls) {
+            let (steps_max, time_max) = self.stall_max;
+            let step = self.steps + 1 + self.dice.below(steps_max) as u64;
+            self.threads[own].stalled = Some(Stall { step, time: self.now + time_max });
         }
     }
 

@@ -64,6 +64,9 @@ pub const LARGE: &dyn Workload = &large::Large { of_six: 4 };
 /// The same, but most are small: for who has no time for many.
 pub const SELDOM_LARGE: &dyn Workload = &large::Large { of_six: 1 };
 
+/// The one that deletes most.
+pub const SET: &dyn Workload = &set::Set;
+
 /// The workload of this name.
 pub fn named(name: &str) -> Option<&'static dyn Workload> {
     ALL.iter().copied().chain([LARGE]).find(|workload| workload.name() == name)

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use percolite::{Error, ErrorKind, Store};
 
@@ -12,15 +13,16 @@ use crate::client::{Client, ROWS, Who};
 use crate::violation::Broken;
 
 /// How many clients go on while the store is closed.
-const LATE: usize = 2;
+const LATE: usize = 4;
 /// How many transactions each of them tries at most; a store that is closed sooner refuses the rest.
 const TRANSACTIONS: usize = 20;
 /// One in so many of them commits; the others only begin.
-const COMMITS_EVERY: usize = 4;
+const COMMITS_EVERY: usize = 8;
 /// How many steps they take before it is closed, at most.
 const STEPS_BEFORE_MAX: usize = 60;
 /// More than closing takes.
 const STALLED_STEPS: u64 = 2000;
+const STALLED_FOR: Duration = Duration::from_secs(10);
 
 impl Embedded<'_> {
     /// Closes the store; the answer is what closing said, where anybody was told.
@@ -33,6 +35,7 @@ impl Embedded<'_> {
     ) -> Result<(), Error> {
         let mut late = Vec::new();
         if self.plan.closes_early && !disk_fails && !is_dead(dead) {
+            self.scheduler.pause_at_locks();
             for _ in 0..LATE {
                 late.extend(self.late_client(&store, engine, dead, life));
             }
@@ -41,8 +44,8 @@ impl Embedded<'_> {
                 self.scheduler.pause("about to close");
             }
             for thread in &late {
-                if self.dice.one_in(2) {
-                    self.scheduler.stall(*thread, STALLED_STEPS);
+                if !self.dice.one_in(4) {
+                    self.scheduler.stall(*thread, STALLED_STEPS, STALLED_FOR);
                 }
             }
         }

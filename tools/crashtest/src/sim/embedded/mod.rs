@@ -16,13 +16,13 @@ use percolite::{Builder, Durability, KeepHistory, Keyspace, Store};
 
 use self::keeper::Keeper;
 use super::engine::{Dead, Scheduled, is_dead};
-use super::plan::{Crash, LIVES_MAX, Plan};
+use super::plan::{CLIENT, Crash, Focus, LIVES_MAX, Plan, WATCHER};
 use super::runtime::SimRuntime;
 use super::scheduler::Scheduler;
 use super::sink::Book;
 use super::thinking::Thinking;
 use super::{Seen, hours, other};
-use crate::client::{BESIDE, Client, Ended, Habits, Past, ROWS, Sink as _, Who, keeping};
+use crate::client::{BESIDE, Client, Ended, Habits, Past, ROWS, Sink as _, Who, keeping, unless_too_old};
 use crate::dice::Dice;
 use crate::invariants::{digest, keyspaces, structure};
 use crate::restores::Restores;
@@ -220,7 +220,7 @@ impl<'a> Embedded<'a> {
         life: u32,
         (may_fail, at_last): (bool, Option<u64>),
     ) {
-        if self.plan.clears && store.drop_keyspace(BESIDE).is_ok() {
+        if self.plan.focus == Some(Focus::Clears) && store.drop_keyspace(BESIDE).is_ok() {
             self.scheduler.sleep(Duration::from_millis(1500));
         }
         let Some((beside, rows)) = self.both_keyspaces(store, dead, may_fail) else { return };
@@ -245,7 +245,7 @@ impl<'a> Embedded<'a> {
             let (every, watches) = (self.plan.thinks, self.plan.watches && threads.len() == 1);
             let (drops, beside_every, book) = (self.plan.drops, self.plan.beside_every(), book.clone());
             let (restores, renames) = (self.plan.restores && first, self.plan.renames);
-            let erases = self.plan.erases;
+            let focus = self.plan.focus;
             let past = Arc::clone(&self.past);
             let (shows_durable, keeps) = (self.plan.durability == Durability::Sync, self.keeps);
             let keeper = Keeper {
@@ -269,7 +269,7 @@ impl<'a> Embedded<'a> {
                 let outcome = (|| {
                     if first && drops && dice.one_in(2) {
                         // Before anybody has met what an earlier life left locked.
-                        client.drop_beside()?;
+                        unless_too_old(client.drop_beside())?;
                     }
                     if first {
                         client.attempt(|txn| workload.load(txn))?;
@@ -278,18 +278,22 @@ impl<'a> Embedded<'a> {
                         match dice.below(40) {
                             0 => scheduler.sleep(Duration::from_millis(dice.below(3000) as u64)),
                             1 if clock_steps => scheduler.step_clock(hours(&mut dice)),
-                            2 if drops => client.drop_beside().and_then(|()| client.create_beside())?,
-                            3..=5 if restores => keeper.restore(sink.number())?,
-                            6..=8 if renames => client.rename_beside().and_then(|()| client.create_beside())?,
+                            2 if drops => unless_too_old(client.drop_beside().and_then(|()| client.create_beside()))?,
+                            3..=5 if restores => unless_too_old(keeper.restore(sink.number()))?,
+                            6..=8 if renames => {
+                                unless_too_old(client.rename_beside().and_then(|()| client.create_beside()))?;
+                            }
                             _ => {}
                         }
-                        if watches && dice.one_in(2) {
+                        if watches && focus == Some(Focus::Remembers) {
+                            client.look_back(workload)?;
+                        } else if watches && dice.one_in(2) {
                             client.observe(workload)?;
                         } else {
                             client.run(&thinking)?;
                         }
-                        if erases && client.has_written_beside() {
-                            client.drop_beside().and_then(|()| client.create_beside())?;
+                        if focus == Some(Focus::Erases) && client.has_written_beside() {
+                            unless_too_old(client.drop_beside().and_then(|()| client.create_beside()))?;
                         }
                         if is_dead(&dead) {
                             break;
@@ -308,7 +312,8 @@ impl<'a> Embedded<'a> {
                     _ => {}
                 }
             };
-            match self.scheduler.spawn(&format!("client {session}"), Box::new(work)) {
+            let name = if watches { WATCHER } else { CLIENT };
+            match self.scheduler.spawn(&format!("{name} {session}"), Box::new(work)) {
                 Ok(thread) => threads.push(thread),
                 Err(why) => self.breaks("harness", why.to_string()),
             }
