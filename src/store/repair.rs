@@ -86,7 +86,7 @@ impl Builder {
     /// # Errors
     /// [`ErrorKind::Io`] when `to` exists or cannot be made, [`ErrorKind::NotAStore`] when `from` has nothing of a store in it or
     /// a newer format, [`ErrorKind::Busy`] when a process has it open, [`ErrorKind::Corruption`] when nothing at all can be made of
-    /// it, [`ErrorKind::Stopped`], and those of a commit. A store that is in `to` after an error has no keyspaces, and the folder may be
+    /// it, [`ErrorKind::InvalidArgument`] when an option is out of [bounds](crate::bounds), [`ErrorKind::Stopped`], and those of a commit. A store that is in `to` after an error has no keyspaces, and the folder may be
     /// removed.
     pub fn repair<P: Proceed>(
         self,
@@ -94,6 +94,7 @@ impl Builder {
         to: impl AsRef<Path>,
         mut progress: impl FnMut(&Repaired) -> P,
     ) -> Result<Repaired> {
+        self.options.check()?;
         let to = to.as_ref();
         if to.as_os_str().is_empty() || to.symlink_metadata().is_ok() {
             let what = format!("{} is there already, and a repair needs a folder of its own", to.display());
