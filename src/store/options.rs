@@ -15,7 +15,8 @@ pub const VALUE_MAX_BYTES: usize = 32 << 20;
 /// The longest name of a keyspace, in bytes.
 pub const KEYSPACE_NAME_MAX_BYTES: usize = 255;
 
-const TRANSACTION_MAX_BYTES: usize = 64 << 20;
+/// Room for any row, and more.
+pub(super) const TRANSACTION_MAX_BYTES: usize = 64 << 20;
 const STREAM_AT_BYTES: usize = 32 << 20;
 const CONFLICT_SLOTS: usize = 1 << 16;
 const CONFLICT_SLOT_BYTES: usize = 40;
