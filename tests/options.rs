@@ -60,7 +60,9 @@ fn main() -> ExitCode {
         let about = name.clone();
         trials.push(Trial::test(about, move || {
             let whole = values(bounds, greatest, &mut dice);
-            whole.into_iter().try_for_each(|value| judge(&name, bounds, value).map_err(|why| with_seed(why, seed)))
+            whole.into_iter().try_for_each(|value| {
+                an_option_works_or_is_refused(&name, bounds, value).map_err(|why| with_seed(why, seed))
+            })
         }));
     }
     if !arguments.list {
@@ -120,7 +122,7 @@ fn succeeded(ended: &Output) -> Result<(), Failed> {
     if ended.status.success() { Ok(()) } else { Err(told(ended).into()) }
 }
 
-fn judge(name: &str, bounds: Bounds, value: u128) -> Result<(), String> {
+fn an_option_works_or_is_refused(name: &str, bounds: Bounds, value: u128) -> Result<(), String> {
     let ended = run(name, value, None)?;
     let (within, said) = (bounds.check(value).is_ok(), String::from_utf8_lossy(&ended.stdout).into_owned());
     let number = match bounds.unit {
