@@ -22,19 +22,20 @@ const CACHE_ENTRY_BYTES: usize = 300;
 /// others by then.
 const WRITTEN_ANEW_LATER: &str = "bottommost_file_compaction_delay=60";
 
-/// How RocksDB is to be set up: memory, in bytes, and how tables are compressed.
+/// How RocksDB is to be set up: memory, in bytes, and how tables are compressed. Out of bounds, opening answers
+/// [`EngineError::OutOfBounds`].
 #[derive(Clone, Copy, Debug)]
 pub struct RocksSetup {
-    /// For blocks read from files.
+    /// For blocks read from files: within [`bounds::CACHE_BYTES`].
     pub cache: usize,
-    /// For writes not yet in files, all columns together.
+    /// For writes not yet in files, all columns together: within [`bounds::WRITE_BUFFER_BYTES`].
     pub write_buffers: usize,
     /// Of the tables that are written from now on. Those that there are stay as they are, and readable.
     pub compression: Compression,
 }
 
 impl RocksSetup {
-    /// Refuses what RocksDB does not bear: it would abort the process, or never write anything.
+    /// Refuses what RocksDB would end the process over.
     pub(crate) fn check(self) -> Result<(), EngineError> {
         bounds::CACHE_BYTES.check(self.cache as u128)?;
         bounds::WRITE_BUFFER_BYTES.check(self.write_buffers as u128)?;
