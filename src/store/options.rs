@@ -239,7 +239,8 @@ impl Builder {
     /// into the store: see [`Txn`](super::Txn). Where others share the engine nothing is streamed. At least 1, which streams every row;
     /// from [`Builder::transaction_max_bytes`] on none is, and a transaction of more than that is refused. Default: 32 MiB.
     ///
-    /// What is not streamed is written at once, and all other commits wait as long: for 32 MiB in rows of 100 bytes about 0.1 s.
+    /// What is not streamed is written at once, takes about four times its bytes of memory meanwhile, and all other commits wait as long:
+    /// for 32 MiB in rows of 100 bytes about 0.1 s.
     /// What is streamed takes about five times as long, and others get their turn after 1,024 rows.
     pub fn stream_at_bytes(mut self, bytes: usize) -> Self {
         self.options.stream_at_bytes = bytes;
