@@ -111,7 +111,7 @@ pub const CONFLICT_SLOTS: Bounds = Bounds {
 };
 /// [`Builder::admission`](crate::Builder::admission).
 pub const ADMISSION: Bounds =
-    Bounds { option: "admission", unit: Unit::Count, least: 1, most: None, why: "with 0 nobody would be let in" };
+    Bounds { option: "admission", unit: Unit::Count, least: 1, most: None, why: "with 0 no attempt could run" };
 /// [`RetryLimits::attempts`](crate::RetryLimits::attempts), of a store and of a transaction.
 pub const RETRY_ATTEMPTS: Bounds =
     Bounds { option: "retry.attempts", unit: Unit::Count, least: 1, most: None, why: "the first attempt counts" };
@@ -129,7 +129,7 @@ pub const AGE_MAX: Bounds = Bounds {
     unit: Unit::Nanoseconds,
     least: MILLISECOND,
     most: None,
-    why: "with 0 any commit could end all who read",
+    why: "with 0 any commit could end every reader",
 };
 /// [`Builder::history`](crate::Builder::history).
 pub const HISTORY: Bounds =

@@ -291,7 +291,7 @@ impl Builder {
 
     /// How many attempts of [`Store::transact`](super::Store::transact) run at a time while there are conflicts; others wait outside, first come, first
     /// served. One that has waited for a second runs all the same, because those inside may be waiting for it. After sixteen
-    /// commits without a conflict everybody is let in. At least 1; with [`usize::MAX`] nobody ever waits. Default: three times the cores.
+    /// commits without a conflict everybody is let in. At least 1; with [`usize::MAX`] none ever waits. Default: three times the cores.
     pub fn admission(mut self, attempts: usize) -> Self {
         self.options.admission = attempts;
         self
