@@ -25,7 +25,7 @@ use crate::child::{FAILED, REFUSED};
 use crate::support::Dice;
 
 /// Of each sort, in each option.
-const RANDOM_VALUES: usize = 3;
+const RANDOM_VALUES: usize = 2;
 
 /// What is tried, and the greatest value that its type holds.
 fn tried() -> Vec<(String, Bounds, u128)> {
