@@ -3,6 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 
+use crate::bounds::OutOfBounds;
 use crate::engine::EngineError;
 use crate::owner::OwnerId;
 use crate::row::RowKey;
@@ -153,9 +154,15 @@ impl From<EngineError> for Error {
             EngineError::Corruption(_) => ErrorKind::Corruption(text),
             EngineError::NotAStore(_) => ErrorKind::NotAStore(text),
             EngineError::Busy(_) => ErrorKind::Busy(text),
-            EngineError::Unsupported(_) => ErrorKind::InvalidArgument(text),
+            EngineError::Unsupported(_) | EngineError::OutOfBounds(_) => ErrorKind::InvalidArgument(text),
         };
         Self { kind }
+    }
+}
+
+impl From<OutOfBounds> for Error {
+    fn from(why: OutOfBounds) -> Self {
+        Self::invalid(why.to_string())
     }
 }
 

@@ -53,7 +53,7 @@
 //! | coordination | `coordinator`, `pipeline` | in which order steps run, and who waits for what |
 //! | protocol | [`protocol`] | Percolator's steps as plain functions over one row |
 //! | engine | [`engine`] | consistent views and guarded row changes: RocksDB, memory |
-//! | below all | [`row`], [`writes`], [`timestamp`], [`owner`], [`codec`], [`keys`], [`runtime`], [`oracle`], [`observe`] | the shared vocabulary |
+//! | below all | [`bounds`], [`row`], [`writes`], [`timestamp`], [`owner`], [`codec`], [`keys`], [`runtime`], [`oracle`], [`observe`] | the shared vocabulary |
 //!
 //! The [`cookbook`] shows how to do the usual things. `DESIGN.md` in the repository explains the whole and gives the reasons.
 //!
@@ -81,6 +81,7 @@ pub mod observe;
 
 #[cfg(feature = "tokio")]
 mod asynchronous;
+pub mod bounds;
 pub mod codec;
 #[doc = include_str!("cookbook.md")]
 pub mod cookbook {}

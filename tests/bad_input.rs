@@ -6,6 +6,8 @@
 //! | a key over the limit | `TooLarge`, with both sizes | `a_key_that_no_row_can_have_is_refused_by_reads_as_by_writes` |
 //! | a value, or a transaction, over the limit | `TooLarge`; the transaction goes on as it was | `what_is_too_large_is_refused_and_the_transaction_goes_on` |
 //! | the same on the command line | exit code 1 | `limits_are_told` |
+//! | an option out of its bounds | `InvalidArgument`, with option, value and bounds; nothing is made | `an_option_works_or_is_refused` |
+//! | the same on the command line | exit code 2 | `the_store_is_run_with_the_memory_and_the_compression_that_are_asked_for` |
 //! | use after close | `Closed`, from everything that can fail | `everything_answers_closed_after_close` |
 //! | a second process | `Busy`, exit code 4 | `beside_a_process_that_has_the_store_open_every_command_says_so` |
 //! | a folder that is no store | `NotAStore`, exit code 5; it stays as it is | `a_folder_that_is_no_store_is_refused_by_every_command_and_stays_as_it_is` |

@@ -397,7 +397,7 @@ fn a_store_that_others_share_tells_the_same() {
     };
     let clock = Arc::new(Clock::default());
     let store = Store::builder().slow_transaction(SLOW).runtime(Arc::clone(&clock) as Arc<dyn Runtime>);
-    let store = store.open_shared(commons);
+    let store = store.open_shared(commons).unwrap();
     let rows = store.keyspace("rows").unwrap();
     store
         .transact_with(TxnOptions::labelled("shared"), |txn| {

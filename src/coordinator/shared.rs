@@ -61,7 +61,7 @@ pub struct Commons {
     pub oracle: Arc<dyn Oracle>,
     /// How to wait for a lock.
     pub waiter: Arc<dyn LockWaiter>,
-    /// Milliseconds without a sign of life after which others may take a transaction's owner for dead.
+    /// Milliseconds without a sign of life after which others may take a transaction's owner for dead; at least 1.
     pub ttl_ms: u64,
 }
 

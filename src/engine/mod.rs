@@ -36,6 +36,7 @@ pub use self::figures::{ColumnFigures, EngineFigures, WriteStalls};
 pub use self::group::{Group, NextVersions};
 pub use self::lost::LostLog;
 use self::storage::Column;
+use crate::bounds::OutOfBounds;
 use crate::row::{KeyspaceId, Lock, Row, RowKey, Status, WriteRecord};
 use crate::timestamp::Timestamp;
 
@@ -178,6 +179,9 @@ pub enum EngineError {
     /// Opening failed; nothing is known to be wrong with what is stored.
     #[error("{0}")]
     Open(String),
+    /// The engine was to be set up with an option out of its bounds; nothing was changed.
+    #[error(transparent)]
+    OutOfBounds(#[from] OutOfBounds),
 }
 
 /// A consistent view of all columns.

@@ -66,10 +66,10 @@ pub enum LastCommit {
 }
 
 impl ConflictMemory {
-    /// Memory with at least this many slots. Rows are known by their hashes, so nobody who chooses keys may know the seed.
+    /// Memory with at least this many slots, and one of them. Rows are known by their hashes, so nobody who chooses keys may know the seed.
     pub fn new(slots: usize, seed: u64) -> Self {
         let secrets = RapidSecrets::seed(seed);
-        let slots = vec![Slot::default(); slots.max(1).next_power_of_two()].into();
+        let slots = vec![Slot::default(); slots.next_power_of_two()].into();
         let zero = Timestamp::ZERO;
         Self {
             secrets,

@@ -190,7 +190,7 @@ impl Admission {
     }
 
     pub fn new(permits: usize) -> Self {
-        let permits = Permits { free: permits.max(1), with_turns: VecDeque::new(), others: VecDeque::new() };
+        let permits = Permits { free: permits, with_turns: VecDeque::new(), others: VecDeque::new() };
         Self { permits: Mutex::new(permits), guarded: AtomicUsize::new(0) }
     }
 

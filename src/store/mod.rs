@@ -6,6 +6,7 @@ mod inspect;
 mod keyspace;
 mod layer;
 mod live;
+mod opening;
 mod options;
 mod own;
 mod proceed;
@@ -276,7 +277,7 @@ impl Store {
     /// [`Store::begin`] with options of its own.
     ///
     /// # Errors
-    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed).
+    /// [`ErrorKind::InvalidArgument`] when an option is out of [bounds](crate::bounds), [`ErrorKind::Closed`](crate::ErrorKind::Closed).
     pub fn begin_with(&self, options: TxnOptions) -> Result<Txn> {
         let txn = Txn::begin(self, options)?;
         self.inner.counters.begun.add(1);

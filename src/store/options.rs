@@ -1,14 +1,11 @@
-//! Limits and options, and how a store is opened.
+//! Limits and options.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Store;
-use crate::coordinator::shared::Commons;
+use crate::bounds::{self, Bounds, OutOfBounds};
 use crate::coordinator::{CommitProtocol, KeepHistory};
-use crate::engine::sim::SimStorage;
-use crate::engine::{Compression, Engine};
-use crate::error::Result;
+use crate::engine::Compression;
 use crate::runtime::{Runtime, System};
 
 /// The longest key, in bytes. The shortest has one byte.
@@ -18,7 +15,8 @@ pub const VALUE_MAX_BYTES: usize = 32 << 20;
 /// The longest name of a keyspace, in bytes.
 pub const KEYSPACE_NAME_MAX_BYTES: usize = 255;
 
-const TRANSACTION_MAX_BYTES: usize = 64 << 20;
+/// Room for any row, and more.
+pub(super) const TRANSACTION_MAX_BYTES: usize = 64 << 20;
 const STREAM_AT_BYTES: usize = 32 << 20;
 const CONFLICT_SLOTS: usize = 1 << 16;
 const CONFLICT_SLOT_BYTES: usize = 40;
@@ -37,10 +35,17 @@ pub enum Durability {
 /// How [`Store::transact`](super::Store::transact) retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryLimits {
-    /// The most attempts, the first one included.
+    /// The most attempts, the first one included; at least 1.
     pub attempts: u32,
-    /// No new attempt begins when this much time has passed since the call, waiting included.
+    /// No new attempt begins when this much time has passed since the call, waiting included. The first attempt is always made.
     pub time: Duration,
+}
+
+impl RetryLimits {
+    fn check(self) -> Result<(), OutOfBounds> {
+        bounds::RETRY_ATTEMPTS.check(self.attempts.into())?;
+        bounds::RETRY_TIME.check(self.time.as_nanos())
+    }
 }
 
 impl Default for RetryLimits {
@@ -56,10 +61,11 @@ pub struct TxnOptions {
     pub durability: Option<Durability>,
     /// How the rows are committed.
     pub protocol: Option<CommitProtocol>,
-    /// How retries are bounded.
+    /// How retries are bounded. Out of [bounds](crate::bounds) every transaction with these options is refused, by
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) and before it begins, also one that is never retried.
     pub retry: Option<RetryLimits>,
-    /// What the transaction is called where it is met: in [`Store::live`], in [`Store::slow_transactions`], in the conflicts of
-    /// those that lose a row to it. Say what it is for, not which one it is.
+    /// What the transaction is called where it is met: in [`Store::live`](super::Store::live), in [`Store::slow_transactions`](super::Store::slow_transactions), in the conflicts of
+    /// those that lose a row to it. Say what it is for, not which one it is. Any text of any length, which is nowhere copied.
     pub label: Option<&'static str>,
 }
 
@@ -67,6 +73,10 @@ impl TxnOptions {
     /// Those of the store, with a [label](TxnOptions::label).
     pub const fn labelled(label: &'static str) -> Self {
         Self { durability: None, protocol: None, retry: None, label: Some(label) }
+    }
+
+    pub(super) fn check(&self) -> Result<(), OutOfBounds> {
+        self.retry.map_or(Ok(()), RetryLimits::check)
     }
 }
 
@@ -91,6 +101,8 @@ pub struct Options {
     pub history: KeepHistory,
     /// See [`Builder::admission`].
     pub admission: usize,
+    /// See [`Builder::memory_limit`].
+    pub memory_limit: Option<usize>,
     /// See [`Builder::cache_bytes`].
     pub cache_bytes: usize,
     /// See [`Builder::write_buffer_bytes`].
@@ -109,6 +121,30 @@ pub struct Options {
     pub publish_status: Option<Duration>,
 }
 
+impl Options {
+    /// Refuses what is out of bounds.
+    pub(super) fn check(&self) -> Result<(), OutOfBounds> {
+        let history = match self.history {
+            KeepHistory::For(time) => Some(time),
+            KeepHistory::AsBefore | KeepHistory::Never => None,
+        };
+        let time = |bounds: Bounds, time: Duration| bounds.check(time.as_nanos());
+        // What is derived of it would be refused in its stead.
+        self.memory_limit.map_or(Ok(()), |bytes| bounds::MEMORY_LIMIT.check(bytes as u128))?;
+        bounds::CACHE_BYTES.check(self.cache_bytes as u128)?;
+        bounds::WRITE_BUFFER_BYTES.check(self.write_buffer_bytes as u128)?;
+        bounds::TRANSACTION_MAX_BYTES.check(self.transaction_max_bytes as u128)?;
+        bounds::STREAM_AT_BYTES.check(self.stream_at_bytes as u128)?;
+        bounds::CONFLICT_SLOTS.check(self.conflict_slots as u128)?;
+        bounds::ADMISSION.check(self.admission as u128)?;
+        self.retry.check()?;
+        time(bounds::AGE_MAX, self.age_max)?;
+        history.map_or(Ok(()), |kept| time(bounds::HISTORY, kept))?;
+        time(bounds::SLOW_TRANSACTION, self.slow_transaction)?;
+        self.publish_status.map_or(Ok(()), |every| time(bounds::PUBLISH_STATUS, every))
+    }
+}
+
 impl Default for Options {
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
@@ -121,7 +157,8 @@ impl Default for Options {
             stream_at_bytes: STREAM_AT_BYTES,
             age_max: Duration::from_secs(3600),
             history: KeepHistory::AsBefore,
-            admission: cores * 3,
+            admission: cores.saturating_mul(3),
+            memory_limit: None,
             cache_bytes: 128 << 20,
             write_buffer_bytes: 128 << 20,
             compression: Compression::Lz4,
@@ -136,6 +173,12 @@ impl Default for Options {
 
 /// Sets options and opens a store.
 ///
+/// Setting an option checks nothing. Opening does, whichever way and before anything is created: an option out of its bounds answers
+/// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) with the option, the value and the bounds. What lies within is not compared with
+/// the memory of the machine. The table is in code, too: [`bounds`].
+///
+#[doc = include_str!("../bounds.md")]
+///
 /// ```
 /// # fn main() -> percolite::Result<()> {
 /// use percolite::{Durability, Store};
@@ -145,8 +188,8 @@ impl Default for Options {
 #[derive(Clone)]
 #[must_use]
 pub struct Builder {
-    options: Options,
-    runtime: Arc<dyn Runtime>,
+    pub(super) options: Options,
+    pub(super) runtime: Arc<dyn Runtime>,
 }
 
 impl Default for Builder {
@@ -169,7 +212,7 @@ impl Builder {
         self
     }
 
-    /// Bounds the retries of [`Store::transact`]. Default: 1000 attempts, 30 seconds.
+    /// Bounds the retries of [`Store::transact`](super::Store::transact). At least one attempt, any time; default: 1000 attempts, 30 seconds.
     pub fn retry(mut self, retry: RetryLimits) -> Self {
         self.options.retry = retry;
         self
@@ -183,16 +226,21 @@ impl Builder {
     }
 
     /// The most bytes of keys and values that one transaction may keep in memory: what it has written and not yet streamed,
-    /// and what its savepoints need to go back. Each row counts 64 bytes more. Default: 64 MiB.
+    /// and what its savepoints need to go back. Each row counts 64 bytes more. From 64 KiB to 1 GiB; default: 64 MiB.
+    ///
+    /// A row counts as a whole, so a limit below 32 MiB is one for values, too. A write beyond the limit answers
+    /// [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge), and the transaction stays as it was.
     pub fn transaction_max_bytes(mut self, bytes: usize) -> Self {
         self.options.transaction_max_bytes = bytes;
         self
     }
 
     /// How much a transaction keeps in memory, counted as in [`Builder::transaction_max_bytes`], before it streams its writes
-    /// into the store: see [`Txn`](super::Txn). Where others share the engine nothing is streamed. Default: 32 MiB.
+    /// into the store: see [`Txn`](super::Txn). Where others share the engine nothing is streamed. At least 1, which streams every row;
+    /// from [`Builder::transaction_max_bytes`] on none is, and a transaction of more than that is refused. Default: 32 MiB.
     ///
-    /// What is not streamed is written at once, and all other commits wait as long: for 32 MiB in rows of 100 bytes about 0.1 s.
+    /// What is not streamed is written at once, takes about four times its bytes of memory meanwhile, and all other commits wait as long:
+    /// for 32 MiB in rows of 100 bytes about 0.1 s.
     /// What is streamed takes about five times as long, and others get their turn after 1,024 rows.
     pub fn stream_at_bytes(mut self, bytes: usize) -> Self {
         self.options.stream_at_bytes = bytes;
@@ -200,18 +248,22 @@ impl Builder {
     }
 
     /// How long a transaction or snapshot may read a state that is no longer the newest; afterwards it is told
-    /// [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld). Default: one hour.
+    /// [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld). Looked at twice a second. At least a millisecond; with
+    /// [`Duration::MAX`] it never ends, and what it keeps from being collected grows for as long. Default: one hour.
     pub fn age_max(mut self, age: Duration) -> Self {
         self.options.age_max = age;
         self
     }
 
     /// Has every commit keep the version that it replaces, so that any moment of the last `time` can be read:
-    /// [`Store::snapshot_at`], [`Snapshot::versions`](super::Snapshot::versions).
+    /// [`Store::snapshot_at`](super::Store::snapshot_at), [`Snapshot::versions`](super::Snapshot::versions).
     ///
     /// History begins when a store is first opened so, and goes on, for as long as was asked for last, whenever it is opened
     /// without a word about it: [`Builder::no_history`] ends it. A commit then reads the rows that it writes, and writes about
     /// twice as much. What is older goes in the background. A keyspace that is dropped keeps its space for as long.
+    ///
+    /// Any time, of which whole milliseconds count: with [`Duration::ZERO`] what is replaced goes as soon as nobody reads it, with
+    /// [`Duration::MAX`] never.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
@@ -237,47 +289,55 @@ impl Builder {
         self
     }
 
-    /// How many attempts of [`Store::transact`] run at a time while there are conflicts; others wait outside, first come, first
+    /// How many attempts of [`Store::transact`](super::Store::transact) run at a time while there are conflicts; others wait outside, first come, first
     /// served. One that has waited for a second runs all the same, because those inside may be waiting for it. After sixteen
-    /// commits without a conflict everybody is let in. Default: three times the cores.
+    /// commits without a conflict everybody is let in. At least 1; with [`usize::MAX`] none ever waits. Default: three times the cores.
     pub fn admission(mut self, attempts: usize) -> Self {
         self.options.admission = attempts;
         self
     }
 
-    /// Memory for blocks read from files, their indexes and filters, in bytes. Default: 128 MiB.
+    /// Memory for blocks read from files, their indexes and filters, in bytes. From 1 MiB to 1 TiB; default: 128 MiB.
+    ///
+    /// Memory is taken as blocks are read, but addresses for about a fifth of this at once. Where the process may not have so many
+    /// (`ulimit -v`, strict overcommit), opening answers [`ErrorKind::Io`](crate::ErrorKind::Io).
     pub fn cache_bytes(mut self, bytes: usize) -> Self {
         self.options.cache_bytes = bytes;
         self
     }
 
-    /// Memory for writes that are not yet in files, in bytes. Default: 128 MiB.
+    /// Memory for writes that are not yet in files, in bytes. From 256 KiB to 16 GiB; default: 128 MiB.
+    ///
+    /// Each log reserves a little more than a quarter of it on the disk, and recovery may have all of it to read. Below 1 MiB writers wait
+    /// for tables most of the time.
     pub fn write_buffer_bytes(mut self, bytes: usize) -> Self {
         self.options.write_buffer_bytes = bytes;
         self
     }
 
     /// How much memory the store is to use altogether, in bytes, instead of saying it part by part: it sets these options, and each
-    /// can be set otherwise behind it.
+    /// can be set otherwise after it. From 8 MiB to 1 TiB.
     ///
     /// | | share | at least | at most |
     /// |---|---|---|---|
     /// | [`Builder::cache_bytes`] | 1/2 | | |
-    /// | [`Builder::write_buffer_bytes`] | 1/4 | 2 MiB | |
+    /// | [`Builder::write_buffer_bytes`] | 1/4 | | 16 GiB |
     /// | [`Builder::transaction_max_bytes`], of each transaction | 1/16 | 1 MiB | 64 MiB |
     /// | [`Builder::stream_at_bytes`], of each transaction | 1/64 | 256 KiB | 32 MiB |
-    /// | [`Builder::conflict_slots`] | 1/64 | 1024 | 65,536 |
+    /// | [`Builder::conflict_slots`] | 1/64 | | 65,536 |
     ///
     /// The rest is for several transactions at a time, for what RocksDB knows of open files (a few KiB for each table of 64 MiB),
     /// and for the allocator. It is a plan and not a wall: the greatest value, 32 MiB, is kept whole by who reads or writes it, a
     /// transaction that is greater than its share is refused, and each snapshot of another state takes about 1 KiB.
-    /// What is really taken: [`Store::engine_figures`]. Below 8 MiB it is not kept to.
-    pub fn memory_limit(self, bytes: usize) -> Self {
+    /// What is really taken: [`Store::engine_figures`](super::Store::engine_figures).
+    pub fn memory_limit(mut self, bytes: usize) -> Self {
+        let write_buffers_most = bounds::WRITE_BUFFER_BYTES.most.and_then(|most| usize::try_from(most).ok());
+        self.options.memory_limit = Some(bytes);
         self.cache_bytes(bytes / 2)
-            .write_buffer_bytes((bytes / 4).max(2 << 20))
+            .write_buffer_bytes((bytes / 4).min(write_buffers_most.unwrap_or(usize::MAX)))
             .transaction_max_bytes((bytes / 16).clamp(1 << 20, TRANSACTION_MAX_BYTES))
             .stream_at_bytes((bytes / 64).clamp(256 << 10, STREAM_AT_BYTES))
-            .conflict_slots((bytes / 64 / CONFLICT_SLOT_BYTES).clamp(1024, CONFLICT_SLOTS))
+            .conflict_slots((bytes / 64 / CONFLICT_SLOT_BYTES).min(CONFLICT_SLOTS))
     }
 
     /// How tables are compressed that are written from now on. Default: [`Compression::Lz4`]. A store may have tables of both sorts,
@@ -290,7 +350,7 @@ impl Builder {
     /// How many rows' last commits are remembered, so that they need not be read to find a conflict: 32 bytes each, and
     /// 20 to 40 more for each row that was held ([`Txn::get_for_update`](super::Txn::get_for_update)) without being written. A
     /// transaction that goes on while more such holds than this are committed may meet a conflict that is none.
-    /// Default: 65,536.
+    /// From 1 to 4,194,304, rounded up to a power of two; default: 65,536.
     pub fn conflict_slots(mut self, slots: usize) -> Self {
         self.options.conflict_slots = slots;
         self
@@ -303,7 +363,7 @@ impl Builder {
     ///
     /// Any number of readers may have a folder open, but not beside a writer: whoever comes second is told
     /// [`ErrorKind::Busy`](crate::ErrorKind::Busy). What a store does that is in use, its process tells by [`Builder::publish_status`]; to look at its rows, look at
-    /// a [`Store::checkpoint`].
+    /// a [`Store::checkpoint`](super::Store::checkpoint).
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
@@ -322,9 +382,9 @@ impl Builder {
         self
     }
 
-    /// From how long on a transaction, or a call of [`Store::transact`] with its waiting and all its attempts, is noted in
-    /// [`Store::slow_transactions`]. Default: one second, since trouble does not wait until somebody asks for a log, and the log costs
-    /// nothing while nothing is slow. [`Duration::MAX`] switches it off.
+    /// From how long on a transaction, or a call of [`Store::transact`](super::Store::transact) with its waiting and all its attempts, is noted in
+    /// [`Store::slow_transactions`](super::Store::slow_transactions). Default: one second, since trouble does not wait until somebody asks for a log, and the log costs
+    /// nothing while nothing is slow. Any time: [`Duration::ZERO`] notes every transaction, [`Duration::MAX`] switches it off.
     pub fn slow_transaction(mut self, from: Duration) -> Self {
         self.options.slow_transaction = from;
         self
@@ -338,9 +398,9 @@ impl Builder {
         self
     }
 
-    /// Writes what the store does ([`Store::status`]) into its folder, about as often as this but not oftener than twice a second, for
+    /// Writes what the store does ([`Store::status`](super::Store::status)) into its folder, about as often as this but not oftener than twice a second, for
     /// whoever looks at it from another process: `percolite top`, `stats`, `locks` and `txn`, or
-    /// [`Status::read`](super::Status::read). Default: not at all.
+    /// [`Status::read`](super::Status::read). At most a day. Default: not at all.
     ///
     /// The file is called `STATUS` and is JSON. A background thread writes it, some KiB, at most 200 and mostly without a disk taking
     /// note, as nothing is synced; transactions are not held up. It tells labels, names of keyspaces and the keys of rows that were
@@ -372,84 +432,5 @@ impl Builder {
     pub fn runtime(mut self, runtime: Arc<dyn Runtime>) -> Self {
         self.runtime = runtime;
         self
-    }
-
-    /// Opens the store in a folder, which is created if it is missing or empty (but not [read-only](Builder::read_only)). One process, and one `Store` in it, can
-    /// have a folder open at a time.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Busy`](crate::ErrorKind::Busy) when it is open elsewhere,
-    /// [`ErrorKind::NotAStore`](crate::ErrorKind::NotAStore) when the folder holds something else or a newer format (nothing in
-    /// it is changed), [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) when what is there is damaged or the database
-    /// of a store is missing, [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when the path is empty, and
-    /// [`ErrorKind::Io`](crate::ErrorKind::Io).
-    #[cfg(feature = "rocks")]
-    pub fn open(self, path: impl AsRef<std::path::Path>) -> Result<Store> {
-        let engine = self.rocks(path)?;
-        self.open_engine(engine)
-    }
-
-    /// The engine that [`Builder::open`] uses, for a caller that wants to put something in between and hand it to
-    /// [`Builder::open_engine`].
-    ///
-    /// # Errors
-    /// Those of [`Builder::open`].
-    #[cfg(feature = "rocks")]
-    pub fn rocks(&self, path: impl AsRef<std::path::Path>) -> Result<Arc<dyn Engine>> {
-        use crate::engine::local::LocalEngine;
-        use crate::engine::rocks::RocksStorage;
-        if path.as_ref().as_os_str().is_empty() {
-            return Err(crate::error::Error::invalid("a store's path must not be empty"));
-        }
-        let open = if self.options.read_only { RocksStorage::open_read_only } else { RocksStorage::open };
-        Ok(Arc::new(LocalEngine::new(open(path.as_ref(), self.rocks_setup())?, true)))
-    }
-
-    #[cfg(feature = "rocks")]
-    pub(super) fn rocks_setup(&self) -> crate::engine::rocks::RocksSetup {
-        crate::engine::rocks::RocksSetup {
-            cache: self.options.cache_bytes,
-            write_buffers: self.options.write_buffer_bytes,
-            compression: self.options.compression,
-        }
-    }
-
-    /// Opens a store in fresh memory.
-    ///
-    /// # Errors
-    /// None that a caller could do anything about.
-    pub fn in_memory(self) -> Result<Store> {
-        self.open_sim(&SimStorage::new())
-    }
-
-    /// Opens a store in memory that survives it, and can be crashed: see [`SimStorage`].
-    ///
-    /// # Errors
-    /// None that a caller could do anything about.
-    pub fn open_sim(self, memory: &SimStorage) -> Result<Store> {
-        self.open_engine(Arc::new(memory.embedded()))
-    }
-
-    /// Opens a store on an engine that this process has for itself.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when the engine is not exclusive, and what the engine
-    /// answers.
-    pub fn open_engine(self, engine: Arc<dyn Engine>) -> Result<Store> {
-        if self.options.read_only {
-            return Store::open_read_only(engine, self.options, self.runtime);
-        }
-        Store::open_embedded(engine, self.options, self.runtime)
-    }
-
-    /// Opens a store as one client of an engine that others use too. Commits always take two phases, and keyspaces
-    /// cannot be dropped.
-    ///
-    /// Every commit keeps what it replaces here, for readers that are behind, but the past cannot be asked for, whatever
-    /// [`Builder::history`] says: [`Store::snapshot_at`] answers [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument), and
-    /// [`Snapshot::versions`](super::Snapshot::versions) is sure of the newest version only. No client keeps note of the moment from which
-    /// on all that was replaced is there, and none collects it.
-    pub fn open_shared(self, commons: Commons) -> Store {
-        Store::open_shared(commons, self.options, self.runtime)
     }
 }

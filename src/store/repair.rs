@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::catalog::{CATALOG, Unnamed, number_of};
+use super::options::TRANSACTION_MAX_BYTES;
 use super::proceed::{Proceed, go_on};
 use super::read::{fetch, read_write};
 use super::verify::PROBLEMS_MAX;
@@ -86,7 +87,7 @@ impl Builder {
     /// # Errors
     /// [`ErrorKind::Io`] when `to` exists or cannot be made, [`ErrorKind::NotAStore`] when `from` has nothing of a store in it or
     /// a newer format, [`ErrorKind::Busy`] when a process has it open, [`ErrorKind::Corruption`] when nothing at all can be made of
-    /// it, [`ErrorKind::Stopped`], and those of a commit. A store that is in `to` after an error has no keyspaces, and the folder may be
+    /// it, [`ErrorKind::InvalidArgument`] when an option is out of [bounds](crate::bounds), [`ErrorKind::Stopped`], and those of a commit. A store that is in `to` after an error has no keyspaces, and the folder may be
     /// removed.
     pub fn repair<P: Proceed>(
         self,
@@ -94,6 +95,7 @@ impl Builder {
         to: impl AsRef<Path>,
         mut progress: impl FnMut(&Repaired) -> P,
     ) -> Result<Repaired> {
+        self.options.check()?;
         let to = to.as_ref();
         if to.as_os_str().is_empty() || to.symlink_metadata().is_ok() {
             let what = format!("{} is there already, and a repair needs a folder of its own", to.display());
@@ -111,7 +113,11 @@ impl Builder {
         let engine = LocalEngine::new(salvaged.storage, true);
         // Ours from here on, so what cannot be made into a store may go.
         std::fs::create_dir(to).map_err(|why| EngineError::Open(format!("cannot create {}: {why}", to.display())))?;
-        let store = self.read_only(false).open(to).inspect_err(|_| drop(std::fs::remove_dir_all(to)))?;
+        let mut builder = self.read_only(false);
+        // Rows come over whole, however little a transaction may hold later.
+        let bytes_max = &mut builder.options.transaction_max_bytes;
+        *bytes_max = TRANSACTION_MAX_BYTES.max(*bytes_max);
+        let store = builder.open(to).inspect_err(|_| drop(std::fs::remove_dir_all(to)))?;
         match (read_high_water(&engine), &store.inner.embedded) {
             (Ok(mark), Some(embedded)) => embedded.pipeline().advance_past(mark)?,
             (Err(why), _) => repaired.lose(Column::Meta, format!("the newest timestamp is lost: {why}")),

@@ -126,8 +126,13 @@ fn retries_are_bounded_as_in_the_synchronous_store() {
             first.put(&rows, "k", "first")?;
             first.commit()
         };
-        let gave_up = runtime.block_on(store.transact_with(TxnOptions { retry, ..TxnOptions::default() }, work));
+        let options = TxnOptions { retry, ..TxnOptions::default() };
+        let gave_up = runtime.block_on(store.transact_with(options, work));
         assert!(matches!(gave_up.unwrap_err().kind(), ErrorKind::Exhausted { attempts: 3, .. }));
+        let none = TxnOptions { retry: Some(RetryLimits { attempts: 0, ..RetryLimits::default() }), ..options };
+        let refused = runtime.block_on(store.transact_with(none, |_| Ok::<_, Error>(()))).unwrap_err();
+        assert!(matches!(refused.kind(), ErrorKind::InvalidArgument(_)), "{refused}");
+        assert_eq!(refused.to_string(), "retry.attempts is 0; it must be at least 1");
     }
 }
 

@@ -205,7 +205,7 @@ impl World {
                 let oracle = Arc::<MemoryOracle>::clone(oracle);
                 let waiter = Arc::new(Pause(Arc::<Clock>::clone(&clock)));
                 let commons = Commons { engine: Arc::clone(&engine), oracle, waiter, ttl_ms };
-                builder.runtime(clock).open_shared(commons)
+                builder.runtime(clock).open_shared(commons)?
             }
             _ => builder.runtime(clock).open_engine(Arc::clone(&engine))?,
         };

@@ -56,6 +56,27 @@ fn filled(folder: &Path) -> Rows {
     content
 }
 
+#[test]
+fn rows_come_over_that_no_transaction_with_the_options_could_hold() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, to) = (folder.path().join("store"), folder.path().join("repaired"));
+    let store = small().open(&path).unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    let large = vec![7; 3 << 20];
+    store.transact(|txn| txn.put(&rows, "large", &large)).unwrap();
+    store.transact(|txn| (0..1000_u16).try_for_each(|n| txn.put(&rows, n.to_be_bytes(), [7; 500]))).unwrap();
+    let whole = content(&store);
+    store.close().unwrap();
+
+    let few = small().transaction_max_bytes(64 << 10);
+    assert!(few.clone().repair(&path, &to, |_| ()).unwrap().is_whole());
+    let store = few.open(&to).unwrap();
+    assert_eq!(content(&store), whole);
+    let rows = store.keyspace("rows").unwrap();
+    let refused = store.transact(|txn| txn.put(&rows, "large", &large)).unwrap_err();
+    assert!(matches!(refused.kind(), ErrorKind::TooLarge { limit: 65536, .. }), "{refused}");
+}
+
 fn files(folder: &Path, end: &str) -> Vec<PathBuf> {
     let mut found: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     found.retain(|path| path.to_string_lossy().contains(end));

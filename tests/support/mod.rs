@@ -110,12 +110,13 @@ impl Server {
             Some((faults, seed)) => Arc::new(Unreliable::new(self.memory.shared(), faults, seed ^ client)),
             None => Arc::new(self.memory.shared()),
         };
-        builder.open_shared(Commons {
+        let commons = Commons {
             engine,
             oracle: Arc::clone(&self.oracle),
             waiter: Arc::new(Pause(Arc::clone(&self.runtime))),
             ttl_ms: self.ttl_ms,
-        })
+        };
+        builder.open_shared(commons).unwrap()
     }
 }
 

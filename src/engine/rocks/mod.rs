@@ -128,6 +128,7 @@ pub struct RocksView(Arc<PinnedCell>);
 impl RocksStorage {
     /// Opens the store in `path`, which is created if it is missing or empty.
     pub fn open(path: &Path, setup: RocksSetup) -> Result<Self, EngineError> {
+        setup.check()?;
         let Claim { marker, is_new } = claim(path)?;
         // Of a life that was killed. On what cannot be written to there are greater troubles.
         let _ = published::publish(path, None);
@@ -163,6 +164,7 @@ impl RocksStorage {
     /// Opens the store in `path` to look at it: nothing in the folder is changed, and writing fails. What RocksDB has only in
     /// its log is read into memory.
     pub fn open_read_only(path: &Path, setup: RocksSetup) -> Result<Self, EngineError> {
+        setup.check()?;
         let marker = examine(path)?;
         let logs = logs::check(path)?;
         let options = options(setup)?;
@@ -197,7 +199,7 @@ impl RocksStorage {
                 let missing = || EngineError::Corruption(format!("column family {:?} is missing", name(column)));
                 db.cf_handle(name(column)).ok_or_else(missing)
             };
-            Ok(Columns {
+            Ok::<_, EngineError>(Columns {
                 meta: find(Column::Meta)?,
                 data: find(Column::Data)?,
                 lock: find(Column::Lock)?,

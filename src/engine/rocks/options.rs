@@ -2,12 +2,19 @@
 
 use rocksdb::{BlockBasedOptions, Cache, ColumnFamilyDescriptor, DBCompressionType, Options};
 
+use crate::bounds;
 use crate::engine::storage::Column;
 use crate::engine::{Compression, EngineError};
 
 const BLOOM_BITS_PER_KEY: f64 = 10.0;
 /// What is to be known of the sizes of what the cache holds: its table grows as it must.
 const SIZES_UNKNOWN: usize = 0;
+/// How such a table is mapped: in shards of this or more, and no more of them than so many, each with room for as many handles as
+/// it could hold entries of this size.
+const CACHE_SHARD_BYTES: usize = 32 << 20;
+const CACHE_SHARDS_MAX: usize = 64;
+const CACHE_HANDLE_BYTES: usize = 64;
+const CACHE_ENTRY_BYTES: usize = 300;
 
 /// When a snapshot goes, RocksDB writes every table anew that has nothing below it and was made while there was that snapshot: there may
 /// be deletions in it that can go now. The store always has a snapshot, so that is every such table, and during a load each would be
@@ -15,15 +22,45 @@ const SIZES_UNKNOWN: usize = 0;
 /// others by then.
 const WRITTEN_ANEW_LATER: &str = "bottommost_file_compaction_delay=60";
 
-/// How RocksDB is to be set up: memory, in bytes, and how tables are compressed.
+/// How RocksDB is to be set up: memory, in bytes, and how tables are compressed. Out of bounds, opening answers
+/// [`EngineError::OutOfBounds`].
 #[derive(Clone, Copy, Debug)]
 pub struct RocksSetup {
-    /// For blocks read from files.
+    /// For blocks read from files: within [`bounds::CACHE_BYTES`].
     pub cache: usize,
-    /// For writes not yet in files, all columns together.
+    /// For writes not yet in files, all columns together: within [`bounds::WRITE_BUFFER_BYTES`].
     pub write_buffers: usize,
     /// Of the tables that are written from now on. Those that there are stay as they are, and readable.
     pub compression: Compression,
+}
+
+impl RocksSetup {
+    /// Refuses what RocksDB would end the process over.
+    pub(crate) fn check(self) -> Result<(), EngineError> {
+        bounds::CACHE_BYTES.check(self.cache as u128)?;
+        bounds::WRITE_BUFFER_BYTES.check(self.write_buffers as u128)?;
+        if has_addresses_for(self.cache) {
+            return Ok(());
+        }
+        let what = format!(
+            "there are not enough addresses for a cache of {} bytes: ask for less, or let the process have more (ulimit -v, vm.overcommit_memory)",
+            self.cache
+        );
+        Err(EngineError::Open(what))
+    }
+}
+
+/// Whether RocksDB will get what it maps for the cache's table. Where it does not, it ends the process.
+fn has_addresses_for(cache: usize) -> bool {
+    let shards = (cache / CACHE_SHARD_BYTES).clamp(1, CACHE_SHARDS_MAX);
+    let table = cache / shards / CACHE_ENTRY_BYTES * CACHE_HANDLE_BYTES;
+    let mapped: Result<Vec<Vec<u8>>, _> = (0..shards)
+        .map(|_| {
+            let mut some = Vec::new();
+            some.try_reserve_exact(table).map(|()| some)
+        })
+        .collect();
+    std::hint::black_box(&mapped).is_ok()
 }
 
 pub fn name(column: Column) -> &'static str {

@@ -51,6 +51,7 @@ impl Drop for Aside {
 
 /// Opens what can be read of the folder. `aside` is made if copies are needed, and must not be there.
 pub fn open(folder: &Path, aside: &Path, setup: RocksSetup) -> Result<Salvaged, EngineError> {
+    setup.check()?;
     let marker = examine_damaged(folder)?;
     let mut notes: Vec<String> = kept(folder)?.iter().map(|lost| format!("in an earlier life: {lost}")).collect();
     let has_room = logs::check(folder).is_ok_and(|logs| logs::with_room_before_a_later_one(&logs, 0).is_some());

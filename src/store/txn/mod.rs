@@ -60,6 +60,7 @@ impl Txn {
     /// One that is not counted.
     pub(super) fn begin(store: &Store, options: TxnOptions) -> Result<Self> {
         store.inner.check_open()?;
+        options.check()?;
         let (view, id) = store.inner.coordinator.begin()?;
         event!(TRACE, owner = %id.owner, start_ts = %id.start_ts, read_ts = %view.read_ts, label = options.label,
             "transaction begun");

@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
+use percolite::bounds::MEMORY_LIMIT;
 use percolite::{Builder, Store};
 
-/// Below this the store does not keep to it.
-const MEMORY_MIN_BYTES: usize = 8 << 20;
+const NO_SIZE: &str = "not a size: 64M, 2G, or a number of bytes";
 /// How often a command that writes for longer says what it does, for `top` to be shown.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
 
 /// How the store is to be run.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct Tuning {
-    /// Take about so much memory, besides what the allocator keeps: 64M, 2G
+    /// Take about so much memory, from 8M to 1T, besides what the allocator keeps: 64M, 2G
     #[arg(long, value_name = "SIZE", value_parser = size)]
     memory: Option<usize>,
     /// How tables are compressed that are written from now on; default: lz4
@@ -56,14 +56,15 @@ fn size(text: &str) -> Result<usize, String> {
         "M" => 20,
         "G" => 30,
         "T" => 40,
-        _ => return Err("not a size: 64M, 2G, or a number of bytes".into()),
+        _ => return Err(NO_SIZE.into()),
     };
-    let bytes = digits.parse::<usize>().ok().and_then(|number| number.checked_mul(1 << shift));
-    match bytes {
-        None => Err("not a size: 64M, 2G, or a number of bytes".into()),
-        Some(bytes) if bytes < MEMORY_MIN_BYTES => Err("a store needs 8M at least".into()),
-        Some(bytes) => Ok(bytes),
+    if digits.is_empty() || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
+        return Err(NO_SIZE.into());
     }
+    // With more digits than there are numbers it is as far out of bounds as the greatest of them.
+    let bytes = digits.parse().unwrap_or(u128::MAX).saturating_mul(1 << shift);
+    let within = MEMORY_LIMIT.check(bytes).ok().and_then(|()| usize::try_from(bytes).ok());
+    within.ok_or_else(|| format!("it must be {MEMORY_LIMIT}"))
 }
 
 #[cfg(test)]
@@ -77,8 +78,14 @@ mod tests {
         {
             assert_eq!(size(text), Ok(bytes), "{text}");
         }
-        for wrong in ["", "M", "-1M", "64X", "1.5G", "4M", "0", "99999999999T", "64 M", "6\u{e9}M"] {
-            assert!(size(wrong).is_err(), "{wrong}");
+        for wrong in ["", "M", "-1M", "+64M", "64X", "1.5G", "64 M", "6\u{e9}M"] {
+            assert_eq!(size(wrong), Err(NO_SIZE.into()), "{wrong}");
+        }
+        let many = "9".repeat(100);
+        for out_of_bounds in
+            ["0", "0T", "4M", "8388607", "1048577M", "2T", "99999999999T", &many, &(many.clone() + "T")]
+        {
+            assert_eq!(size(out_of_bounds), Err("it must be from 8 MiB to 1 TiB".into()), "{out_of_bounds}");
         }
     }
 }

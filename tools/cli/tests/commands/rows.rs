@@ -158,7 +158,9 @@ fn the_store_is_run_with_the_memory_and_the_compression_that_are_asked_for() {
         "restore s x",
         "repair s t",
     ] {
-        place.run(&format!("{command} --memory 4M")).fails(2, "8M at least");
+        for memory in ["4M", "0", "2T", "99999999999T"] {
+            place.run(&format!("{command} --memory {memory}")).fails(2, "it must be from 8 MiB to 1 TiB");
+        }
         place.run(&format!("{command} --compression zip")).fails(2, "possible values: none, lz4");
     }
 }

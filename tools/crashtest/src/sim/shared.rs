@@ -86,7 +86,10 @@ impl<'a> Shared<'a> {
         let loaded = self.book.tried();
         let mut life = 0;
         while life < self.plan.lives || (life < LIVES_MAX && !self.seen.is_enough()) {
-            self.clients(life);
+            if let Err(why) = self.clients(life) {
+                self.breaks("harness", why);
+                break;
+            }
             self.seen.tried = self.book.tried() - loaded;
             if self.scheduler.stuck().is_some() {
                 break;
@@ -106,7 +109,7 @@ impl<'a> Shared<'a> {
     }
 
     /// One more process, with its way to the engine.
-    fn process(&mut self, dead: &Dead, faults: Faults) -> (Process, Store) {
+    fn process(&mut self, dead: &Dead, faults: Faults) -> Result<(Process, Store), String> {
         let days_off = if self.plan.clock_steps { [-3, -2, -1, 0, 1, 2, 3][self.dice.below(7)] } else { 0 };
         let runtime = SimRuntime::new(self.scheduler, days_off * A_DAY_MS);
         let scheduler = Arc::clone(self.scheduler);
@@ -130,13 +133,14 @@ impl<'a> Shared<'a> {
                 oracle: Arc::<SimOracle>::clone(&self.oracle) as Arc<dyn Oracle>,
                 waiter: Arc::new(Pause(runtime)),
                 ttl_ms: self.plan.ttl_ms,
-            });
-        (engine, store)
+            })
+            .map_err(|why| why.to_string())?;
+        Ok((engine, store))
     }
 
     fn load(&mut self) -> Result<(), String> {
         let dead = Dead::default();
-        let (engine, store) = self.process(&dead, Faults::default());
+        let (engine, store) = self.process(&dead, Faults::default())?;
         let sink = self.book.of(&dead);
         let rows = store.keyspace(ROWS).map_err(|why| why.to_string())?;
         let mut client = self.client(&store, &*engine, &sink, rows, 0);
@@ -156,7 +160,7 @@ impl<'a> Shared<'a> {
         Client::new((store, engine), (rows, None), sink, who, self.dice.split())
     }
 
-    fn clients(&mut self, life: u32) {
+    fn clients(&mut self, life: u32) -> Result<(), String> {
         let (share, book) = (self.plan.share(life, self.book.tried()), self.book.clone());
         let enough = book.tried() + share * self.plan.clients as u64 * 3 / 4;
         let Crash { due, at_last } = self.plan.crash(&mut self.dice, true);
@@ -164,10 +168,10 @@ impl<'a> Shared<'a> {
             .map(|_| {
                 let dead = Dead::default();
                 let faults = network_of(&mut self.dice);
-                let (engine, store) = self.process(&dead, faults);
-                (dead, engine, store)
+                let (engine, store) = self.process(&dead, faults)?;
+                Ok((dead, engine, store))
             })
-            .collect();
+            .collect::<Result<_, String>>()?;
         let mut threads = Vec::new();
         for (dead, engine, store) in &processes {
             self.sessions += 1;
@@ -218,6 +222,7 @@ impl<'a> Shared<'a> {
         }
         self.scheduler.unwatch();
         self.seen.crashes += processes.iter().filter(|(dead, ..)| is_dead(dead)).count() as u64;
+        Ok(())
     }
 
     /// Networks that carry nothing for a while, one after the other.
@@ -256,7 +261,7 @@ impl<'a> Shared<'a> {
     fn look_back(&mut self, life: u32) -> Result<(), String> {
         self.scheduler.advance(A_DAY);
         let dead = Dead::default();
-        let (engine, store) = self.process(&dead, Faults::default());
+        let (engine, store) = self.process(&dead, Faults::default())?;
         let sink = self.book.of(&dead);
         let rows = store.keyspace(ROWS).map_err(|why| why.to_string())?;
         let mut client = self.client(&store, &*engine, &sink, rows.clone(), life);

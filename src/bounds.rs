@@ -1,0 +1,283 @@
+//! What options may be: one table, from which come the checks when a store is opened and a transaction begun, what is said of them
+//! in the documentation, and the tests.
+//!
+//! A value out of bounds answers [`InvalidArgument`](crate::ErrorKind::InvalidArgument) with the option, the value and the bounds,
+//! before anything is created. Where there is no greatest value, the type's greatest works.
+//!
+#![doc = include_str!("bounds.md")]
+//!
+//! A program that reads options from a file or a command line can refuse them with the same words:
+//!
+//! ```
+//! use percolite::bounds;
+//! let wrong = bounds::MEMORY_LIMIT.check(1 << 20).unwrap_err();
+//! assert_eq!(wrong.to_string(), "memory_limit is 1048576 bytes; it must be from 8 MiB to 1 TiB");
+//! assert_eq!(bounds::MEMORY_LIMIT.to_string(), "from 8 MiB to 1 TiB");
+//! ```
+
+use std::fmt;
+use std::time::Duration;
+
+/// The bounds of one option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// The option's name, as [`Builder`](crate::Builder) has it.
+    pub option: &'static str,
+    /// What it is counted in.
+    pub unit: Unit,
+    /// The least value.
+    pub least: u128,
+    /// The greatest value; `None` where any that the type can hold will do.
+    pub most: Option<u128>,
+    /// Why these.
+    pub why: &'static str,
+}
+
+/// What an option is counted in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Bytes.
+    Bytes,
+    /// Nothing: so many.
+    Count,
+    /// Nanoseconds.
+    Nanoseconds,
+}
+
+/// An option is not within its bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{} is {}; it must be {bounds}", .bounds.option, Exactly(.bounds.unit, *.value))]
+pub struct OutOfBounds {
+    /// The bounds.
+    pub bounds: Bounds,
+    /// What was asked for, in the bounds' unit.
+    pub value: u128,
+}
+
+const KIB: u128 = 1 << 10;
+const MIB: u128 = 1 << 20;
+const GIB: u128 = 1 << 30;
+const TIB: u128 = 1 << 40;
+const MILLISECOND: u128 = 1_000_000;
+const DAY: u128 = 86_400_000 * MILLISECOND;
+
+/// [`Builder::memory_limit`](crate::Builder::memory_limit).
+pub const MEMORY_LIMIT: Bounds = Bounds {
+    option: "memory_limit",
+    unit: Unit::Bytes,
+    least: 8 * MIB,
+    most: Some(TIB),
+    why: "below that a store takes more",
+};
+/// [`Builder::cache_bytes`](crate::Builder::cache_bytes).
+pub const CACHE_BYTES: Bounds = Bounds {
+    option: "cache_bytes",
+    unit: Unit::Bytes,
+    least: MIB,
+    most: Some(TIB),
+    why: "RocksDB reserves a fifth of it as addresses, and aborts when it cannot",
+};
+/// [`Builder::write_buffer_bytes`](crate::Builder::write_buffer_bytes).
+pub const WRITE_BUFFER_BYTES: Bounds = Bounds {
+    option: "write_buffer_bytes",
+    unit: Unit::Bytes,
+    least: 256 * KIB,
+    most: Some(16 * GIB),
+    why: "less is full with one write; a quarter is reserved on the disk as log",
+};
+/// [`Builder::transaction_max_bytes`](crate::Builder::transaction_max_bytes).
+pub const TRANSACTION_MAX_BYTES: Bounds = Bounds {
+    option: "transaction_max_bytes",
+    unit: Unit::Bytes,
+    least: 64 * KIB,
+    most: Some(GIB),
+    why: "a keyspace and the longest key fit in; what is not streamed is one write",
+};
+/// [`Builder::stream_at_bytes`](crate::Builder::stream_at_bytes).
+pub const STREAM_AT_BYTES: Bounds = Bounds {
+    option: "stream_at_bytes",
+    unit: Unit::Bytes,
+    least: 1,
+    most: None,
+    why: "0 could mean always or never; 1 is always",
+};
+/// [`Builder::conflict_slots`](crate::Builder::conflict_slots).
+pub const CONFLICT_SLOTS: Bounds = Bounds {
+    option: "conflict_slots",
+    unit: Unit::Count,
+    least: 1,
+    most: Some(1 << 22),
+    why: "32 bytes for each are taken at once",
+};
+/// [`Builder::admission`](crate::Builder::admission).
+pub const ADMISSION: Bounds =
+    Bounds { option: "admission", unit: Unit::Count, least: 1, most: None, why: "with 0 no attempt could run" };
+/// [`RetryLimits::attempts`](crate::RetryLimits::attempts), of a store and of a transaction.
+pub const RETRY_ATTEMPTS: Bounds =
+    Bounds { option: "retry.attempts", unit: Unit::Count, least: 1, most: None, why: "the first attempt counts" };
+/// [`RetryLimits::time`](crate::RetryLimits::time), of a store and of a transaction.
+pub const RETRY_TIME: Bounds = Bounds {
+    option: "retry.time",
+    unit: Unit::Nanoseconds,
+    least: 0,
+    most: None,
+    why: "the first attempt is always made",
+};
+/// [`Builder::age_max`](crate::Builder::age_max).
+pub const AGE_MAX: Bounds = Bounds {
+    option: "age_max",
+    unit: Unit::Nanoseconds,
+    least: MILLISECOND,
+    most: None,
+    why: "with 0 any commit could end every reader",
+};
+/// [`Builder::history`](crate::Builder::history).
+pub const HISTORY: Bounds =
+    Bounds { option: "history", unit: Unit::Nanoseconds, least: 0, most: None, why: "counted in whole milliseconds" };
+/// [`Builder::slow_transaction`](crate::Builder::slow_transaction).
+pub const SLOW_TRANSACTION: Bounds = Bounds {
+    option: "slow_transaction",
+    unit: Unit::Nanoseconds,
+    least: 0,
+    most: None,
+    why: "0 notes every transaction, the greatest none",
+};
+/// [`Builder::publish_status`](crate::Builder::publish_status).
+pub const PUBLISH_STATUS: Bounds = Bounds {
+    option: "publish_status",
+    unit: Unit::Nanoseconds,
+    least: 0,
+    most: Some(DAY),
+    why: "what is written less often is of no use",
+};
+/// [`Commons::ttl_ms`](crate::Commons::ttl_ms).
+pub const TTL: Bounds = Bounds {
+    option: "ttl_ms",
+    unit: Unit::Nanoseconds,
+    least: MILLISECOND,
+    most: None,
+    why: "with 0 every owner would be dead at once",
+};
+
+/// Those of all options that have a number.
+pub const ALL: &[Bounds] = &[
+    MEMORY_LIMIT,
+    CACHE_BYTES,
+    WRITE_BUFFER_BYTES,
+    TRANSACTION_MAX_BYTES,
+    STREAM_AT_BYTES,
+    CONFLICT_SLOTS,
+    ADMISSION,
+    RETRY_ATTEMPTS,
+    RETRY_TIME,
+    AGE_MAX,
+    HISTORY,
+    SLOW_TRANSACTION,
+    PUBLISH_STATUS,
+    TTL,
+];
+
+impl Bounds {
+    /// Whether the value, in this [unit](Bounds::unit), lies within.
+    ///
+    /// # Errors
+    /// [`OutOfBounds`].
+    pub fn check(self, value: u128) -> Result<(), OutOfBounds> {
+        let within = self.least <= value && self.most.is_none_or(|most| value <= most);
+        if within { Ok(()) } else { Err(OutOfBounds { bounds: self, value }) }
+    }
+}
+
+/// As it follows upon *must be*.
+impl fmt::Display for Bounds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let round = |value| Round(self.unit, value);
+        match (self.least, self.most) {
+            (0, None) => f.write_str("any"),
+            (0, Some(most)) => write!(f, "at most {}", round(most)),
+            (least, None) => write!(f, "at least {}", round(least)),
+            (least, Some(most)) => write!(f, "from {} to {}", round(least), round(most)),
+        }
+    }
+}
+
+/// A value in full.
+struct Exactly(Unit, u128);
+
+impl fmt::Display for Exactly {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.0, self.1) {
+            (Unit::Bytes, 1) => f.write_str("1 byte"),
+            (Unit::Bytes, bytes) => write!(f, "{bytes} bytes"),
+            (Unit::Count, count) => write!(f, "{count}"),
+            (Unit::Nanoseconds, nanoseconds) => write!(f, "{:?}", duration(nanoseconds)),
+        }
+    }
+}
+
+/// A value in the greatest unit of which it is a multiple.
+struct Round(Unit, u128);
+
+impl fmt::Display for Round {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units: &[_] = match self.0 {
+            Unit::Bytes => &[("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)],
+            Unit::Nanoseconds => &[("day", DAY), ("ms", MILLISECOND)],
+            Unit::Count => &[],
+        };
+        match units.iter().find(|(_, size)| self.1.is_multiple_of(*size)) {
+            Some((unit, size)) => write!(f, "{} {unit}", self.1 / size),
+            None => Exactly(self.0, self.1).fmt(f),
+        }
+    }
+}
+
+/// The longest there is for what is longer.
+fn duration(nanoseconds: u128) -> Duration {
+    let second = 1000 * MILLISECOND;
+    let below = u32::try_from(nanoseconds % second).unwrap_or_default();
+    u64::try_from(nanoseconds / second).map_or(Duration::MAX, |seconds| Duration::new(seconds, below))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documentation_has_the_bounds_that_are_checked() {
+        let row = |bounds: &Bounds| format!("| `{}` | {bounds} | {} |\n", bounds.option, bounds.why);
+        let table: String = ALL.iter().map(row).collect();
+        let table = format!("| option | bounds | why |\n|---|---|---|\n{table}");
+        if std::env::var_os("UPDATE_GOLDENFILES").is_some() {
+            return std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/src/bounds.md"), &table).unwrap();
+        }
+        assert_eq!(include_str!("bounds.md"), table, "UPDATE_GOLDENFILES=1 writes it anew");
+    }
+
+    #[test]
+    fn a_refusal_names_option_value_and_bounds() {
+        let told = |bounds: Bounds, value| bounds.check(value).unwrap_err().to_string();
+        assert_eq!(told(CACHE_BYTES, 0), "cache_bytes is 0 bytes; it must be from 1 MiB to 1 TiB");
+        assert_eq!(told(CACHE_BYTES, 1), "cache_bytes is 1 byte; it must be from 1 MiB to 1 TiB");
+        assert_eq!(told(ADMISSION, 0), "admission is 0; it must be at least 1");
+        assert_eq!(told(AGE_MAX, 999), "age_max is 999ns; it must be at least 1 ms");
+        let longest = Duration::MAX.as_nanos();
+        assert_eq!(
+            told(PUBLISH_STATUS, longest),
+            "publish_status is 18446744073709551615.999999999s; it must be at most 1 day"
+        );
+        assert_eq!(duration(longest), Duration::MAX);
+        assert_eq!(duration(u128::MAX), Duration::MAX);
+    }
+
+    #[test]
+    fn bounds_belong_to_what_they_bound() {
+        for bounds in ALL {
+            let most = bounds.most.unwrap_or(u128::MAX);
+            assert!(bounds.least < most, "{bounds:?}");
+            assert!(bounds.check(bounds.least).is_ok() && bounds.check(most).is_ok(), "{bounds:?}");
+            assert!(bounds.least.checked_sub(1).is_none_or(|below| bounds.check(below).is_err()), "{bounds:?}");
+            assert!(most.checked_add(1).is_none_or(|above| bounds.check(above).is_err()), "{bounds:?}");
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! How a store is opened with the options of a [`Builder`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Builder, Store};
+use crate::bounds;
+use crate::coordinator::shared::Commons;
+use crate::engine::Engine;
+use crate::engine::sim::SimStorage;
+use crate::error::Result;
+
+impl Builder {
+    /// Opens the store in a folder, which is created if it is missing or empty (but not [read-only](Builder::read_only)). One process, and one `Store` in it, can
+    /// have a folder open at a time.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`](crate::ErrorKind::Busy) when it is open elsewhere,
+    /// [`ErrorKind::NotAStore`](crate::ErrorKind::NotAStore) when the folder holds something else or a newer format (nothing in
+    /// it is changed), [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) when what is there is damaged or the database
+    /// of a store is missing, [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when the path is empty or an option out
+    /// of [bounds](crate::bounds), and [`ErrorKind::Io`](crate::ErrorKind::Io).
+    #[cfg(feature = "rocks")]
+    pub fn open(self, path: impl AsRef<std::path::Path>) -> Result<Store> {
+        let engine = self.rocks(path)?;
+        self.open_engine(engine)
+    }
+
+    /// The engine that [`Builder::open`] uses, for a caller that wants to put something in between and hand it to
+    /// [`Builder::open_engine`].
+    ///
+    /// # Errors
+    /// Those of [`Builder::open`].
+    #[cfg(feature = "rocks")]
+    pub fn rocks(&self, path: impl AsRef<std::path::Path>) -> Result<Arc<dyn Engine>> {
+        use crate::engine::local::LocalEngine;
+        use crate::engine::rocks::RocksStorage;
+        self.options.check()?;
+        if path.as_ref().as_os_str().is_empty() {
+            return Err(crate::error::Error::invalid("a store's path must not be empty"));
+        }
+        let open = if self.options.read_only { RocksStorage::open_read_only } else { RocksStorage::open };
+        Ok(Arc::new(LocalEngine::new(open(path.as_ref(), self.rocks_setup())?, true)))
+    }
+
+    #[cfg(feature = "rocks")]
+    pub(super) fn rocks_setup(&self) -> crate::engine::rocks::RocksSetup {
+        crate::engine::rocks::RocksSetup {
+            cache: self.options.cache_bytes,
+            write_buffers: self.options.write_buffer_bytes,
+            compression: self.options.compression,
+        }
+    }
+
+    /// Opens a store in fresh memory.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when an option is out of [bounds](crate::bounds), also one that
+    /// is of no use in memory.
+    pub fn in_memory(self) -> Result<Store> {
+        self.open_sim(&SimStorage::new())
+    }
+
+    /// Opens a store in memory that survives it, and can be crashed: see [`SimStorage`].
+    ///
+    /// # Errors
+    /// Those of [`Builder::in_memory`].
+    pub fn open_sim(self, memory: &SimStorage) -> Result<Store> {
+        self.open_engine(Arc::new(memory.embedded()))
+    }
+
+    /// Opens a store on an engine that this process has for itself.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when the engine is not exclusive or an option out of
+    /// [bounds](crate::bounds), and what the engine answers.
+    pub fn open_engine(self, engine: Arc<dyn Engine>) -> Result<Store> {
+        self.options.check()?;
+        if self.options.read_only {
+            return Store::open_read_only(engine, self.options, self.runtime);
+        }
+        Store::open_embedded(engine, self.options, self.runtime)
+    }
+
+    /// Opens a store as one client of an engine that others use too. Commits always take two phases, and keyspaces
+    /// cannot be dropped.
+    ///
+    /// Every commit keeps what it replaces here, for readers that are behind, but the past cannot be asked for, whatever
+    /// [`Builder::history`] says: [`Store::snapshot_at`] answers [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument), and
+    /// [`Snapshot::versions`](super::Snapshot::versions) is sure of the newest version only. No client keeps note of the moment from which
+    /// on all that was replaced is there, and none collects it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when an option, or [`Commons::ttl_ms`], is out of
+    /// [bounds](crate::bounds).
+    pub fn open_shared(self, commons: Commons) -> Result<Store> {
+        self.options.check()?;
+        bounds::TTL.check(Duration::from_millis(commons.ttl_ms).as_nanos())?;
+        Ok(Store::open_shared(commons, self.options, self.runtime))
+    }
+}

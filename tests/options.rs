@@ -1,0 +1,169 @@
+//! Every option over all that its type can hold, each value in a process of its own: what is within bounds opens, writes, makes tables
+//! and reopens; what is not is refused with option, value and bounds, whichever way the store is opened. No process is ended by a
+//! signal.
+//!
+//! ```text
+//! cargo test --release --test options                   all options
+//! cargo test --release --test options -- cache_bytes    one
+//! PERCOLITE_SEED=7 cargo test ...                       the same random values as the run that printed 7
+//! ```
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::pedantic, missing_docs)]
+
+#[path = "options/child.rs"]
+mod child;
+mod support;
+
+use std::collections::BTreeSet;
+use std::process::{Command, ExitCode, Output};
+use std::time::Duration;
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use percolite::bounds::{self, Bounds, Unit};
+
+use crate::child::{FAILED, REFUSED};
+use crate::support::Dice;
+
+/// Of each sort, in each option.
+const RANDOM_VALUES: usize = 2;
+
+/// What is tried, and the greatest value that its type holds.
+fn tried() -> Vec<(String, Bounds, u128)> {
+    let greatest = |bounds: &Bounds| match bounds.option {
+        "retry.attempts" => u32::MAX.into(),
+        "ttl_ms" => Duration::from_millis(u64::MAX).as_nanos(),
+        _ if bounds.unit == Unit::Nanoseconds => Duration::MAX.as_nanos(),
+        _ => usize::MAX as u128,
+    };
+    let of_stores = bounds::ALL.iter().map(|bounds| (bounds.option.to_owned(), *bounds, greatest(bounds)));
+    let of_transactions = [bounds::RETRY_ATTEMPTS, bounds::RETRY_TIME]
+        .map(|bounds| (format!("{} of a transaction", bounds.option), bounds, greatest(&bounds)));
+    of_stores.chain(of_transactions).collect()
+}
+
+fn main() -> ExitCode {
+    if let Some(code) = child::run() {
+        return code;
+    }
+    let arguments = Arguments::from_args();
+    let seed = std::env::var("PERCOLITE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or_else(rand::random);
+    let mut trials = vec![
+        Trial::test("every option with a number is tried", || {
+            every_option_is_tried();
+            Ok(())
+        }),
+        Trial::test("a transaction has any label", || run("label", 1 << 20, None).map(|ended| succeeded(&ended))?),
+    ];
+    if cfg!(target_os = "linux") {
+        let what = "a cache for which the process has no addresses is refused";
+        trials.push(Trial::test(what, no_addresses));
+    }
+    for (number, (name, bounds, greatest)) in tried().into_iter().enumerate() {
+        let mut dice = Dice(seed ^ number as u64);
+        let about = name.clone();
+        trials.push(Trial::test(about, move || {
+            let whole = values(bounds, greatest, &mut dice);
+            whole.into_iter().try_for_each(|value| {
+                an_option_works_or_is_refused(&name, bounds, value).map_err(|why| with_seed(why, seed))
+            })
+        }));
+    }
+    if !arguments.list {
+        println!("PERCOLITE_SEED={seed}");
+    }
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+fn with_seed(why: String, seed: u64) -> Failed {
+    format!("{why}\nPERCOLITE_SEED={seed}").into()
+}
+
+/// The ends of the bounds and of the type, what lies beside them, and anything.
+fn values(bounds: Bounds, greatest: u128, dice: &mut Dice) -> BTreeSet<u128> {
+    let most = bounds.most.unwrap_or(greatest);
+    let ends = [0, bounds.least, most, greatest];
+    let beside = ends.into_iter().flat_map(|end| [end.saturating_sub(1), end, end.saturating_add(1)]);
+    let mut values: BTreeSet<u128> = beside.collect();
+    let mut anything = || u128::from(dice.next()) << 64 | u128::from(dice.next());
+    for _ in 0..RANDOM_VALUES {
+        let bits = greatest.ilog2() + 1;
+        let shift = 128 - 1 - anything() as u32 % bits;
+        values.extend([
+            anything() % greatest,
+            // Of any length, since most of the others are absurd.
+            anything() >> shift,
+            bounds.least + anything() % (most - bounds.least),
+        ]);
+    }
+    values.retain(|value| *value <= greatest);
+    // A moment of milliseconds cannot be any number of nanoseconds.
+    if bounds == bounds::TTL { values.into_iter().map(|value| value / 1_000_000 * 1_000_000).collect() } else { values }
+}
+
+/// `kilobytes` bounds the process's addresses.
+fn run(option: &str, value: u128, kilobytes: Option<u64>) -> Result<Output, String> {
+    let folder = tempfile::tempdir().map_err(|why| why.to_string())?;
+    let own = std::env::current_exe().map_err(|why| why.to_string())?;
+    let mut command = match kilobytes {
+        Some(kilobytes) => {
+            let mut limited = Command::new("sh");
+            limited.args(["-c", &format!("ulimit -v {kilobytes}; exec \"$0\"")]).arg(own);
+            limited
+        }
+        None => Command::new(own),
+    };
+    command.envs([(child::OPTION, option), (child::VALUE, &value.to_string())]).env(child::FOLDER, folder.path());
+    command.output().map_err(|why| why.to_string())
+}
+
+fn told(ended: &Output) -> String {
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    format!("{}: {}{}", ended.status, text(&ended.stdout), text(&ended.stderr))
+}
+
+fn succeeded(ended: &Output) -> Result<(), Failed> {
+    if ended.status.success() { Ok(()) } else { Err(told(ended).into()) }
+}
+
+fn an_option_works_or_is_refused(name: &str, bounds: Bounds, value: u128) -> Result<(), String> {
+    let ended = run(name, value, None)?;
+    let (within, said) = (bounds.check(value).is_ok(), String::from_utf8_lossy(&ended.stdout).into_owned());
+    let number = match bounds.unit {
+        Unit::Bytes | Unit::Count => value.to_string(),
+        Unit::Nanoseconds => format!("{:?}", child::duration(value)),
+    };
+    let names_all = || {
+        said.starts_with(&format!("{} is {number}", bounds.option))
+            && said.contains(&format!("; it must be {bounds}\n"))
+    };
+    match ended.status.code() {
+        Some(0) if within => Ok(()),
+        Some(REFUSED) if !within && names_all() => Ok(()),
+        _ => Err(format!("{name} of {number}, within bounds: {within}: {}", told(&ended))),
+    }
+}
+
+fn no_addresses() -> Result<(), Failed> {
+    let most = bounds::CACHE_BYTES.most.unwrap();
+    let ended = run("cache_bytes", most, Some(8 << 20))?;
+    let said = told(&ended);
+    if ended.status.code() != Some(FAILED) || !said.contains("not enough addresses for a cache of 1099511627776 bytes")
+    {
+        return Err(said.into());
+    }
+    succeeded(&run("cache_bytes", 128 << 20, Some(8 << 20))?)
+}
+
+/// A setter of a number must have bounds, and so a test.
+fn every_option_is_tried() {
+    let source = include_str!("../src/store/options.rs");
+    let setters = source.lines().filter_map(|line| line.trim().strip_prefix("pub fn "));
+    let numbers: Vec<&str> = setters
+        .filter(|setter| ["usize)", "u64)", "u32)", "Duration)"].iter().any(|number| setter.contains(number)))
+        .map(|setter| setter.split('(').next().unwrap())
+        .collect();
+    assert!(numbers.len() > 9, "{numbers:?}");
+    for setter in numbers {
+        assert!(bounds::ALL.iter().any(|bounds| bounds.option == setter), "{setter} has no bounds");
+    }
+}

@@ -1,0 +1,279 @@
+//! The life of one store with one option at one value, in a process that it may end.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use percolite::engine::EngineError;
+use percolite::engine::rocks::{RocksSetup, RocksStorage};
+use percolite::engine::sim::SimStorage;
+use percolite::oracle::MemoryOracle;
+use percolite::runtime::System;
+use percolite::{
+    Builder, Commons, Compression, Durability, Error, ErrorKind, Keyspace, Pause, Result, RetryLimits, Status, Store,
+    Timestamp, TxnOptions,
+};
+
+pub const OPTION: &str = "PERCOLITE_TEST_OPTION";
+pub const VALUE: &str = "PERCOLITE_TEST_VALUE";
+pub const FOLDER: &str = "PERCOLITE_TEST_FOLDER";
+
+/// The option was refused, in the words that were printed.
+pub const REFUSED: i32 = 42;
+pub const FAILED: i32 = 1;
+
+const BATCHES: u8 = 20;
+const BATCH_ROWS: u8 = 10;
+
+/// What the process is to try.
+struct Case {
+    option: String,
+    value: u128,
+    folder: PathBuf,
+}
+
+/// `None` in the parent.
+pub fn run() -> Option<ExitCode> {
+    let value = |name| std::env::var(name).ok();
+    let case = Case {
+        option: value(OPTION)?,
+        value: value(VALUE)?.parse().unwrap(),
+        folder: PathBuf::from(std::env::var_os(FOLDER)?),
+    };
+    let code = match case.open() {
+        Ok(()) => 0,
+        Err(why) if matches!(why.kind(), ErrorKind::InvalidArgument(_)) => {
+            println!("{why}");
+            case.refused_everywhere(&why.to_string());
+            REFUSED
+        }
+        Err(why) => {
+            println!("{why}");
+            FAILED
+        }
+    };
+    Some(ExitCode::from(code as u8))
+}
+
+pub fn duration(nanoseconds: u128) -> Duration {
+    Duration::new((nanoseconds / 1_000_000_000) as u64, (nanoseconds % 1_000_000_000) as u32)
+}
+
+impl Case {
+    fn path(&self) -> PathBuf {
+        self.folder.join("store")
+    }
+
+    fn is(&self, option: &str) -> bool {
+        self.option.starts_with(option)
+    }
+
+    fn builder(&self) -> Builder {
+        let builder = Store::builder();
+        let size = || usize::try_from(self.value).unwrap();
+        match self.option.as_str() {
+            "memory_limit" => builder.memory_limit(size()),
+            "cache_bytes" => builder.cache_bytes(size()),
+            "write_buffer_bytes" => builder.write_buffer_bytes(size()),
+            "transaction_max_bytes" => builder.transaction_max_bytes(size()),
+            "stream_at_bytes" => builder.stream_at_bytes(size()),
+            "conflict_slots" => builder.conflict_slots(size()),
+            "admission" => builder.admission(size()),
+            "retry.attempts" | "retry.time" => builder.retry(self.limits()),
+            "age_max" => builder.age_max(duration(self.value)),
+            "history" => builder.history(duration(self.value)),
+            "slow_transaction" => builder.slow_transaction(duration(self.value)),
+            "publish_status" => builder.publish_status(duration(self.value)),
+            _ => builder,
+        }
+    }
+
+    fn limits(&self) -> RetryLimits {
+        let usual = RetryLimits::default();
+        if self.is("retry.attempts") {
+            RetryLimits { attempts: u32::try_from(self.value).unwrap(), ..usual }
+        } else {
+            RetryLimits { time: duration(self.value), ..usual }
+        }
+    }
+
+    fn options(&self) -> TxnOptions {
+        match self.option.as_str() {
+            "retry.attempts of a transaction" | "retry.time of a transaction" => {
+                TxnOptions { retry: Some(self.limits()), ..TxnOptions::default() }
+            }
+            "label" => TxnOptions::labelled("\u{e9}\n\0".repeat(self.value as usize).leak()),
+            _ => TxnOptions::default(),
+        }
+    }
+
+    fn commons(&self) -> Commons {
+        let ttl = if self.is("ttl_ms") { duration(self.value) } else { Duration::from_secs(3) };
+        let runtime = || Arc::new(System::default());
+        Commons {
+            engine: Arc::new(SimStorage::new().shared()),
+            oracle: Arc::new(MemoryOracle::new(runtime())),
+            waiter: Arc::new(Pause(runtime())),
+            ttl_ms: u64::try_from(ttl.as_millis()).unwrap(),
+        }
+    }
+
+    /// A store's whole life.
+    fn open(&self) -> Result<()> {
+        let path = self.path();
+        let store = self.builder().open(&path)?;
+        let rows = self.write(&store)?;
+        self.conflict(&store, &rows)?;
+        self.look_back(&store, &rows);
+        let status: Status = serde_json::from_slice(&serde_json::to_vec(&store.status()).unwrap()).unwrap();
+        assert_eq!(status.stats.commits(), store.stats().commits());
+        // Which puts all that is in memory into tables.
+        let copy = self.folder.join("copy");
+        store.checkpoint(&copy)?;
+        let figures = store.engine_figures()?;
+        assert!(figures.columns.iter().map(|column| column.bytes).sum::<u64>() > 1000, "{figures:?}");
+        store.close()?;
+        for builder in [self.builder(), self.builder().read_only(true)] {
+            read_back(&builder.open(&path)?)?;
+        }
+        read_back(&Store::open(&copy)?)?;
+        let repaired = self.folder.join("repaired");
+        assert!(self.builder().repair(&copy, &repaired, |_| ())?.is_whole());
+        let engine = self.builder().rocks(&repaired)?;
+        read_back(&self.builder().open_engine(engine)?)?;
+        for store in [self.builder().in_memory()?, self.builder().open_shared(self.commons())?] {
+            let rows = self.write(&store)?;
+            self.conflict(&store, &rows)?;
+            read_back(&store)?;
+        }
+        Ok(())
+    }
+
+    fn write(&self, store: &Store) -> Result<Keyspace> {
+        let rows = store.keyspace("rows")?;
+        for batch in 0..BATCHES {
+            // The first one waits for the disk.
+            let durability = Some(if batch == 0 { Durability::Sync } else { Durability::Buffered });
+            let options = TxnOptions { durability, ..self.options() };
+            store.transact_with(options, |txn| {
+                (0..BATCH_ROWS).try_for_each(|row| txn.put(&rows, [batch, row], [row; 1000]))?;
+                let savepoint = txn.savepoint();
+                txn.put(&rows, [batch, 0], "taken back")?;
+                txn.rollback_to(savepoint)?;
+                txn.delete(&rows, [batch, 1])
+            })?;
+        }
+        let longest = vec![7; percolite::KEY_MAX_BYTES];
+        let mut txn = store.begin_with(self.options())?;
+        let savepoint = txn.savepoint();
+        txn.put(&rows, &longest, "")?;
+        txn.rollback_to(savepoint)?;
+        txn.commit()?;
+        Ok(rows)
+    }
+
+    /// The first attempt loses its row to another.
+    fn conflict(&self, store: &Store, rows: &Keyspace) -> Result<()> {
+        let mut attempts = 0_u32;
+        let done = store.transact_with(self.options(), |txn| {
+            attempts += 1;
+            txn.get(rows, "contended")?;
+            if attempts == 1 {
+                store.transact(|rival| rival.put(rows, "contended", "rival"))?;
+            }
+            txn.put(rows, "contended", "last")
+        });
+        match done {
+            Ok(()) => assert!(attempts > 1),
+            Err(why) => match why.kind() {
+                ErrorKind::Exhausted { .. } if self.is("retry") => {
+                    assert!(self.is("retry.time") || self.value == u128::from(attempts), "{why}");
+                    store.transact_with(self.options(), |txn| txn.put(rows, "contended", "last"))?;
+                }
+                // The background has looked just then.
+                ErrorKind::SnapshotTooOld(_) if self.is("age_max") => {
+                    store.transact(|txn| txn.put(rows, "contended", "last"))?;
+                }
+                _ => return Err(why),
+            },
+        }
+        Ok(())
+    }
+
+    /// Moments from the first to the last that there are.
+    fn look_back(&self, store: &Store, rows: &Keyspace) {
+        let before = store.snapshot().unwrap().read_ts();
+        store.transact(|txn| txn.put(rows, "contended", "last")).unwrap();
+        let keeps_for_ever = self.is("history") && duration(self.value) > Duration::from_secs(3600);
+        for at in [Timestamp::ZERO, Timestamp::from_u64(1), before, Timestamp::MAX.previous(), Timestamp::MAX] {
+            match store.snapshot_at(at) {
+                Ok(past) => {
+                    assert!(self.is("history") && at == before, "{at}");
+                    assert_eq!(past.get(rows, "contended").unwrap().as_deref(), Some(&b"last"[..]));
+                }
+                Err(why) => {
+                    let no_such = matches!(why.kind(), ErrorKind::InvalidArgument(_) | ErrorKind::SnapshotTooOld(_));
+                    assert!(no_such && !(keeps_for_ever && at == before), "{at}: {why}");
+                }
+            }
+        }
+    }
+
+    /// Whichever way it is opened, and nothing is made.
+    fn refused_everywhere(&self, told: &str) {
+        let same = |why: Error| {
+            assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
+            assert_eq!(why.to_string(), told);
+        };
+        if self.is("retry.") && self.option.ends_with("of a transaction") {
+            let store = Store::in_memory().unwrap();
+            same(store.begin_with(self.options()).map(drop).unwrap_err());
+            same(store.transact_with(self.options(), |_| Ok::<(), Error>(())).unwrap_err());
+            return;
+        }
+        same(self.builder().open_shared(self.commons()).map(drop).unwrap_err());
+        if self.is("ttl_ms") {
+            return;
+        }
+        let path = self.path();
+        same(self.builder().read_only(true).open(&path).map(drop).unwrap_err());
+        same(self.builder().rocks(&path).map(drop).unwrap_err());
+        same(self.builder().read_only(true).rocks(&path).map(drop).unwrap_err());
+        same(self.builder().repair(&path, self.folder.join("repaired"), |_| ()).map(drop).unwrap_err());
+        same(self.builder().in_memory().map(drop).unwrap_err());
+        same(self.builder().open_sim(&SimStorage::new()).map(drop).unwrap_err());
+        same(self.builder().open_engine(Arc::new(SimStorage::new().embedded())).map(drop).unwrap_err());
+        self.refused_by_the_engine(&path, told);
+        assert_eq!(std::fs::read_dir(&self.folder).unwrap().count(), 0, "something was made");
+    }
+
+    fn refused_by_the_engine(&self, path: &Path, told: &str) {
+        let value = usize::try_from(self.value).unwrap_or_default();
+        let usual = RocksSetup { cache: 4 << 20, write_buffers: 4 << 20, compression: Compression::Lz4 };
+        let setup = match self.option.as_str() {
+            "cache_bytes" => RocksSetup { cache: value, ..usual },
+            "write_buffer_bytes" => RocksSetup { write_buffers: value, ..usual },
+            _ => return,
+        };
+        for open in [RocksStorage::open, RocksStorage::open_read_only] {
+            let why = open(path, setup).map(drop).unwrap_err();
+            assert!(matches!(why, EngineError::OutOfBounds(_)), "{why}");
+            assert_eq!(why.to_string(), told);
+        }
+    }
+}
+
+fn read_back(store: &Store) -> Result<()> {
+    let (rows, snapshot) = (store.existing_keyspace("rows")?, store.snapshot()?);
+    for batch in 0..BATCHES {
+        for row in 0..BATCH_ROWS {
+            let expected = (row != 1).then(|| vec![row; 1000]);
+            assert_eq!(snapshot.get(&rows, [batch, row])?, expected, "{batch} {row}");
+        }
+    }
+    assert_eq!(snapshot.get(&rows, "contended")?.as_deref(), Some(&b"last"[..]));
+    let whole = usize::from(BATCHES) * usize::from(BATCH_ROWS - 1) + 1;
+    assert_eq!(snapshot.range(&rows, ..).filter(Result::is_ok).count(), whole);
+    Ok(())
+}
