@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::JoinError;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// Runs `work` on one of the runtime's blocking threads. A future that is dropped before the work has begun takes it back, with
 /// all that it owns; work that has begun goes on to its end. A panic of the work goes on in the caller.
@@ -48,5 +48,6 @@ pub(super) fn outcome<T>(outcome: Result<T, JoinError>) -> Result<T> {
 }
 
 fn shut_down() -> Error {
-    Error::closed("the tokio runtime was shut down before the call had begun")
+    let what = "the tokio runtime was shut down before the call had begun, so it did nothing; the store goes on";
+    ErrorKind::Stopped(what.into()).into()
 }
