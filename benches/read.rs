@@ -1,7 +1,7 @@
 //! Point reads, of one row and of 16 at once, and scans of 100 rows, handed out and lent, in stores of ten thousand and of a million rows.
 //!
 //! The stores are closed and opened again after they were filled, so that all of them lies in tables and none in the
-//! write buffer. Rows are chosen at random.
+//! write buffer. Rows are chosen at random. And scans of 10 rows over own writes, of a thousand and of 200,000.
 //!
 //! `cargo bench --bench read`, or with `-- get` for one group of it.
 
@@ -9,6 +9,7 @@
 
 mod common;
 
+use std::collections::VecDeque;
 use std::ops::ControlFlow;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
@@ -21,6 +22,8 @@ const VALUE: [u8; 100] = [7; 100];
 const SCAN_ROWS: usize = 100;
 const MANY: usize = 16;
 const LOAD_ROWS: usize = 10_000;
+const OWN_ROWS: usize = 10;
+const OPEN_SCANS: usize = 100;
 
 /// The rows of a store, all of one keyspace.
 struct Rows {
@@ -111,9 +114,40 @@ fn reads(criterion: &mut Criterion) {
     }
 }
 
+/// Short scans of a transaction that has written much: of itself, and in turn with a write, the scans before still open.
+fn own_writes(criterion: &mut Criterion) {
+    let store = Store::builder().stream_at_bytes(usize::MAX).in_memory().unwrap();
+    let keyspace = store.keyspace("rows").unwrap();
+    let mut dice = StdRng::seed_from_u64(0);
+    let mut group = criterion.benchmark_group("scan-10-of-own");
+    for count in [1_000_u64, 200_000] {
+        let mut txn = store.begin().unwrap();
+        (0..count).for_each(|row| txn.put(&keyspace, row.to_be_bytes(), VALUE).unwrap());
+        group.bench_function(count.to_string(), |bencher| {
+            bencher.iter(|| {
+                let from = dice.random_range(0..=count - OWN_ROWS as u64).to_be_bytes();
+                assert_eq!(txn.range(&keyspace, from..).take(OWN_ROWS).map(Result::unwrap).count(), OWN_ROWS);
+            });
+        });
+        group.bench_function(format!("{count}-and-write"), |bencher| {
+            let mut open = VecDeque::new();
+            bencher.iter(|| {
+                let from = dice.random_range(0..=count - OWN_ROWS as u64).to_be_bytes();
+                let mut scan = txn.range(&keyspace, from..);
+                assert_eq!(scan.by_ref().take(OWN_ROWS).map(Result::unwrap).count(), OWN_ROWS);
+                open.push_back(scan);
+                if open.len() > OPEN_SCANS {
+                    open.pop_front();
+                }
+                txn.put(&keyspace, dice.random_range(0..count).to_be_bytes(), VALUE).unwrap();
+            });
+        });
+    }
+}
+
 criterion_group! {
     name = benches;
     config = common::of_stores();
-    targets = reads
+    targets = reads, own_writes
 }
 criterion_main!(benches);

@@ -47,10 +47,12 @@ pub enum ErrorKind {
         /// How large it may be, in bytes.
         limit: usize,
     },
-    /// The store failed at a moment when the transaction may or may not have been committed. Open the store again and
+    /// The store failed, or was closed, at a moment when the transaction may or may not have been committed, and answers
+    /// [`Closed`](ErrorKind::Closed) to all later calls. Open the store again and
     /// look: at what the transaction wrote, or by [`Store::txn_status`](crate::Store::txn_status) before others write there.
-    /// Or make the transaction safe to repeat. Where no transaction is committed, as by [`Store::sync`](crate::Store::sync)
-    /// and [`Store::close`](crate::Store::close), it is open whether what is visible is durable.
+    /// Or make the transaction safe to repeat. Where no transaction is committed, as by [`Store::sync`](crate::Store::sync),
+    /// [`Store::snapshot`](crate::Store::snapshot) and [`Store::close`](crate::Store::close), it is open whether what is visible
+    /// is durable. Only a store whose engine others share ([`Builder::open_shared`](crate::Builder::open_shared)) goes on after it.
     Undetermined(String),
     /// The call makes no sense; it changed nothing.
     InvalidArgument(String),
@@ -62,11 +64,15 @@ pub enum ErrorKind {
     NotAStore(String),
     /// The store is open elsewhere; close it there.
     Busy(String),
-    /// Reading, writing or opening failed below the store. Nothing was committed by the call.
+    /// Reading, writing or opening failed below the store. The call committed nothing, and the store, if it was open, goes on: the
+    /// call may be repeated.
     Io(String),
-    /// The store has been closed, or has failed and must be opened again.
+    /// The store takes no calls any more: it was closed, or an error, of this call or an earlier one, has made it fail. The text
+    /// says which. The call committed nothing. Open the store again; where it failed, what was committed
+    /// [buffered](crate::Durability::Buffered) may be lost.
     Closed(String),
-    /// The caller's own progress callback has stopped the work: see [`Proceed`](crate::Proceed). The text says what is left of it.
+    /// The work was stopped from outside: by its own progress callback ([`Proceed`](crate::Proceed)), or by the end of the tokio
+    /// runtime that was to run it. The text says what is left of it. The store goes on.
     Stopped(String),
 }
 
@@ -189,8 +195,8 @@ impl fmt::Display for Error {
             | ErrorKind::NotAStore(why)
             | ErrorKind::Busy(why)
             | ErrorKind::Io(why)
+            | ErrorKind::Closed(why)
             | ErrorKind::Stopped(why) => f.write_str(why),
-            ErrorKind::Closed(why) => write!(f, "the store is closed: {why}"),
         }
     }
 }

@@ -93,24 +93,63 @@ impl fmt::Display for TimeOfDay {
     }
 }
 
-/// The text is not as [`Timestamp`]s are shown.
+/// The text is neither a timestamp nor a time of day; see [`Timestamp::from_str`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a timestamp is milliseconds since 1970, a point and a counter, like 1700000000000.0")]
+#[error(
+    "neither a timestamp, which is milliseconds since 1970, a point and a counter (1700000000000.0), nor a time of day (2026-11-21T14:00Z, or 2026-11-21T14:00 in the local time zone)"
+)]
 pub struct NoTimestamp;
 
-/// The inverse of showing.
+/// Reads a timestamp as it is shown, with or without `{:#}`, or a time of day.
+///
+/// A time of day is ISO 8601, with a blank or `T` before the hours, and stands for the first timestamp of its millisecond, as a
+/// [`SystemTime`] does. Without `Z` or an offset it is one of the local time zone, of which the environment variable `TZ` and the
+/// operating system are asked; one that a change of the clocks skips means as much later, and of one that comes twice the first is
+/// meant. A date alone is its beginning. Times before 1970 are [`Timestamp::ZERO`], and those too late for 46 bits
+/// [`Timestamp::MAX`]. How long ago something was ("5m") has to be counted from a clock, so that is not read here.
+///
+/// ```
+/// # fn main() -> Result<(), percolite::NoTimestamp> {
+/// use percolite::Timestamp;
+///
+/// let noon: Timestamp = "2023-11-14T12:00:00Z".parse()?;
+/// assert_eq!(noon, Timestamp::from_millis(1_699_963_200_000));
+/// assert_eq!("2023-11-14 13:00+01:00".parse(), Ok(noon));
+/// assert_eq!("1699963200000.0".parse(), Ok(noon));
+/// assert_eq!(format!("{noon:#}").parse(), Ok(noon));
+/// assert!("yesterday".parse::<Timestamp>().is_err());
+/// # Ok(()) }
+/// ```
 impl FromStr for Timestamp {
     type Err = NoTimestamp;
 
     fn from_str(text: &str) -> Result<Self, NoTimestamp> {
-        let (millis, counter) = text.split_once('.').ok_or(NoTimestamp)?;
+        let (number, time_of_day) = text.split_once(" (").unzip();
+        match (Self::from_numbers(number.unwrap_or(text)), time_of_day) {
+            (Some(ts), Some(_)) if format!("{ts:#}") != text => Err(NoTimestamp),
+            (Some(ts), _) => Ok(ts),
+            (None, _) => time_of_day_in(text).map(|time| SystemTime::from(time).into()).ok_or(NoTimestamp),
+        }
+    }
+}
+
+impl Timestamp {
+    fn from_numbers(text: &str) -> Option<Self> {
+        let (millis, counter) = text.split_once('.')?;
         // A sign is no part of it, though numbers may have one.
         let number = |text: &str, bits: u32| {
             let digits = text.bytes().all(|byte| byte.is_ascii_digit());
-            text.parse::<u64>().ok().filter(|number| digits && number >> bits == 0).ok_or(NoTimestamp)
+            text.parse::<u64>().ok().filter(|number| digits && number >> bits == 0)
         };
-        Ok(Self(number(millis, 64 - COUNTER_BITS)? << COUNTER_BITS | number(counter, COUNTER_BITS)?))
+        Some(Self(number(millis, 64 - COUNTER_BITS)? << COUNTER_BITS | number(counter, COUNTER_BITS)?))
     }
+}
+
+fn time_of_day_in(text: &str) -> Option<jiff::Timestamp> {
+    text.parse().ok().or_else(|| {
+        let local = text.parse::<jiff::civil::DateTime>().ok()?;
+        Some(local.to_zoned(jiff::tz::TimeZone::system()).ok()?.timestamp())
+    })
 }
 
 impl fmt::Debug for Timestamp {
@@ -121,7 +160,49 @@ impl fmt::Debug for Timestamp {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn every_timestamp_is_read_as_it_is_shown(number: u64) {
+            let ts = Timestamp::from_u64(number);
+            prop_assert_eq!(ts.to_string().parse(), Ok(ts));
+            prop_assert_eq!(format!("{ts:#}").parse(), Ok(ts));
+        }
+
+        #[test]
+        fn every_time_of_day_is_read_in_any_time_zone(millis in 0_u64..1 << 46, offset in -12_i64..=14) {
+            let ts = Timestamp::from_millis(millis);
+            let utc = jiff::Timestamp::from_millisecond(millis.cast_signed()).unwrap();
+            prop_assert_eq!(utc.to_string().parse(), Ok(ts));
+            let there = jiff::tz::Offset::from_hours(i8::try_from(offset).unwrap()).unwrap();
+            prop_assert_eq!(utc.display_with_offset(there).to_string().parse(), Ok(ts));
+            let local = utc.to_zoned(jiff::tz::TimeZone::system());
+            let is_unique = !jiff::tz::TimeZone::system().to_ambiguous_zoned(local.datetime()).is_ambiguous();
+            prop_assert!(!is_unique || local.datetime().to_string().parse() == Ok(ts));
+        }
+
+        #[test]
+        fn no_text_makes_it_panic(text: String, like in "[-+0-9TZ(): .]{0,40}") {
+            let _ = (text.parse::<Timestamp>(), like.parse::<Timestamp>());
+        }
+    }
+
+    #[test]
+    fn the_error_names_what_is_read() {
+        let text = NoTimestamp.to_string();
+        for example in ["1700000000000.0", "2026-11-21T14:00Z", "2026-11-21T14:00"] {
+            assert!(text.contains(example), "{text}");
+            example.parse::<Timestamp>().unwrap();
+        }
+        for wrong in ["yesterday", "5m", "12:00", "2023-13-01", "1700000000000", "1700000000000.1 (2023-11-14)"] {
+            assert_eq!(wrong.parse::<Timestamp>(), Err(NoTimestamp), "{wrong}");
+        }
+        assert_eq!("1969-07-20T20:17Z".parse(), Ok(Timestamp::ZERO));
+        assert_eq!("9000-01-01T00:00Z".parse(), Ok(Timestamp::MAX));
+    }
 
     #[test]
     fn what_is_shown_is_read_and_nothing_else() {

@@ -1,29 +1,41 @@
 //! What a transaction has written, in the order of its rows.
 //!
-//! A load writes one row behind the other, and most transactions write a few. For both a sorted vector is the cheaper place: a
-//! row that comes last is compared with one other, where a map would search. Only rows that come far from the end of many others
-//! move everything into a map, once.
+//! The rows lie in parts of bounded size, and those that come last in a part of their own, the tail. A load adds to the tail, after
+//! one comparison; a transaction of a few rows has nothing else. Parts are shared between clones until one of them changes a part,
+//! so a scan keeps the rows as they are for the price of the list of parts, and a write beside it copies one part.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use std::ops::Bound;
+use std::sync::Arc;
 
 use crate::row::{Mutation, RowKey};
 
-/// So many rows at most change their places for another.
-const MOVED_MAX: usize = 32;
+/// A part with so many rows is split before one is added.
+const PART_ROWS: usize = 128;
+
+type Part = Vec<(RowKey, Mutation)>;
 
 /// See the [module](self).
 #[derive(Clone, Debug, Default)]
 pub struct Writes {
-    sorted: Vec<(RowKey, Mutation)>,
-    /// Has all of them, or none.
-    scattered: BTreeMap<RowKey, Mutation>,
+    /// None is empty.
+    parts: Vec<Arc<Part>>,
+    /// The rows after all parts.
+    tail: Part,
+    /// How many rows the parts have together.
+    in_parts: usize,
+}
+
+/// Where a row is: the part, with the tail after all others, and the place in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    part: usize,
+    row: usize,
 }
 
 impl Writes {
     /// How many rows it has written.
     pub fn len(&self) -> usize {
-        self.sorted.len() + self.scattered.len()
+        self.in_parts + self.tail.len()
     }
 
     /// Whether it has written none.
@@ -33,13 +45,14 @@ impl Writes {
 
     /// Forgets them all.
     pub fn clear(&mut self) {
-        self.sorted.clear();
-        self.scattered.clear();
+        self.parts.clear();
+        self.tail.clear();
+        self.in_parts = 0;
     }
 
     /// The rows in order, with what becomes of each.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&RowKey, &Mutation)> {
-        self.sorted.iter().map(|(row, mutation)| (row, mutation)).chain(&self.scattered)
+        self.parts.iter().flat_map(|part| part.iter()).chain(&self.tail).map(|(row, mutation)| (row, mutation))
     }
 
     /// The rows in order.
@@ -52,11 +65,9 @@ impl Writes {
         self.iter().map(|(_, mutation)| mutation)
     }
 
-    /// Those of the row and above.
-    pub fn range_from<'a>(&'a self, first: &RowKey) -> impl Iterator<Item = (&'a RowKey, &'a Mutation)> {
-        let place = self.sorted.partition_point(|(row, _)| row < first);
-        let sorted = self.sorted.get(place..).unwrap_or_default().iter().map(|(row, mutation)| (row, mutation));
-        sorted.chain(self.scattered.range(first.clone()..))
+    /// The first row at or above this one, with what becomes of it.
+    pub fn first_from(&self, row: &RowKey) -> Option<(&RowKey, &Mutation)> {
+        self.at(self.first_that_is_not(|other| other < row.as_bytes()))
     }
 
     /// What becomes of a row.
@@ -66,10 +77,7 @@ impl Writes {
 
     /// The same, with the row as it is kept here.
     pub fn get_key_value(&self, row: &RowKey) -> Option<(&RowKey, &Mutation)> {
-        match self.place(row) {
-            Ok(place) => self.sorted.get(place).map(|(row, mutation)| (row, mutation)),
-            Err(_) => self.scattered.get_key_value(row),
-        }
+        self.find(row).ok().and_then(|place| self.at(place))
     }
 
     /// Sets what becomes of a row, if that is `admitted`, given what was to become of it. Looked for once: a load does little else.
@@ -79,33 +87,21 @@ impl Writes {
         mutation: Mutation,
         admitted: impl FnOnce(&RowKey, Option<&Mutation>, &Mutation) -> Result<(), E>,
     ) -> Result<(), E> {
-        if !self.scattered.is_empty() {
-            match self.scattered.entry(row) {
-                Entry::Vacant(place) => {
-                    admitted(place.key(), None, &mutation)?;
-                    place.insert(mutation);
-                }
-                Entry::Occupied(mut place) => {
-                    admitted(place.key(), Some(place.get()), &mutation)?;
-                    place.insert(mutation);
+        match self.find(&row) {
+            Ok(place) => {
+                if let Some((row, before)) = self.part_mut(place.part).get_mut(place.row) {
+                    admitted(row, Some(before), &mutation)?;
+                    *before = mutation;
                 }
             }
-            return Ok(());
-        }
-        let place = self.place(&row);
-        if let Ok(place) = place
-            && let Some((row, before)) = self.sorted.get_mut(place)
-        {
-            admitted(row, Some(before), &mutation)?;
-            *before = mutation;
-            return Ok(());
-        }
-        admitted(&row, None, &mutation)?;
-        match place {
-            Err(place) if self.sorted.len() - place <= MOVED_MAX => self.sorted.insert(place, (row, mutation)),
-            _ => {
-                self.scatter();
-                self.scattered.insert(row, mutation);
+            Err(mut place) => {
+                admitted(&row, None, &mutation)?;
+                if self.part(place.part).len() >= PART_ROWS {
+                    self.split(place);
+                    place = self.find(&row).unwrap_or_else(|place| place);
+                }
+                self.part_mut(place.part).insert(place.row, (row, mutation));
+                self.in_parts += usize::from(place.part < self.parts.len());
             }
         }
         Ok(())
@@ -113,33 +109,130 @@ impl Writes {
 
     /// Forgets what was to become of a row, and answers it.
     pub fn remove(&mut self, row: &RowKey) -> Option<Mutation> {
-        match self.place(row) {
-            Ok(place) if self.sorted.len() - place <= MOVED_MAX => Some(self.sorted.remove(place).1),
-            Ok(_) => {
-                self.scatter();
-                self.scattered.remove(row)
+        let place = self.find(row).ok()?;
+        let part = self.part_mut(place.part);
+        let (_, mutation) = part.remove(place.row);
+        let is_empty = part.is_empty();
+        if place.part < self.parts.len() {
+            self.in_parts -= 1;
+            if is_empty {
+                self.parts.remove(place.part);
             }
-            Err(_) => self.scattered.remove(row),
         }
+        Some(mutation)
     }
 
-    /// Where the row is among the sorted, or would be.
+    /// The rows of a range as they are now.
+    pub fn range(self: &Arc<Self>, start: Bound<&[u8]>, end: Bound<&[u8]>) -> Range {
+        let front = match start {
+            Bound::Included(start) => self.first_that_is_not(|row| row < start),
+            Bound::Excluded(start) => self.first_that_is_not(|row| row <= start),
+            Bound::Unbounded => self.first_that_is_not(|_| false),
+        };
+        let back = match end {
+            Bound::Included(end) => self.first_that_is_not(|row| row <= end),
+            Bound::Excluded(end) => self.first_that_is_not(|row| row < end),
+            Bound::Unbounded => self.first_that_is_not(|_| true),
+        };
+        Range { writes: Arc::clone(self), front, back }
+    }
+
+    /// Where the row is, or would be.
     #[inline]
-    fn place(&self, row: &RowKey) -> Result<usize, usize> {
-        match self.sorted.last() {
-            Some((last, _)) if last < row => Err(self.sorted.len()),
-            _ => self.sorted.binary_search_by(|(other, _)| other.cmp(row)),
+    fn find(&self, row: &RowKey) -> Result<Place, Place> {
+        let is_last = self.tail.last().is_some_and(|(last, _)| last < row);
+        if is_last {
+            return Err(Place { part: self.parts.len(), row: self.tail.len() });
         }
+        let part = self.parts.partition_point(|part| part.last().is_some_and(|(last, _)| last < row));
+        let found = self.part(part).binary_search_by(|(other, _)| other.cmp(row));
+        found.map(|row| Place { part, row }).map_err(|row| Place { part, row })
     }
 
-    fn scatter(&mut self) {
-        self.scattered = std::mem::take(&mut self.sorted).into_iter().collect();
+    /// The place of the first row that is not before; the end of the tail, if all are.
+    fn first_that_is_not(&self, before: impl Fn(&[u8]) -> bool) -> Place {
+        let before = |(row, _): &(RowKey, Mutation)| before(row.as_bytes());
+        let part = self.parts.partition_point(|part| part.last().is_some_and(before));
+        Place { part, row: self.part(part).partition_point(before) }
+    }
+
+    fn part(&self, number: usize) -> &Part {
+        self.parts.get(number).map_or(&self.tail, |part| part)
+    }
+
+    fn part_mut(&mut self, number: usize) -> &mut Part {
+        self.parts.get_mut(number).map_or(&mut self.tail, Arc::make_mut)
+    }
+
+    fn at(&self, place: Place) -> Option<(&RowKey, &Mutation)> {
+        self.part(place.part).get(place.row).map(|(row, mutation)| (row, mutation))
+    }
+
+    /// Makes room for a row at this place.
+    fn split(&mut self, place: Place) {
+        let part = self.part_mut(place.part);
+        // Rows that come in order leave full parts. Only in the tail a row comes after all others.
+        let lower = if place.row == part.len() { part.len() } else { part.len() / 2 };
+        let mut upper = Part::with_capacity(PART_ROWS);
+        upper.extend(part.drain(lower..));
+        if place.part < self.parts.len() {
+            self.parts.insert(place.part + 1, Arc::new(upper));
+        } else {
+            let full = std::mem::replace(&mut self.tail, upper);
+            self.in_parts += full.len();
+            self.parts.push(Arc::new(full));
+        }
+    }
+}
+
+/// The rows of a range, handed out from either end, as they were when it was made.
+pub struct Range {
+    writes: Arc<Writes>,
+    front: Place,
+    /// Behind the last one.
+    back: Place,
+}
+
+impl Range {
+    /// Whether none is left.
+    pub fn is_empty(&self) -> bool {
+        self.front >= self.back
+    }
+
+    /// The next row, with what becomes of it.
+    pub fn peek(&self, backwards: bool) -> Option<(&RowKey, &Mutation)> {
+        let place = if backwards { self.before_back() } else { self.front };
+        if self.is_empty() { None } else { self.writes.at(place) }
+    }
+
+    /// Takes the next row out, if it is this one.
+    pub fn next_of(&mut self, row: &RowKey, backwards: bool) -> Option<Mutation> {
+        let mutation = self.peek(backwards).filter(|(next, _)| *next == row)?.1.clone();
+        if backwards {
+            self.back = self.before_back();
+        } else {
+            let Place { part, row } = self.front;
+            let is_last = row + 1 == self.writes.part(part).len() && part < self.writes.parts.len();
+            self.front = if is_last { Place { part: part + 1, row: 0 } } else { Place { part, row: row + 1 } };
+        }
+        Some(mutation)
+    }
+
+    fn before_back(&self) -> Place {
+        let Place { part, row } = self.back;
+        if row > 0 {
+            return Place { part, row: row - 1 };
+        }
+        let part = part.saturating_sub(1);
+        Place { part, row: self.writes.part(part).len().saturating_sub(1) }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::convert::Infallible;
+    use std::ops::RangeBounds;
 
     use proptest::prelude::*;
 
@@ -160,60 +253,132 @@ mod tests {
         Refused(u16),
         Remove(u16),
         Clear,
+        /// Opens a range, the rows between which it ends, and says from which ends it is read by and by.
+        Scan(Bound<u16>, Bound<u16>, Vec<bool>),
     }
 
+    fn bound() -> impl Strategy<Value = Bound<u16>> {
+        prop_oneof![ROWS.prop_map(Bound::Included), ROWS.prop_map(Bound::Excluded), Just(Bound::Unbounded)]
+    }
+
+    const ROWS: std::ops::Range<u16> = 0..1000;
+
     fn calls() -> impl Strategy<Value = Vec<Call>> {
-        let row = 0_u16..200;
+        let row = ROWS;
         let call = prop_oneof![
             20 => row.clone().prop_map(Call::Insert),
             2 => row.clone().prop_map(Call::Refused),
             5 => row.prop_map(Call::Remove),
             1 => Just(Call::Clear),
+            2 => (bound(), bound(), prop::collection::vec(any::<bool>(), 0..400))
+                .prop_map(|(start, end, ends)| Call::Scan(start, end, ends)),
         ];
         // First in order, then in any.
-        (0_u16..200, prop::collection::vec(call, 0..200))
+        (ROWS, prop::collection::vec(call, 0..600))
             .prop_map(|(sorted, any)| (0..sorted).map(Call::Insert).chain(any).collect())
     }
 
     proptest! {
         #[test]
         fn it_is_a_map(calls in calls()) {
-            let (mut writes, mut map) = (Writes::default(), BTreeMap::new());
+            let (mut writes, mut map) = (Arc::new(Writes::default()), BTreeMap::new());
+            let mut scans = Vec::new();
             for (at, call) in (0_u16..).zip(calls) {
                 match call {
                     Call::Insert(number) => {
                         let before = map.insert(row(number), put(at));
-                        writes.insert(row(number), put(at), |_, replaced, mutation| {
+                        Arc::make_mut(&mut writes).insert(row(number), put(at), |_, replaced, mutation| {
                             assert_eq!((replaced, mutation), (before.as_ref(), &put(at)));
                             Ok::<_, Infallible>(())
                         }).unwrap();
                     }
                     Call::Refused(number) => {
-                        prop_assert_eq!(writes.insert(row(number), put(at), |_, _, _| Err("refused")), Err("refused"));
+                        let refused = Arc::make_mut(&mut writes).insert(row(number), put(at), |_, _, _| Err("refused"));
+                        prop_assert_eq!(refused, Err("refused"));
                     }
-                    Call::Remove(number) => prop_assert_eq!(writes.remove(&row(number)), map.remove(&row(number))),
+                    Call::Remove(number) => {
+                        prop_assert_eq!(Arc::make_mut(&mut writes).remove(&row(number)), map.remove(&row(number)));
+                    }
                     Call::Clear => {
-                        writes.clear();
+                        Arc::make_mut(&mut writes).clear();
                         map.clear();
+                    }
+                    Call::Scan(start, end, ends) => {
+                        let (start, end) = (start.map(row), end.map(row));
+                        let range = writes.range(start.as_ref().map(RowKey::as_bytes), end.as_ref().map(RowKey::as_bytes));
+                        let within = map.iter().filter(|(row, _)| (start.clone(), end.clone()).contains(*row));
+                        let expected: BTreeMap<_, _> = within.map(|(row, put)| (row.clone(), put.clone())).collect();
+                        scans.push((range, expected, ends.into_iter()));
+                    }
+                }
+                // A row of each, with what was written since.
+                for (range, expected, ends) in &mut scans {
+                    if let Some(backwards) = ends.next() {
+                        compare(range, expected, backwards);
                     }
                 }
                 prop_assert_eq!((writes.len(), writes.is_empty()), (map.len(), map.is_empty()));
             }
             prop_assert!(writes.iter().eq(&map));
             prop_assert!(writes.iter().rev().eq(map.iter().rev()));
-            for number in 0..200 {
+            for number in ROWS {
                 prop_assert_eq!(writes.get_key_value(&row(number)), map.get_key_value(&row(number)));
-                prop_assert!(writes.range_from(&row(number)).eq(map.range(row(number)..)));
+                prop_assert_eq!(writes.first_from(&row(number)), map.range(row(number)..).next());
+            }
+            for (range, expected, ends) in &mut scans {
+                ends.for_each(|backwards| compare(range, expected, backwards));
+                while !expected.is_empty() {
+                    compare(range, expected, false);
+                }
+                compare(range, expected, true);
+                prop_assert!(range.is_empty());
             }
         }
     }
 
-    #[test]
-    fn rows_in_order_and_nearly_in_order_stay_in_the_vector() {
+    /// Takes one row out of both.
+    #[track_caller]
+    fn compare(range: &mut Range, expected: &mut BTreeMap<RowKey, Mutation>, backwards: bool) {
+        let expected = if backwards { expected.pop_last() } else { expected.pop_first() };
+        assert_eq!(range.peek(backwards), expected.as_ref().map(|(row, mutation)| (row, mutation)));
+        if let Some((row, mutation)) = expected {
+            assert_eq!(range.next_of(&row, backwards), Some(mutation));
+        }
+    }
+
+    fn filled(numbers: impl Iterator<Item = u16>) -> Writes {
         let mut writes = Writes::default();
-        for number in (0..5000).map(|number| number ^ 7) {
+        for number in numbers {
             writes.insert(row(number), put(0), |_, _, _| Ok::<_, Infallible>(())).unwrap();
         }
-        assert_eq!((writes.sorted.len(), writes.scattered.len()), (5000, 0));
+        writes
+    }
+
+    #[test]
+    fn rows_in_order_fill_the_parts_and_rows_in_any_order_do_at_least_half() {
+        let parts = |writes: &Writes| writes.parts.len();
+        assert_eq!(parts(&filled(0..5000)), 5000 / PART_ROWS);
+        let (nearly, any) =
+            (filled((0..5000).map(|number| number ^ 7)), filled((0..5000).map(|n: u16| n.wrapping_mul(40_503))));
+        assert!(parts(&nearly) <= 2 * 5000 / PART_ROWS && parts(&any) <= 2 * 5000 / PART_ROWS + 1);
+        assert!(any.parts.iter().chain(&nearly.parts).all(|part| part.len() <= PART_ROWS));
+    }
+
+    #[test]
+    fn a_write_beside_a_scan_copies_one_part_and_the_next_one_there_none() {
+        let mut writes = Arc::new(filled(0..5000));
+        let scan = writes.range(Bound::Unbounded, Bound::Unbounded);
+        let insert = |writes: &mut Arc<Writes>, number| {
+            Arc::make_mut(writes).insert(row(number), put(1), |_, _, _| Ok::<_, Infallible>(())).unwrap();
+        };
+        let shared = |writes: &Writes| {
+            let of_scan = &scan.writes.parts;
+            writes.parts.iter().zip(of_scan).filter(|(own, kept)| Arc::ptr_eq(own, kept)).count()
+        };
+        insert(&mut writes, 2000);
+        assert_eq!(shared(&writes), writes.parts.len() - 1);
+        let copied = Arc::as_ptr(&writes.parts[2000 / PART_ROWS]);
+        insert(&mut writes, 2001);
+        assert_eq!((shared(&writes), Arc::as_ptr(&writes.parts[2000 / PART_ROWS])), (writes.parts.len() - 1, copied));
     }
 }

@@ -37,5 +37,7 @@ mod repairing;
 mod reviewed;
 #[path = "promises/verifying.rs"]
 mod verifying;
+#[path = "promises/views_of_keyspaces.rs"]
+mod views_of_keyspaces;
 #[path = "promises/waiting.rs"]
 mod waiting;

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+use percolite::engine::sim::SimStorage;
 use percolite::{Durability, Store, TxnOptions};
 use tracing::field::{Field, Visit};
 use tracing::span;
@@ -166,6 +167,8 @@ fn a_recorder_and_a_subscriber_are_told_what_stats_and_logs_say() {
     }
     store.close().unwrap();
 
+    an_orderly_close_warns_of_nothing(&kept);
+
     // What is registered is described, and what is described is in the documentation.
     let values = kept.values.lock().unwrap();
     let names: BTreeSet<String> = values.keys().map(|name| name.split('{').next().unwrap().to_owned()).collect();
@@ -192,4 +195,37 @@ fn a_recorder_and_a_subscriber_are_told_what_stats_and_logs_say() {
         let is_it = |event: &&String| event.starts_with(start) && parts.iter().all(|part| event.contains(part));
         assert!(events.iter().any(|event| is_it(&event)), "{start} {parts:?} in {events:#?}");
     }
+}
+
+/// The background is in the middle of something, and stores are read and written.
+fn an_orderly_close_warns_of_nothing(kept: &Kept) {
+    let from = kept.events.lock().unwrap().len();
+    for round in 0..20_u64 {
+        let memory = SimStorage::new();
+        let builder = || Store::builder().history(Duration::from_millis(1)).stream_at_bytes(10_000);
+        let store = builder().open_sim(&memory).unwrap();
+        let reader = store.snapshot().unwrap();
+        for number in 0..50 {
+            store.keyspace(&number.to_string()).unwrap();
+            store.drop_keyspace(&number.to_string()).unwrap();
+        }
+        drop(reader);
+        store.close().unwrap();
+        // All of them are to be erased.
+        let store = builder().open_sim(&memory).unwrap();
+        let rows = store.keyspace("rows").unwrap();
+        store.transact(|txn| (0..100_u8).try_for_each(|key| txn.put(&rows, [key], [7; 500]))).unwrap();
+        let (snapshot, mut large) = (store.snapshot().unwrap(), store.begin().unwrap());
+        let mut scan = snapshot.range(&rows, ..);
+        scan.next().unwrap().unwrap();
+        (0..100_u8).for_each(|key| large.put(&rows, [key], [8; 500]).unwrap());
+        std::thread::sleep(Duration::from_micros(round * 100));
+        store.close().unwrap();
+        assert!(scan.next().unwrap().is_err() && large.commit().is_err());
+    }
+    let folder = tempfile::tempdir().unwrap();
+    Store::builder().publish_status(Duration::from_millis(1)).open(folder.path()).unwrap().close().unwrap();
+    let warned = |event: &&String| event.starts_with("WARN") || event.starts_with("ERROR");
+    let events = kept.events.lock().unwrap();
+    assert_eq!(events.iter().skip(from).find(warned), None);
 }

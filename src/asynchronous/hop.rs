@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::task::JoinError;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::sync::Mutex;
 
 /// Runs `work` on one of the runtime's blocking threads. A future that is dropped before the work has begun takes it back, with
@@ -48,5 +48,6 @@ pub(super) fn outcome<T>(outcome: Result<T, JoinError>) -> Result<T> {
 }
 
 fn shut_down() -> Error {
-    Error::closed("the tokio runtime was shut down before the call had begun")
+    let what = "the tokio runtime was shut down before the call had begun, so it did nothing; the store goes on";
+    ErrorKind::Stopped(what.into()).into()
 }

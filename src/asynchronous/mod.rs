@@ -45,7 +45,7 @@ pub use scan::AsyncScan;
 /// reads or commits. At most [`Builder::admission`](crate::Builder::admission) attempts of `transact` (three times the cores) are at work;
 /// besides them, each commit keeps its thread until it is durable, and many of those share one sync. To bound memory and
 /// threads, bound the calls that you have under way. The worker threads are never blocked, so a `current_thread` runtime will
-/// do. Its time must be enabled.
+/// do. Neither its time nor its I/O need be enabled.
 ///
 /// A hop costs some microseconds, more than reading a row from memory. Read many rows in one go, by
 /// [`AsyncStore::multi_get`], in a transaction, or by anything in [`AsyncStore::with`].
@@ -101,7 +101,7 @@ impl AsyncStore {
     /// ```
     ///
     /// # Errors
-    /// The closure's; [`Closed`](crate::ErrorKind::Closed) when the runtime is shut down before the closure has begun,
+    /// The closure's; [`Stopped`](crate::ErrorKind::Stopped) when the runtime is shut down before the closure has begun,
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) outside of a runtime.
     pub async fn with<T, E, F>(&self, work: F) -> Result<T, E>
     where
@@ -164,13 +164,13 @@ impl AsyncStore {
     /// The rows whose keys lie in a range, in a snapshot taken when the first one is asked for.
     pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> AsyncScan {
         let (store, keyspace, range) = (self.store.clone(), keyspace.clone(), owned_range(&range));
-        AsyncScan::new(move || Ok(store.snapshot()?.range(&keyspace, range)))
+        AsyncScan::new(&self.store, move || Ok(store.snapshot()?.range(&keyspace, range)))
     }
 
     /// The rows whose keys begin with `prefix`, in a snapshot taken when the first one is asked for.
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> AsyncScan {
         let (store, keyspace, prefix) = (self.store.clone(), keyspace.clone(), prefix.as_ref().to_vec());
-        AsyncScan::new(move || Ok(store.snapshot()?.prefix(&keyspace, prefix)))
+        AsyncScan::new(&self.store, move || Ok(store.snapshot()?.prefix(&keyspace, prefix)))
     }
 
     /// [`Store::close`]. Other handles of the store, those under way included, are told
@@ -232,13 +232,13 @@ impl AsyncSnapshot {
     /// The rows whose keys lie in a range, which is empty if it ends before it begins.
     pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> AsyncScan {
         let (snapshot, keyspace, range) = (self.snapshot.clone(), keyspace.clone(), owned_range(&range));
-        AsyncScan::new(move || Ok(snapshot.range(&keyspace, range)))
+        AsyncScan::new(self.snapshot.store(), move || Ok(snapshot.range(&keyspace, range)))
     }
 
     /// The rows whose keys begin with `prefix`.
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> AsyncScan {
         let (snapshot, keyspace, prefix) = (self.snapshot.clone(), keyspace.clone(), prefix.as_ref().to_vec());
-        AsyncScan::new(move || Ok(snapshot.prefix(&keyspace, prefix)))
+        AsyncScan::new(self.snapshot.store(), move || Ok(snapshot.prefix(&keyspace, prefix)))
     }
 }
 

@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 
 use super::hop::{outcome, runtime};
 use crate::error::Result;
-use crate::store::Scan;
+use crate::store::{Scan, Store};
 
 type Row = (Vec<u8>, Vec<u8>);
 
@@ -23,6 +23,8 @@ pub struct AsyncScan {
     state: State,
     page: IntoIter<Row>,
     backwards: bool,
+    /// Does not keep the store open.
+    store: Store,
 }
 
 enum State {
@@ -37,8 +39,9 @@ enum State {
 type PageRead = Result<(Vec<Row>, Option<Box<Scan>>)>;
 
 impl AsyncScan {
-    pub(super) fn new(open: impl FnOnce() -> Result<Scan> + Send + 'static) -> Self {
-        Self { state: State::Unopened(Box::new(open)), page: Vec::new().into_iter(), backwards: false }
+    pub(super) fn new(store: &Store, open: impl FnOnce() -> Result<Scan> + Send + 'static) -> Self {
+        let (state, page) = (State::Unopened(Box::new(open)), Vec::new().into_iter());
+        Self { state, page, backwards: false, store: store.background() }
     }
 
     /// The same rows from the other end. To be called before the first row is asked for; rows of a page that has been read come
@@ -51,7 +54,7 @@ impl AsyncScan {
     /// The next row; `None` at the end. A future that is dropped loses no row.
     ///
     /// # Errors
-    /// Those of [`Snapshot::get`](crate::Snapshot::get); [`Closed`](crate::ErrorKind::Closed) when the runtime is shut down,
+    /// Those of [`Snapshot::get`](crate::Snapshot::get); [`Stopped`](crate::ErrorKind::Stopped) when the runtime is shut down,
     /// [`InvalidArgument`](crate::ErrorKind::InvalidArgument) outside of a runtime.
     pub async fn next(&mut self) -> Option<Result<Row>> {
         std::future::poll_fn(|context| Pin::new(&mut *self).poll_next(context)).await
@@ -74,7 +77,13 @@ impl Stream for AsyncScan {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
             if let Some(row) = self.page.next() {
-                return Poll::Ready(Some(Ok(row)));
+                return Poll::Ready(Some(match self.store.check_open() {
+                    Ok(()) => Ok(row),
+                    Err(why) => {
+                        (self.state, self.page) = (State::Ended, Vec::new().into_iter());
+                        Err(why)
+                    }
+                }));
             }
             // An error leaves the stream at its end.
             let next = match std::mem::replace(&mut self.state, State::Ended) {

@@ -1,10 +1,16 @@
 //! `transact`, with a hop for each attempt and none for the waiting between them.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use futures_timer::Delay;
 
 use super::AsyncStore;
 use super::hop::hop;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::{Entrance, Held, Step, Waiter};
 use crate::store::{Attempts, Txn, TxnOptions};
 
@@ -24,11 +30,11 @@ impl AsyncStore {
     /// for its permit (for a second at most).
     ///
     /// # Errors
-    /// Those of [`Store::transact`]; and [`Closed`](crate::ErrorKind::Closed) when the runtime is shut down before an attempt has
+    /// Those of [`Store::transact`]; and [`Stopped`](crate::ErrorKind::Stopped) when the runtime is shut down before an attempt has
     /// begun, [`InvalidArgument`](crate::ErrorKind::InvalidArgument) outside of a runtime.
     ///
     /// # Panics
-    /// When the closure does, and in a runtime whose time is not enabled.
+    /// When the closure does.
     ///
     /// [`Store`]: crate::Store
     /// [`Store::transact`]: crate::Store::transact
@@ -64,7 +70,8 @@ impl AsyncStore {
                 let answer = attempts.run_outermost(held, &mut |txn: &mut Txn| {
                     let answer = work(txn)?;
                     if awaited.strong_count() == 0 {
-                        return Err(Error::closed("nobody awaits the transaction any more").into());
+                        let what = "the transaction's future was dropped, so it was rolled back";
+                        return Err(Error::from(ErrorKind::Stopped(what.into())).into());
                     }
                     Ok(answer)
                 });
@@ -82,10 +89,21 @@ impl AsyncStore {
         while let Some(step) = entrance.step(self.store.elapsed(), &Waiter::of_task) {
             match step {
                 // Whether it came in time is for the entrance to see.
-                Step::Wait(waiter, at_most) => drop(tokio::time::timeout(at_most, waiter.notified()).await),
+                Step::Wait(waiter, at_most) => notified_within(&waiter, at_most).await,
                 Step::Do(job) => hop(job).await?,
             }
         }
         Ok(entrance.enter())
     }
+}
+
+/// Waits for the event, but only so long. The timer is no runtime's: that of tokio panics in one whose time is not enabled, and cannot
+/// be asked for it.
+async fn notified_within(waiter: &Waiter, at_most: Duration) {
+    let (mut notified, mut too_late) = (pin!(waiter.notified()), pin!(Delay::new(at_most)));
+    poll_fn(|context| {
+        let is_over = notified.as_mut().poll(context).is_ready() || too_late.as_mut().poll(context).is_ready();
+        if is_over { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
 }

@@ -14,11 +14,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Pipeline;
 use super::decide::{Conditions, Core, Decision, Refused};
 use super::entrance::Held;
 use super::queue::{Entry, Queued};
 use super::reply::{News, Reply, Slot};
+use super::{Pipeline, undetermined};
 use crate::engine::{Group, Outcome};
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::{Part, Spent};
@@ -284,12 +284,13 @@ impl Pipeline {
         match applied {
             Ok((outcomes, now)) => self.answer(groups, members, outcomes, now, own),
             Err(why) => {
-                let why = self.poison(why).to_string();
+                let closed = self.poison(why);
+                let failure = self.failure().unwrap_or_default();
                 for member in members {
                     member.reply.fail(match member.purpose {
-                        _ if mutated!(UndeterminedAsConflict) => ErrorKind::InvalidArgument(why.clone()).into(),
-                        Purpose::Commit | Purpose::CommitPoint => ErrorKind::Undetermined(why.clone()).into(),
-                        _ => ErrorKind::Io(why.clone()).into(),
+                        _ if mutated!(UndeterminedAsConflict) => ErrorKind::InvalidArgument(failure.into()).into(),
+                        Purpose::Commit | Purpose::CommitPoint => undetermined(failure),
+                        _ => closed.kind().clone().into(),
                     });
                 }
             }

@@ -22,12 +22,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::Pipeline;
 use super::gathering::Gathering;
 use super::reply::Slot;
 use super::waking::Waking;
+use super::{Pipeline, undetermined};
 use crate::engine::EngineError;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result};
 use crate::observe::{Part, Spent};
 use crate::oracle::LEASE;
 use crate::runtime::Parker;
@@ -214,7 +214,7 @@ impl Pipeline {
             if !state.syncing && hold.is_none() {
                 state.begin_sync(waiting);
                 drop(state);
-                self.sync_once(1).map_err(|why| undetermined(&why.to_string()))?;
+                self.sync_once(1).map_err(|why| undetermined(self.failure().unwrap_or(&why.to_string())))?;
                 continue;
             }
             let slot = Slot::applied(self.runtime(), ts);
@@ -392,8 +392,4 @@ impl Drop for Syncing<'_> {
             self.pipeline.durability.state.lock().syncing = false;
         }
     }
-}
-
-fn undetermined(why: &str) -> Error {
-    ErrorKind::Undetermined(why.into()).into()
 }

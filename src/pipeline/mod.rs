@@ -63,6 +63,9 @@ use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
 use crate::view::PinnedView;
 
+/// Why a store that was closed in good order answers nothing any more.
+pub const CLOSED: &str = "the store was closed by its user";
+
 /// See the [module](self).
 pub struct Pipeline {
     engine: Arc<dyn Engine>,
@@ -157,7 +160,7 @@ impl Pipeline {
         let threads = std::mem::take(&mut *self.threads.lock());
         self.durability.stop();
         threads.into_iter().for_each(Joined::join);
-        let closed_well = self.failure.set("it was closed by its user".into()).is_ok();
+        let closed_well = self.failure.set(CLOSED.into()).is_ok();
         self.refuse_waiting_if_failed();
         if closed_well {
             crash_point!(CloseSynced);
@@ -375,19 +378,29 @@ impl Pipeline {
         self.failure().map_or(Ok(()), |why| Err(Error::closed(why)))
     }
 
-    /// Closes the pipeline for good and tells everybody who waits. The first reason counts.
+    /// Closes the pipeline for good; every call that waits for it fails. The first reason counts. The answer is for a caller of
+    /// which nothing can have been committed.
     pub fn poison(&self, why: Error) -> Error {
-        if self.failure.set(format!("an earlier error closed it, open it again: {why}")).is_ok() {
+        Error::closed(self.fail(&why))
+    }
+
+    /// [`Pipeline::poison`] for a caller of which something may have been committed, or may not be durable.
+    pub fn poison_undetermined(&self, why: Error) -> Error {
+        undetermined(self.fail(&why))
+    }
+
+    fn fail(&self, why: &Error) -> &str {
+        if self.failure.set(format!("the store has failed and must be opened again: {why}")).is_ok() {
             event!(ERROR, %why, "store failed");
         }
         self.refuse_waiting_if_failed();
-        why
+        self.failure().unwrap_or_default()
     }
 
     fn refuse_waiting_if_failed(&self) {
         let Some(why) = self.failure() else { return };
         for slot in self.durability.give_up() {
-            slot.fail(ErrorKind::Undetermined(why.into()).into());
+            slot.fail(undetermined(why));
         }
         self.stop_deferring();
     }
@@ -396,6 +409,10 @@ impl Pipeline {
         let now = self.runtime.unix_millis();
         self.oracle.needs_extension(now).then(|| self.oracle.next_lease(now))
     }
+}
+
+fn undetermined(why: &str) -> Error {
+    ErrorKind::Undetermined(why.into()).into()
 }
 
 fn out_of_timestamps() -> Error {

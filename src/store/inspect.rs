@@ -367,6 +367,13 @@ impl Iterator for Locks {
     type Item = Result<LockInfo>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        if self.page.is_empty() && self.next.is_none() {
+            return None;
+        }
+        if let Err(why) = self.store.inner.check_open() {
+            (self.page, self.next) = (VecDeque::new(), None);
+            return Some(Err(why));
+        }
         if self.page.is_empty() {
             let range = self.next.take()?;
             let page = Page { range: &range, backwards: false, limit: PAGE_ROWS, bookmark: None };
@@ -379,7 +386,11 @@ impl Iterator for Locks {
             }
         }
         let (row, lock) = self.page.pop_front()?;
-        Some(self.store.describe(&*self.view, row, lock, &mut self.asked))
+        let described = self.store.describe(&*self.view, row, lock, &mut self.asked);
+        if described.is_err() {
+            (self.page, self.next) = (VecDeque::new(), None);
+        }
+        Some(described)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::catalog::Known;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::Life;
 use crate::row::{KeyspaceId, RowKey};
@@ -17,6 +18,7 @@ pub struct Keyspace {
 pub(super) struct KeyspaceState {
     pub id: KeyspaceId,
     pub life: Arc<Life>,
+    pub known: Known,
     /// Tells one store's keyspaces from another's; no two stores of a process have the same.
     pub store: u64,
 }

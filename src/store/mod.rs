@@ -59,7 +59,7 @@ use crate::coordinator::shared::{Commons, Shared};
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::{Counters, Spent};
-use crate::pipeline::Admission;
+use crate::pipeline::{Admission, CLOSED};
 use crate::runtime::Runtime;
 use crate::timestamp::Timestamp;
 
@@ -193,10 +193,20 @@ impl Store {
         Ok(store)
     }
 
+    /// A handle that does not keep the store open.
+    pub(crate) fn background(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner), _open: None }
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) fn check_open(&self) -> Result<()> {
+        self.inner.check_open()
+    }
+
     /// What the background does for the store, in this order.
     fn chores(&self) -> Vec<Chore> {
         let chore = |what, work: fn(&Self) -> Result<()>| -> Chore {
-            let background = Self { inner: Arc::clone(&self.inner), _open: None };
+            let background = self.background();
             (what, Box::new(move || work(&background)))
         };
         vec![
@@ -367,7 +377,7 @@ impl Store {
 
 impl Inner {
     fn check_open(&self) -> Result<()> {
-        if self.closed.load(Ordering::Acquire) { Err(Error::closed("it was closed by its user")) } else { Ok(()) }
+        if self.closed.load(Ordering::Acquire) { Err(Error::closed(CLOSED)) } else { Ok(()) }
     }
 
     fn check_writable(&self) -> Result<()> {

@@ -150,7 +150,11 @@ impl OwnWrites {
             self.give_up(embedded, &why);
             return Err(why);
         }
-        Arc::make_mut(&mut self.buffer).clear();
+        match Arc::get_mut(&mut self.buffer) {
+            Some(buffer) => buffer.clear(),
+            // A scan goes on reading it.
+            None => self.buffer = Arc::default(),
+        }
         self.bytes = 0;
         Ok(())
     }
@@ -251,8 +255,8 @@ impl OwnWrites {
     /// Those of the keyspaces in which there is anything to commit.
     fn lives_written(&self) -> Vec<Arc<Life>> {
         let is_written = |id: KeyspaceId| {
-            let next = self.buffer.range_from(&RowKey::new(id, b"")).next();
-            self.stream.is_some() || next.is_some_and(|(row, _)| row.keyspace() == id)
+            let first = self.buffer.first_from(&RowKey::new(id, b""));
+            self.stream.is_some() || first.is_some_and(|(row, _)| row.keyspace() == id)
         };
         self.lives.iter().filter(|(id, _)| is_written(*id)).map(|(_, life)| Arc::clone(life)).collect()
     }

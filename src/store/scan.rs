@@ -8,8 +8,7 @@
 //! versions, row by row, and each is read as far as the versions are.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
-use std::ops::{Bound, ControlFlow};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::Store;
@@ -20,9 +19,9 @@ use super::read::read_cell;
 use crate::engine::storage::Column;
 use crate::engine::{RowRange, row_of};
 use crate::error::{Error, Result};
-use crate::row::{KeyspaceId, Mutation, RowKey};
+use crate::row::{Mutation, RowKey};
 use crate::view::PinnedView;
-use crate::writes::Writes;
+use crate::writes;
 
 /// How many rows at least, and at most, are worth a hop to another thread.
 #[cfg(feature = "tokio")]
@@ -50,6 +49,8 @@ struct Ahead {
     over: Option<Box<Over>>,
     /// Why there is nothing.
     failed: Option<Error>,
+    /// Nothing more is handed out.
+    ended: bool,
 }
 
 /// What lies over the versions.
@@ -59,18 +60,17 @@ struct Over {
     streamed: Option<Streamed>,
     streamed_locks: Layer,
     /// Own writes in memory.
-    own: BTreeMap<RowKey, Mutation>,
+    own: Option<writes::Range>,
 }
 
+/// Where a scan reads: own writes in memory and those that were streamed, and the range.
+pub(super) type Sources = (Option<writes::Range>, Option<Streamed>, RowRange);
+
 impl Scan {
-    pub(super) fn new(
-        store: &Store,
-        reader: &Arc<Reader>,
-        what: Result<(BTreeMap<RowKey, Mutation>, Option<Streamed>, RowRange)>,
-    ) -> Self {
+    pub(super) fn new(store: &Store, reader: &Arc<Reader>, what: Result<Sources>) -> Self {
         let ahead = match what {
             Ok((own, streamed, range)) => Ahead::new(&reader.view, own, streamed, range),
-            Err(why) => Ahead { failed: Some(why), ..Ahead::nothing() },
+            Err(why) => Ahead { failed: Some(why), ended: false, ..Ahead::nothing() },
         };
         Self { store: store.clone(), reader: Arc::clone(reader), ahead }
     }
@@ -109,10 +109,18 @@ impl Scan {
 
     fn step<T>(&mut self, backwards: bool, see: impl FnOnce(&[u8], Cow<'_, [u8]>) -> T) -> Option<Result<T>> {
         let Self { store, reader, ahead } = self;
-        match store.timed(reader, || ahead.next(store, &reader.view, backwards, see)) {
-            Ok(seen) => seen.map(Ok),
+        if ahead.ended {
+            return None;
+        }
+        // Also for what was read ahead.
+        let open = store.inner.check_open();
+        match open.and_then(|()| store.timed(reader, || ahead.next(store, &reader.view, backwards, see))) {
+            Ok(Some(seen)) => Some(Ok(seen)),
+            Ok(None) => {
+                *ahead = Ahead::nothing();
+                None
+            }
             Err(why) => {
-                // Nothing more is handed out.
                 *ahead = Ahead::nothing();
                 Some(store.note_conflict(reader, Err(why)))
             }
@@ -135,17 +143,18 @@ impl Scan {
 }
 
 impl Ahead {
-    fn new(view: &PinnedView, own: BTreeMap<RowKey, Mutation>, streamed: Option<Streamed>, range: RowRange) -> Self {
+    fn new(view: &PinnedView, own: Option<writes::Range>, streamed: Option<Streamed>, range: RowRange) -> Self {
+        let own = own.filter(|own| !own.is_empty());
         let check_locks = view.check_locks && !mutated!(ReaderIgnoresLocks);
-        let over = (check_locks || streamed.is_some() || !own.is_empty()).then(|| {
+        let over = (check_locks || streamed.is_some() || own.is_some()).then(|| {
             let locks = |are_read: bool| Layer::new(Column::Lock, are_read.then(|| range.clone()));
             Box::new(Over { locks: locks(check_locks), streamed_locks: locks(streamed.is_some()), streamed, own })
         });
-        Self { versions: Layer::new(Column::Write, Some(range)), over, failed: None }
+        Self { versions: Layer::new(Column::Write, Some(range)), over, failed: None, ended: false }
     }
 
     fn nothing() -> Self {
-        Self { versions: Layer::new(Column::Write, None), over: None, failed: None }
+        Self { versions: Layer::new(Column::Write, None), over: None, failed: None, ended: true }
     }
 
     /// Has `see` see the next row, unless there is none.
@@ -206,7 +215,7 @@ impl Over {
 
     /// The row that comes next.
     fn next_row(&self, versions: &Layer, backwards: bool) -> Result<Option<RowKey>> {
-        let own = if backwards { self.own.last_key_value() } else { self.own.first_key_value() };
+        let own = self.own.as_ref().and_then(|own| own.peek(backwards));
         let layers = [versions, &self.locks, &self.streamed_locks].map(|layer| layer.peek(backwards));
         let next = layers.into_iter().chain([own.map(|(row, _)| row.as_bytes())]).flatten();
         let next = next.reduce(|a, b| if is_before(b, a, backwards) { b } else { a });
@@ -223,7 +232,7 @@ impl Over {
         backwards: bool,
     ) -> Result<Option<Vec<u8>>> {
         let (write, lock) = (versions.next_of(row, backwards), self.locks.next_of(row, backwards));
-        let mut own = self.own.remove(row);
+        let mut own = self.own.as_mut().and_then(|own| own.next_of(row, backwards));
         if let (Some(lock), Some(streamed)) = (self.streamed_locks.next_of(row, backwards), &self.streamed)
             && own.is_none()
         {
@@ -253,31 +262,4 @@ impl DoubleEndedIterator for Scan {
 
 fn owned(key: &[u8], value: Cow<'_, [u8]>) -> Row {
     (key.to_vec(), value.into_owned())
-}
-
-/// Own writes within a range, as a scan wants them.
-pub(super) fn own_writes(writes: &Writes, range: &RowRange) -> BTreeMap<RowKey, Mutation> {
-    let within = |row: &RowKey| {
-        let key = row.as_bytes();
-        (match &range.start {
-            Bound::Included(start) => key >= start.as_slice(),
-            Bound::Excluded(start) => key > start.as_slice(),
-            Bound::Unbounded => true,
-        }) && (match &range.end {
-            Bound::Included(end) => key <= end.as_slice(),
-            Bound::Excluded(end) => key < end.as_slice(),
-            Bound::Unbounded => true,
-        })
-    };
-    let from = match &range.start {
-        Bound::Included(start) | Bound::Excluded(start) => RowKey::from_bytes(start),
-        Bound::Unbounded => None,
-    };
-    let first = || RowKey::new(KeyspaceId(0), b"");
-    writes
-        .range_from(&from.unwrap_or_else(first))
-        .skip_while(|(row, _)| !within(row))
-        .take_while(|(row, _)| within(row))
-        .map(|(row, mutation)| (row.clone(), mutation.clone()))
-        .collect()
 }

@@ -1,6 +1,5 @@
 //! Snapshots.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::live::Reader;
@@ -12,7 +11,8 @@ use crate::error::Result;
 use crate::timestamp::Timestamp;
 use crate::view::PinnedView;
 
-/// A consistent view of the store that does not change. Owned: it may be kept, sent and shared freely.
+/// A consistent view of the store that does not change. Owned: it may be kept, sent and shared freely. What it answers for a
+/// keyspace does not change either, whenever that is created or dropped.
 ///
 /// A snapshot keeps what it shows from being reclaimed; one whose state was replaced longer ago than
 /// [`Builder::age_max`](super::Builder::age_max) answers [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld).
@@ -25,6 +25,11 @@ pub struct Snapshot {
 impl Snapshot {
     pub(super) fn new(store: &Store, view: Arc<PinnedView>) -> Self {
         Self { reader: store.reader(view, None), store: store.clone() }
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
     }
 
     /// The same snapshot under a name, by which [`Store::live`] and the report of one that was ended at the age limit call it.
@@ -46,13 +51,13 @@ impl Snapshot {
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when the key is empty and
     /// [`ErrorKind::TooLarge`](crate::ErrorKind::TooLarge) when it is longer than a row's can be,
     /// [`ErrorKind::NoSuchKeyspace`](crate::ErrorKind::NoSuchKeyspace) when the keyspace was dropped before the snapshot was
-    /// taken, [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld),
+    /// taken (one that was created or restored later is empty in it, and stays so when it is dropped), [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld),
     /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption), [`ErrorKind::Io`](crate::ErrorKind::Io),
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed).
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
-        self.store.check_keyspace(&self.reader.view, keyspace)?;
+        let is_seen = self.store.check_keyspace(&self.reader.view, keyspace)?;
         check_key(key.as_ref())?;
-        self.store.read(&self.reader.view, &keyspace.row(key.as_ref()))
+        if is_seen { self.store.read(&self.reader.view, &keyspace.row(key.as_ref())) } else { Ok(None) }
     }
 
     /// Several rows' values, in the order of `keys`.
@@ -65,7 +70,9 @@ impl Snapshot {
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Option<Vec<u8>>>> {
         let rows = checked_rows(keyspace, keys)?;
-        self.store.check_keyspace(&self.reader.view, keyspace)?;
+        if !self.store.check_keyspace(&self.reader.view, keyspace)? {
+            return Ok(vec![None; rows.len()]);
+        }
         self.store.read_each(&self.reader.view, &rows.iter().collect::<Vec<_>>())
     }
 
@@ -84,21 +91,20 @@ impl Snapshot {
     /// # Errors
     /// Those of [`Snapshot::get`], also of the iterator, which ends after one.
     pub fn versions(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Versions> {
-        self.store.check_keyspace(&self.reader.view, keyspace)?;
+        let is_seen = self.store.check_keyspace(&self.reader.view, keyspace)?;
         check_key(key.as_ref())?;
-        Ok(Versions::new(&self.store, &self.reader, keyspace.row(key.as_ref())))
+        Ok(Versions::new(&self.store, &self.reader, keyspace.row(key.as_ref()), is_seen))
     }
 
     /// The rows whose keys lie in a range, which is empty if it ends before it begins.
     pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Scan {
-        let range = self.store.check_keyspace(&self.reader.view, keyspace).map(|()| rows_of(keyspace, &range));
-        Scan::new(&self.store, &self.reader, range.map(|range| (BTreeMap::new(), None, range)))
+        let range = self.store.check_range(&self.reader.view, keyspace, || rows_of(keyspace, &range));
+        Scan::new(&self.store, &self.reader, range.map(|range| (None, None, range)))
     }
 
     /// The rows whose keys begin with `prefix`.
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Scan {
-        let range =
-            self.store.check_keyspace(&self.reader.view, keyspace).map(|()| prefix_range(keyspace, prefix.as_ref()));
-        Scan::new(&self.store, &self.reader, range.map(|range| (BTreeMap::new(), None, range)))
+        let range = self.store.check_range(&self.reader.view, keyspace, || prefix_range(keyspace, prefix.as_ref()));
+        Scan::new(&self.store, &self.reader, range.map(|range| (None, None, range)))
     }
 }

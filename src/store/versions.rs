@@ -36,10 +36,12 @@ pub struct Versions {
 }
 
 impl Versions {
-    pub(super) fn new(store: &Store, reader: &Arc<Reader>, row: RowKey) -> Self {
+    /// Those of a row that is seen, or else none.
+    pub(super) fn new(store: &Store, reader: &Arc<Reader>, row: RowKey, is_seen: bool) -> Self {
         // Without history only the newest is sure to be there.
         let from = store.inner.coordinator.kept().map_or(Timestamp::MAX, |kept| kept.from);
-        Self { store: store.clone(), reader: Arc::clone(reader), row, upto: Some(reader.view.read_ts), from }
+        let upto = is_seen.then_some(reader.view.read_ts);
+        Self { store: store.clone(), reader: Arc::clone(reader), row, upto, from }
     }
 
     fn read(&self, upto: Timestamp) -> Result<Option<WriteRecord>> {

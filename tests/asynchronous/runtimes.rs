@@ -7,6 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use percolite::{AsyncStore, Error, ErrorKind, RetryLimits, Store, Txn, TxnOptions};
+use tokio::runtime::Builder;
 
 use crate::common::{Gate, both_runtimes, insist_that_all_permits_are_there, open, poll_once};
 
@@ -71,11 +72,13 @@ fn a_runtime_that_has_ended_is_an_error_and_so_is_none_at_all() {
         drop(runtime);
         let _inside = handle.enter();
         let Poll::Ready(Err(why)) = poll_once(pin!(store.get(&rows, "k"))) else { panic!("nothing to wait for") };
-        assert!(matches!(why.kind(), ErrorKind::Closed(_)), "{why}");
+        assert!(matches!(why.kind(), ErrorKind::Stopped(_)), "{why}");
         let mut scan = store.range(&rows, ..);
         let Poll::Ready(Some(Err(why))) = poll_once(pin!(scan.next())) else { panic!("nothing to wait for") };
-        assert!(matches!(why.kind(), ErrorKind::Closed(_)), "{why}");
+        assert!(matches!(why.kind(), ErrorKind::Stopped(_)), "{why}");
+        assert!(why.to_string().contains("the store goes on"), "{why}");
     }
+    store.store().transact(|txn| txn.put(&rows, "k", "v")).unwrap();
     insist_that_all_permits_are_there(store.store(), &rows, 1);
 }
 
@@ -111,6 +114,88 @@ fn tasks_on_one_row_all_commit_with_one_blocking_thread() {
         });
         assert_eq!(runtime.block_on(store.get(&rows, "k")).unwrap(), Some(vec![TASKS]));
         assert!(store.store().stats().retries >= u64::from(TASKS));
+    }
+}
+
+/// The waits for a turn, a lock and a permit end in time without the runtime's help.
+#[test]
+fn a_runtime_without_time_will_do_also_under_load() {
+    let builders = [Builder::new_current_thread(), Builder::new_multi_thread()];
+    for mut builder in builders {
+        let runtime = builder.worker_threads(2).max_blocking_threads(2).build().unwrap();
+        let (store, rows) = open(1);
+        let (gate, begun) = (Gate::default(), store.store().stats().begun);
+        let (passing, counted, other) = (gate.way(), rows.clone(), store.clone());
+        runtime.block_on(async {
+            let holder = tokio::spawn(async move {
+                let work = move |_: &mut Txn| {
+                    passing.pass();
+                    Ok::<_, Error>(())
+                };
+                other.transact(work).await
+            });
+            while store.store().stats().begun == begun {
+                tokio::task::yield_now().await;
+            }
+            // The only permit is held: this one goes without, in time.
+            let put = rows.clone();
+            store.transact(move |txn| txn.put(&put, "k", [0])).await.unwrap();
+            assert_eq!(store.store().stats().unadmitted, 1);
+            gate.open();
+            holder.await.unwrap().unwrap();
+            let tasks = (0..50).map(|_| {
+                let (store, rows) = (store.clone(), counted.clone());
+                let count = move |txn: &mut Txn| {
+                    let before = txn.get(&rows, "k")?.map_or(0, |bytes| bytes[0]);
+                    txn.put(&rows, "k", [before + 1])
+                };
+                tokio::spawn(async move { store.transact(count).await })
+            });
+            for task in tasks.collect::<Vec<_>>() {
+                task.await.unwrap().unwrap();
+            }
+        });
+        assert_eq!(runtime.block_on(store.get(&rows, "k")).unwrap(), Some(vec![50]));
+    }
+}
+
+#[test]
+fn everything_answers_closed_after_close() {
+    for runtime in both_runtimes(2) {
+        let (store, rows) = open(1);
+        let put = rows.clone();
+        runtime.block_on(store.transact(move |txn| (0..100_u8).try_for_each(|key| txn.put(&put, [key], "v")))).unwrap();
+        let snapshot = runtime.block_on(store.snapshot()).unwrap();
+        let (mut scan, mut read_whole) = (store.range(&rows, ..), snapshot.range(&rows, ..[3_u8]));
+        // A page is read ahead; of the other one nothing is left to read.
+        runtime.block_on(scan.next()).unwrap().unwrap();
+        runtime.block_on(read_whole.next()).unwrap().unwrap();
+        let mut unopened = store.prefix(&rows, "");
+        runtime.block_on(store.clone().close()).unwrap();
+        let put = rows.clone();
+        let answers = runtime.block_on(async {
+            [
+                store.keyspace("rows").await.map(drop),
+                store.snapshot().await.map(drop),
+                store.snapshot_at(snapshot.read_ts()).await.map(drop),
+                store.get(&rows, "k").await.map(drop),
+                store.multi_get(&rows, ["k"]).await.map(drop),
+                store.with(Store::sync).await,
+                store.transact(move |txn| txn.put(&put, "k", "v")).await,
+                store.range(&rows, ..).next().await.unwrap().map(drop),
+                snapshot.get(&rows, "k").await.map(drop),
+                snapshot.multi_get(&rows, ["k"]).await.map(drop),
+                snapshot.prefix(&rows, "").next().await.unwrap().map(drop),
+                scan.next().await.unwrap().map(drop),
+                read_whole.next().await.unwrap().map(drop),
+                unopened.next().await.unwrap().map(drop),
+            ]
+        });
+        for (number, answer) in answers.into_iter().enumerate() {
+            let why = answer.expect_err(&format!("call {number}"));
+            assert!(matches!(why.kind(), ErrorKind::Closed(_)), "call {number}: {why}");
+        }
+        assert!(runtime.block_on(scan.next()).is_none() && runtime.block_on(read_whole.next()).is_none());
     }
 }
 

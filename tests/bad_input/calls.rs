@@ -1,8 +1,8 @@
 //! Single calls that make no sense, or come too late.
 
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 
-use percolite::{Error, ErrorKind, Existing, KEYSPACE_NAME_MAX_BYTES, Store, VALUE_MAX_BYTES};
+use percolite::{Error, ErrorKind, Existing, KEYSPACE_NAME_MAX_BYTES, Store, TxnOptions, VALUE_MAX_BYTES};
 
 fn is_invalid(why: &Error) -> bool {
     matches!(why.kind(), ErrorKind::InvalidArgument(_))
@@ -43,48 +43,95 @@ fn many_keys() -> impl Iterator<Item = [u8; 1]> {
 
 #[test]
 fn everything_answers_closed_after_close() {
-    let store = Store::in_memory().unwrap();
+    let store = Store::builder().stream_at_bytes(10_000).in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
+    let typed = store.keyspace("typed").unwrap().typed::<u8, u8>();
     store.transact(|txn| (0..200_u8).try_for_each(|key| txn.put(&rows, [key], "v"))).unwrap();
-    let (mut txn, other, snapshot) = (store.begin().unwrap(), store.begin().unwrap(), store.snapshot().unwrap());
+    store.transact(|txn| (0..200_u8).try_for_each(|key| typed.put(txn, &key, &key))).unwrap();
+    let mut dump = Vec::new();
+    store.snapshot().unwrap().dump(&mut dump, |_| ()).unwrap();
+    let [mut txn, other, left, reader, mut large] = [(); 5].map(|()| store.begin().unwrap());
+    let snapshot = store.snapshot().unwrap();
     txn.put(&rows, "k", "v").unwrap();
     let savepoint = txn.savepoint();
-    let mut scan = snapshot.range(&rows, ..);
+    (0..200_u8).for_each(|key| large.put(&rows, [b'l', key], [7; 1000]).unwrap());
+
+    // Under way, with more read ahead.
+    let (mut scan, mut of_txn, mut lent) = (snapshot.range(&rows, ..), txn.range(&rows, ..), snapshot.range(&rows, ..));
+    let mut of_large = large.range(&rows, ..);
+    let (mut locks, mut versions) = (store.locks().unwrap(), snapshot.versions(&rows, [1]).unwrap());
+    let mut of_typed = typed.range(&snapshot, ..).unwrap();
     scan.next().unwrap().unwrap();
+    of_txn.next_back().unwrap().unwrap();
+    of_large.next_back().unwrap().unwrap();
+    assert!(lent.visit(|_, _| ControlFlow::Break(())).unwrap().is_break());
+    locks.next().unwrap().unwrap();
+    of_typed.next().unwrap().unwrap();
     let at = (snapshot.read_ts(), txn.owner());
     store.clone().close().unwrap();
 
     let answers = [
         store.begin().map(drop),
+        store.begin_with(TxnOptions::labelled("late")).map(drop),
         store.snapshot().map(drop),
         store.snapshot_at(at.0).map(drop),
         store.sync(),
         store.keyspace("rows").map(drop),
+        store.keyspace("new").map(drop),
         store.existing_keyspace("rows").map(drop),
         store.keyspaces().map(drop),
         store.drop_keyspace("rows"),
+        store.truncate_keyspace("rows").map(drop),
+        store.rename_keyspace("rows", "lines").map(drop),
         store.transact(|txn| txn.put(&rows, "k", "v")),
+        store.transact_with(TxnOptions::default(), |_| Ok::<_, Error>(())),
         store.locks().map(drop),
         store.resolve_orphans().map(drop),
         store.txn_status(&rows.row_of("k"), at.0, at.1).map(drop),
         store.verify(|_| ()).map(drop),
+        store.engine_figures().map(drop),
         store.checkpoint("copy"),
-        store.restore(&b""[..], Existing::Refuse, |_| ()).map(drop),
+        store.restore(&dump[..], Existing::Replace, |_| ()).map(drop),
         snapshot.get(&rows, "k").map(drop),
         snapshot.multi_get(&rows, many_keys()).map(drop),
+        snapshot.contains(&rows, "k").map(drop),
         snapshot.keyspaces().map(drop),
         snapshot.versions(&rows, "k").map(drop),
         snapshot.dump(Vec::new(), |_| ()).map(drop),
         snapshot.range(&rows, ..).next().unwrap().map(drop),
-        // What it had read ahead may come first.
-        scan.find_map(Result::err).map_or(Ok(()), Err),
+        snapshot.prefix(&rows, "k").next_back().unwrap().map(drop),
+        snapshot.labelled("late").get(&rows, "k").map(drop),
+        scan.next().unwrap().map(drop),
+        of_txn.next_back().unwrap().map(drop),
+        of_large.next_back().unwrap().map(drop),
+        lent.visit(|_, _| ControlFlow::<()>::Continue(())).map(drop),
+        locks.next().unwrap().map(drop),
+        versions.next().unwrap().map(drop),
+        of_typed.next().unwrap().map(drop),
+        typed.get(&snapshot, &1_u8).map(drop),
+        typed.multi_get(&snapshot, [&1_u8]).map(drop),
+        typed.range(&snapshot, ..).and_then(|mut rows| rows.next().unwrap()).map(drop),
+        typed.put(&mut txn, &1_u8, &1),
         txn.get(&rows, "k").map(drop),
+        txn.contains(&rows, "k").map(drop),
         txn.multi_get(&rows, many_keys()).map(drop),
+        txn.versions(&rows, "k").map(drop),
         txn.put(&rows, "k", "w"),
+        txn.insert(&rows, "new", "w"),
         txn.delete(&rows, "k"),
+        txn.delete_range(&rows, ..).map(drop),
+        txn.delete_prefix(&rows, "k").map(drop),
         txn.get_for_update(&rows, "k").map(drop),
+        txn.range(&rows, ..).next().unwrap().map(drop),
         txn.prefix(&rows, "k").next().unwrap().map(drop),
+        txn.rollback_to(savepoint),
+        txn.confirm_reads(),
         txn.commit().map(drop),
+        large.put(&rows, "k", "w"),
+        large.commit().map(drop),
+        reader.confirm_reads(),
+        reader.commit().map(drop),
+        left.roll_back(),
         other.commit().map(drop),
     ];
     for (number, answer) in answers.into_iter().enumerate() {
@@ -92,8 +139,28 @@ fn everything_answers_closed_after_close() {
         assert!(matches!(why.kind(), ErrorKind::Closed(_)), "call {number}: {why}");
         assert!(why.to_string().contains("closed by its user"), "call {number}: {why}");
     }
-    let _ = savepoint;
+    assert!(scan.next().is_none() && of_txn.next().is_none() && locks.next().is_none() && versions.next().is_none());
     store.close().unwrap();
+}
+
+#[test]
+fn work_under_way_answers_closed_when_the_store_is_closed_in_the_middle() {
+    for what in 0..3 {
+        let store = Store::in_memory().unwrap();
+        let rows = store.keyspace("rows").unwrap();
+        store.transact(|txn| (0..200_u8).try_for_each(|key| txn.put(&rows, [key], [7; 20_000]))).unwrap();
+        let snapshot = store.snapshot().unwrap();
+        let mut dump = Vec::new();
+        snapshot.dump(&mut dump, |_| ()).unwrap();
+        let close = || store.clone().close().unwrap();
+        let answer = match what {
+            0 => snapshot.dump(Vec::new(), |_| close()).map(drop),
+            1 => store.restore(&dump[..], Existing::Replace, |_| close()).map(drop),
+            _ => store.verify(|_| close()).map(drop),
+        };
+        let why = answer.expect_err(&format!("work {what}"));
+        assert!(matches!(why.kind(), ErrorKind::Closed(_)), "work {what}: {why}");
+    }
 }
 
 #[test]

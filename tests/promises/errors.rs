@@ -1,7 +1,9 @@
 //! What errors say, and what is refused.
 
+use percolite::engine::Engine as _;
 use percolite::engine::sim::SimStorage;
-use percolite::{CommitProtocol, ErrorKind, KEY_MAX_BYTES, Store};
+use percolite::row::{Edit, RowChange};
+use percolite::{CommitProtocol, ConflictReason, Durability, ErrorKind, Existing, KEY_MAX_BYTES, Keyspace, Store};
 
 #[test]
 fn a_key_that_no_row_can_have_is_refused_by_reads_as_by_writes() {
@@ -25,35 +27,152 @@ fn a_key_that_no_row_can_have_is_refused_by_reads_as_by_writes() {
     assert_eq!(txn.range(&rows, Vec::new()..long).count(), 1);
 }
 
+/// A way to fail below the store.
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    WriteMade,
+    WriteRefused,
+    Sync,
+}
+
+/// A call whose rows are `a` and `b`, and which writes both or neither.
+type Call = fn(&Store, &Keyspace) -> percolite::Result<()>;
+
+const CALLS: [(&str, Call); 9] = [
+    ("commit", |store, rows| {
+        let mut txn = store.begin()?;
+        txn.put(rows, "a", "")?;
+        txn.put(rows, "b", "")?;
+        txn.commit().map(drop)
+    }),
+    ("transact", |store, rows| store.transact(|txn| ["a", "b"].iter().try_for_each(|key| txn.put(rows, key, "")))),
+    ("long values", |store, rows| {
+        store.transact(|txn| ["a", "b"].iter().try_for_each(|key| txn.put(rows, key, [7; 1000])))
+    }),
+    ("streamed", |store, rows| {
+        store.transact(|txn| ["a", "b"].iter().try_for_each(|key| txn.put(rows, key, [7; 30_000])))
+    }),
+    ("begin", |store, _| store.begin().map(drop)),
+    ("snapshot", |store, _| store.snapshot().map(drop)),
+    ("read", |store, rows| store.snapshot()?.get(rows, "a").map(drop)),
+    ("sync", |store, _| store.sync()),
+    ("close", |store, _| store.clone().close()),
+];
+
+/// Each error says whether something of the call may be committed, and whether the store goes on; a reopened store must not
+/// contradict it.
 #[test]
-fn only_what_is_undetermined_says_that_it_may_have_happened() {
+fn every_error_of_a_failure_says_what_a_reopened_store_shows() {
     let may_have = "may or may not";
+    let (mut closed, mut undetermined, mut committed_after_all) = (0, 0, 0);
     for protocol in [CommitProtocol::Auto, CommitProtocol::TwoPhase] {
-        let memory = SimStorage::new();
-        let store = Store::builder().protocol(protocol).sweep(false).open_sim(&memory).unwrap();
-        let rows = store.keyspace("rows").unwrap();
-        let mut txn = store.begin().unwrap();
-        txn.put(&rows, "a", "").unwrap();
-        txn.put(&rows, "b", "").unwrap();
-        memory.fail_write(1);
-        let why = txn.commit().unwrap_err();
-        match why.kind() {
-            // In two phases it is a lock that could not be written.
-            ErrorKind::Io(_) => assert!(protocol == CommitProtocol::TwoPhase && !why.to_string().contains(may_have)),
-            ErrorKind::Undetermined(_) => assert!(why.to_string().contains(may_have), "{why}"),
-            other => panic!("{other:?}"),
-        }
-        for why in [store.begin().map(drop), store.snapshot().map(drop)].map(Result::unwrap_err) {
-            assert!(matches!(why.kind(), ErrorKind::Closed(_)), "{why}");
-            assert!(!why.to_string().contains(may_have), "{why}");
+        for durability in [Durability::Sync, Durability::Buffered] {
+            for fault in [Fault::WriteMade, Fault::WriteRefused, Fault::Sync] {
+                for (nth, (what, call)) in (1..6).flat_map(|nth| CALLS.iter().map(move |call| (nth, call))) {
+                    let case = format!("{what}, {protocol:?}, {durability:?}, {fault:?} {nth}");
+                    let memory = SimStorage::new();
+                    let builder = || Store::builder().protocol(protocol).sweep(false).stream_at_bytes(20_000);
+                    let store = builder().durability(durability).open_sim(&memory).unwrap();
+                    let rows = store.keyspace("rows").unwrap();
+                    store.transact(|txn| txn.put(&rows, "before", "")).unwrap();
+                    store.sync().unwrap();
+                    store.transact(|txn| txn.put(&rows, "not yet durable", "")).unwrap();
+                    match fault {
+                        Fault::WriteMade => memory.fail_write(nth),
+                        Fault::WriteRefused => memory.refuse_write(nth),
+                        Fault::Sync => memory.fail_sync(nth),
+                    }
+                    let answer = call(&store, &rows);
+                    let goes_on = store.begin().is_ok();
+                    drop(store);
+                    memory.crash(u64::MAX);
+                    let store = builder().open_sim(&memory).unwrap();
+                    let rows = store.existing_keyspace("rows").unwrap();
+                    let snapshot = store.snapshot().unwrap();
+                    let found = ["a", "b"].map(|key| snapshot.contains(&rows, key).unwrap());
+                    assert!(found[0] == found[1] && snapshot.contains(&rows, "before").unwrap(), "{case}");
+                    let Err(why) = answer else { continue };
+                    match why.kind() {
+                        ErrorKind::Closed(_) => {
+                            closed += 1;
+                            assert!(!found[0] && !goes_on && !why.to_string().contains(may_have), "{case}: {why}");
+                        }
+                        ErrorKind::Undetermined(_) => {
+                            undetermined += 1;
+                            committed_after_all += u32::from(found[0]);
+                            assert!(!goes_on && why.to_string().contains(may_have), "{case}: {why}");
+                        }
+                        other => panic!("{case}: {other:?}"),
+                    }
+                    assert!(
+                        why.to_string().contains("has failed and must be opened again: the engine failed:"),
+                        "{why}"
+                    );
+                }
+            }
         }
     }
+    assert!(
+        closed > 20 && undetermined > 20 && committed_after_all > 5,
+        "{closed} {undetermined} {committed_after_all}"
+    );
+}
+
+/// Reading fails and the store goes on.
+#[test]
+fn an_error_of_input_or_output_has_committed_nothing_and_the_store_goes_on() {
+    struct Broken;
+    impl std::io::Write for Broken {
+        fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+            Err(std::io::Error::other("full"))
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    impl std::io::Read for Broken {
+        fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
+            Err(std::io::Error::other("gone"))
+        }
+    }
+    let store = Store::in_memory().unwrap();
+    let refused = store.restore(Broken, Existing::Refuse, |_| ()).unwrap_err();
+    assert!(matches!(refused.kind(), ErrorKind::Io(_)), "{refused}");
+    assert!(store.keyspaces().unwrap().is_empty());
+    let rows = store.keyspace("rows").unwrap();
+    store.transact(|txn| txn.put(&rows, "k", "v")).unwrap();
+    let refused = store.snapshot().unwrap().dump(Broken, |_| ()).unwrap_err();
+    assert!(matches!(refused.kind(), ErrorKind::Io(_)), "{refused}");
+    store.transact(|txn| txn.put(&rows, "k", "w")).unwrap();
+    assert_eq!(store.snapshot().unwrap().get(&rows, "k").unwrap(), Some(b"w".to_vec()));
+}
+
+/// The lock is taken away below the store, as nobody but a resolver may.
+#[test]
+fn a_large_transaction_whose_primary_was_unlocked_meets_a_conflict_that_names_the_row() {
+    let memory = SimStorage::new();
+    let store = Store::builder().sweep(false).stream_at_bytes(1000).open_sim(&memory).unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    let mut txn = store.begin().unwrap();
+    txn.put(&rows, "a", [7; 600]).unwrap();
+    txn.put(&rows, "b", [7; 600]).unwrap();
+    let row = rows.row_of("a");
+    let change = RowChange { lock: Edit::Delete, ..RowChange::new(row.clone(), txn.start_ts()) };
+    memory.embedded().apply(&[vec![change].into()]).unwrap();
+    let read_ts = txn.read_ts();
+    let why = txn.commit().unwrap_err();
+    let conflict = why.conflict().expect("no conflict");
+    assert_eq!((&conflict.row, conflict.reason, conflict.our_read_ts), (&row, ConflictReason::RolledBack, read_ts));
+    assert!(why.is_retryable() && why.to_string().starts_with("conflict: row rows/a was rolled back"), "{why}");
+    // What is left of it goes, and the store goes on.
+    store.transact(|txn| txn.put(&rows, "a", "again")).unwrap();
+    assert_eq!(store.snapshot().unwrap().range(&rows, ..).count(), 1);
 }
 
 #[test]
 fn a_failed_sync_speaks_of_no_transaction() {
     let memory = SimStorage::new();
-    let store = Store::builder().durability(percolite::Durability::Buffered).open_sim(&memory).unwrap();
+    let store = Store::builder().durability(Durability::Buffered).open_sim(&memory).unwrap();
     let rows = store.keyspace("rows").unwrap();
     store.sync().unwrap();
     memory.fail_sync(1);

@@ -45,7 +45,7 @@ impl Embedded {
                     self.counters.commits_one_phase.add(1);
                     return Ok(commit_ts);
                 }
-                Settled::Applied(None) => return Err(unstamped()),
+                Settled::Applied(None) => return Err(self.unstamped(txn)),
                 Settled::Refused(obstacle) => self.clear_among(writes.keys(), obstacle, txn, read_ts)?,
             }
         }
@@ -68,7 +68,7 @@ impl Embedded {
 
     pub(super) fn commit_two_phase(&self, request: CommitRequest<'_>) -> Result<Timestamp> {
         let CommitRequest { txn, read_ts, writes, durable, conditions, held, spent, .. } = request;
-        let Some(primary) = primary_of(writes) else { return Err(unstamped()) };
+        let Some(primary) = primary_of(writes) else { return Err(nothing_to_commit(txn)) };
         let long = |mutation: &Mutation| mutation.value_bytes() > SHORT_VALUE_MAX_BYTES;
         if writes.values().any(long) {
             self.note_long_values()?;
@@ -106,8 +106,7 @@ impl Embedded {
             // The commit point is behind: whatever fails from here on, nobody may be told that nothing was committed, and
             // this life of the store cannot finish what it has begun.
             crash_point!(CommitPrimary);
-            self.commit_secondaries(&this, left, commit_ts)
-                .map_err(|why| Error::from(ErrorKind::Undetermined(self.pipeline.poison(why).to_string())))?;
+            self.commit_secondaries(&this, left, commit_ts).map_err(|why| self.pipeline.poison_undetermined(why))?;
         }
         crash_point!(CommitSecondaries);
         if durable {
@@ -195,7 +194,7 @@ impl Embedded {
         held: Option<Held>,
     ) -> Result<Timestamp> {
         if locks.is_empty() {
-            return Err(unstamped());
+            return Err(nothing_to_commit(this.txn));
         }
         crash_point!(PrewriteAll);
         // The pipeline stamps the changes; what it stamps lies above every timestamp handed out before.
@@ -208,7 +207,7 @@ impl Embedded {
         let submission = Submission { group: changes.into(), purpose, durable: false, conditions, held };
         match self.pipeline.submit(submission, this.spent)? {
             Settled::Applied(Some(commit_ts)) => Ok(commit_ts),
-            Settled::Applied(None) => Err(unstamped()),
+            Settled::Applied(None) => Err(self.unstamped(this.txn)),
             Settled::Refused(obstacle) => Err(self.explain(obstacle, this.txn, this.read_ts)),
         }
     }
@@ -333,6 +332,13 @@ impl Embedded {
         }
     }
 
+    /// For a commit that the pipeline has made and not stamped: nobody could tell what the store holds now.
+    pub(super) fn unstamped(&self, txn: TxnId) -> Error {
+        let TxnId { start_ts, owner } = txn;
+        let what = format!("defect: the transaction {start_ts} of owner {owner} was committed without a timestamp");
+        self.pipeline.poison_undetermined(ErrorKind::Corruption(what).into())
+    }
+
     /// The error for something that stays in the way, with whatever can be found out about who put it there.
     pub(super) fn explain(&self, obstacle: Refused, txn: TxnId, read_ts: Timestamp) -> Error {
         let (row, mut reason) = match obstacle {
@@ -392,6 +398,6 @@ fn lock_put(change: &RowChange) -> Option<(RowKey, Lock)> {
     }
 }
 
-pub(super) fn unstamped() -> Error {
-    ErrorKind::Corruption("a transaction without rows reached the commit pipeline".into()).into()
+fn nothing_to_commit(txn: TxnId) -> Error {
+    Error::invalid(format!("the transaction {} of owner {} has written nothing to commit", txn.start_ts, txn.owner))
 }

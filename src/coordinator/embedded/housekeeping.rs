@@ -16,7 +16,7 @@ use std::time::Duration;
 use super::Embedded;
 use super::resolve::Resolved;
 use crate::engine::{Page, RowRange};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::{Purpose, Settled};
 use crate::protocol::{Collect, Replaced, collect, forget};
 use crate::row::{Lock, RowChange, RowKey};
@@ -58,7 +58,7 @@ impl Housekeeper {
             .pipeline()
             .runtime()
             .spawn("percolite-sweep", Box::new(work))
-            .map_err(|why| Error::from(crate::error::ErrorKind::Io(format!("cannot start a thread: {why}"))))?;
+            .map_err(|why| Error::from(ErrorKind::Io(format!("cannot start a thread: {why}"))))?;
         Ok(Self { coordinator, shared, thread: Mutex::new(Some(thread)) })
     }
 
@@ -130,10 +130,10 @@ pub struct Swept {
 }
 
 impl Embedded {
-    /// Tells a subscriber of a failure that has nobody else to be told, unless the store has failed as a whole.
+    /// Reports a failure of the background, which has no caller, unless the store is closing or has failed as a whole.
     #[cfg_attr(not(feature = "tracing"), allow(unused_variables, reason = "for the event alone"))]
     fn tell_of(&self, what: &str, why: &Error) {
-        if self.pipeline.failure().is_none() {
+        if self.pipeline.failure().is_none() && !matches!(why.kind(), ErrorKind::Closed(_)) {
             event!(WARN, what, %why, "background work failed");
         }
     }

@@ -9,13 +9,17 @@
 //! Nobody keeps a list of the locks. Their transaction is known by the lowest and highest row, and the pipeline by a filter
 //! that says which rows need a look at the lock column.
 
+use std::sync::atomic::Ordering;
+
+use super::super::refused;
 use super::Embedded;
-use super::commit::{TwoPhase, primary_of, unstamped};
+use super::commit::{TwoPhase, primary_of};
 use super::endings::Ending;
 use crate::engine::View;
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::Spent;
-use crate::pipeline::{Conditions, Held, Purpose, Settled, Submission};
+use crate::pipeline::{Conditions, Held, Purpose, Refused, Settled, Submission};
+use crate::protocol::Refusal;
 use crate::row::{Intent, Lock, Mutation, RowKey, SHORT_VALUE_MAX_BYTES, TxnId, Value};
 use crate::timestamp::Timestamp;
 use crate::writes::Writes;
@@ -98,7 +102,7 @@ impl Embedded {
     ) -> Result<Timestamp> {
         let this = stream.two_phase(conditions, spent);
         let primary = self.pipeline.engine().row(this.primary, this.txn.start_ts)?;
-        let Some(lock) = primary.lock.filter(|lock| lock.txn == this.txn) else { return Err(unstamped()) };
+        let Some(lock) = primary.lock.filter(|lock| lock.txn == this.txn) else { return Err(self.unlocked(&this)) };
         crash_point!(StreamAll);
         let change = self.commit_change(this.txn, this.primary, &lock, lock.min_commit_ts, true)?;
         let (purpose, conditions) = (Purpose::CommitPoint, conditions.clone());
@@ -106,7 +110,7 @@ impl Embedded {
         let submission = Submission { group, purpose, durable: false, conditions, held };
         let commit_ts = match self.pipeline.submit(submission, spent)? {
             Settled::Applied(Some(commit_ts)) => commit_ts,
-            Settled::Applied(None) => return Err(unstamped()),
+            Settled::Applied(None) => return Err(self.unstamped(this.txn)),
             Settled::Refused(obstacle) => return Err(self.explain(obstacle, this.txn, this.read_ts)),
         };
         crash_point!(StreamCommitted);
@@ -117,6 +121,18 @@ impl Embedded {
         self.pipeline.acknowledge(commit_ts);
         self.counters.commits_streamed.add(1);
         Ok(commit_ts)
+    }
+
+    /// Why the primary of a transaction that has locked all of its rows is not locked by it: its keyspace is gone, it has expired and
+    /// nobody kept anything for it, or it was rolled back.
+    fn unlocked(&self, this: &TwoPhase<'_>) -> Error {
+        let Conditions { lives, view } = this.conditions;
+        let obstacle = match lives.iter().find(|life| life.is_over()) {
+            Some(dropped) => Refused::Dropped(dropped.name().to_string()),
+            None if view.as_ref().is_some_and(|view| view.expired.load(Ordering::Acquire)) => Refused::Expired,
+            None => return refused(this.primary, Refusal::RolledBack, this.read_ts),
+        };
+        self.explain(obstacle, this.txn, this.read_ts)
     }
 
     /// Gives a transaction up. Its locks go in the background, and whoever meets one before takes it away.

@@ -9,14 +9,17 @@
 //!   dropped/<number> -> nothing, or `new` if it never had a name; its rows are still to be erased
 //! ```
 //!
-//! A dropped keyspace goes in two steps, see `dropping`; a restored one comes in two, see `unnamed`.
+//! A dropped keyspace goes in two steps, see `dropping`; a restored one comes in two, see `unnamed`. What a view shows of either:
+//! see `presence`.
 
 mod dropping;
+mod presence;
 mod unnamed;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+pub(super) use self::presence::Known;
 pub(super) use self::unnamed::Unnamed;
 use super::keyspace::{Keyspace, KeyspaceState};
 use super::range::prefix_range;
@@ -136,34 +139,14 @@ impl Store {
         found.map(|id| read_id(&id)).transpose()
     }
 
-    /// Whether the keyspace may be read at the view. A dropped one may be where the drop is still to come, as the catalog has
-    /// it there; so a snapshot's answer never changes.
-    pub(super) fn check_keyspace(&self, view: &Arc<PinnedView>, keyspace: &Keyspace) -> Result<()> {
-        self.check_view(view)?;
-        keyspace.check_store(self.identity())?;
-        if !keyspace.state.life.is_over() {
-            return Ok(());
-        }
-        let listed = self.read(view, &self.catalog().row(name_key(keyspace.name()).as_bytes()))?;
-        if listed.map(|id| read_id(&id)).transpose()? == Some(keyspace.id()) {
-            return Ok(());
-        }
-        // It may have another name there.
-        for row in self.listed(view, NAME) {
-            if read_id(&row?.1)? == keyspace.id() {
-                return Ok(());
-            }
-        }
-        Err(keyspace.is_missing())
-    }
-
     pub(super) fn catalog(&self) -> Keyspace {
         self.handle(CATALOG, "(catalog)")
     }
 
     fn handle(&self, id: KeyspaceId, name: &str) -> Keyspace {
         let mut open = self.inner.catalog.open.lock();
-        let fresh = || Arc::new(KeyspaceState { id, life: Life::new(name), store: self.identity() });
+        let fresh =
+            || Arc::new(KeyspaceState { id, life: Life::new(name), store: self.identity(), known: Known::new(id) });
         Keyspace::new(Arc::clone(open.entry(id.0).or_insert_with(fresh)), name)
     }
 
@@ -174,7 +157,21 @@ impl Store {
     /// The catalog's entries of a kind. They are the store's own to read, so that no list shows who does.
     fn listed(&self, view: &Arc<PinnedView>, kind: &str) -> Scan {
         let range = prefix_range(&self.catalog(), kind.as_bytes());
-        Scan::new(self, &self.own_reader(Arc::clone(view)), Ok((BTreeMap::new(), None, range)))
+        Scan::new(self, &self.own_reader(Arc::clone(view)), Ok((None, None, range)))
+    }
+
+    /// Those of the keyspaces, all of which were listed once, that were dropped in an earlier life of the store. Of this life every
+    /// drop marks the handles.
+    fn gone(&self, ids: impl Iterator<Item = KeyspaceId>) -> Result<HashSet<KeyspaceId>> {
+        let without_handle = |id: &KeyspaceId| !self.inner.catalog.open.lock().contains_key(&id.0);
+        let mut gone: HashSet<_> = ids.filter(without_handle).collect();
+        if !gone.is_empty() {
+            let now = self.inner.coordinator.begin()?.0;
+            for row in self.listed(&now, NAME) {
+                gone.remove(&read_id(&row?.1)?);
+            }
+        }
+        Ok(gone)
     }
 
     /// The name of a keyspace that has a handle.
@@ -204,9 +201,18 @@ impl Snapshot {
         let listed = self.prefix(&self.store.catalog(), NAME.as_bytes()).map(|row| {
             let (key, id) = row?;
             let name = String::from_utf8_lossy(key.get(NAME.len()..).unwrap_or_default()).into_owned();
-            Ok(self.store.handle(read_id(&id)?, &name))
+            Ok((read_id(&id)?, name))
         });
-        listed.collect()
+        let listed: Vec<_> = listed.collect::<Result<_>>()?;
+        let gone = self.store.gone(listed.iter().map(|(id, _)| *id))?;
+        let handle = |(id, name): (KeyspaceId, String)| {
+            let handle = self.store.handle(id, &name);
+            if gone.contains(&id) {
+                handle.state.life.end();
+            }
+            handle
+        };
+        Ok(listed.into_iter().map(handle).collect())
     }
 }
 

@@ -37,7 +37,9 @@ impl<'a> Unnamed<'a> {
             txn.put(&catalog, dropped_key(id), NEVER_NAMED)?;
             Ok::<_, Error>(id)
         })?;
-        self.keyspaces.push(store.handle(id, name));
+        let handle = store.handle(id, name);
+        handle.state.known.set_being_filled(true);
+        self.keyspaces.push(handle);
         Ok(())
     }
 
@@ -46,6 +48,7 @@ impl<'a> Unnamed<'a> {
         let store = self.store;
         let mut replaced = Vec::new();
         for keyspace in &self.keyspaces {
+            keyspace.state.known.set_being_filled(false);
             if let Some(id) = store.find(keyspace.name())? {
                 if existing == Existing::Refuse {
                     let what = format!("there is a keyspace {:?} now that was not there before", keyspace.name());

@@ -117,8 +117,10 @@ impl Txn {
     /// of [`Durability::Buffered`] does not wait. To leave without waiting, drop the transaction.
     ///
     /// # Errors
-    /// [`ErrorKind::Undetermined`] when the sync fails: what was read may not be durable.
+    /// [`ErrorKind::Undetermined`] when the sync fails: what was read may not be durable. [`ErrorKind::Closed`]; it is rolled back
+    /// all the same.
     pub fn roll_back(self) -> Result<()> {
+        self.store.inner.check_open()?;
         self.answer_without_commit()
     }
 
@@ -145,8 +147,9 @@ impl Txn {
     /// Waits until everything that the transaction may have read is durable.
     ///
     /// # Errors
-    /// [`ErrorKind::Undetermined`] when the sync fails.
+    /// [`ErrorKind::Undetermined`] when the sync fails, [`ErrorKind::Closed`].
     pub fn confirm_reads(&self) -> Result<()> {
+        self.store.inner.check_open()?;
         self.store.inner.coordinator.confirm(self.reader.view.read_ts, &self.reader.spent)
     }
 }

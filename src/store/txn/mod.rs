@@ -9,7 +9,7 @@ use self::ending::Ended;
 use super::live::Reader;
 use super::own::OwnWrites;
 use super::range::{KeyRange, prefix_range, rows_of};
-use super::scan::{Scan, own_writes};
+use super::scan::Scan;
 use super::{KEY_MAX_BYTES, Keyspace, Store, TxnOptions, VALUE_MAX_BYTES, Versions};
 use crate::engine::RowRange;
 use crate::error::{Error, ErrorKind, Result};
@@ -100,12 +100,13 @@ impl Txn {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] when the key is empty and [`ErrorKind::TooLarge`] when it is longer than a row's can be,
-    /// [`ErrorKind::NoSuchKeyspace`] when the keyspace was dropped before the transaction began,
+    /// [`ErrorKind::NoSuchKeyspace`] when the keyspace was dropped before the transaction began (one that was created or restored
+    /// later is empty but for own writes, and stays so when it is dropped),
     /// [`ErrorKind::SnapshotTooOld`], [`ErrorKind::Corruption`], [`ErrorKind::Io`], [`ErrorKind::Closed`].
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>> {
-        self.store.check_keyspace(&self.reader.view, keyspace)?;
+        let is_seen = self.store.check_keyspace(&self.reader.view, keyspace)?;
         check_key(key.as_ref())?;
-        self.read(&keyspace.row(key.as_ref()))
+        if is_seen { self.read(&keyspace.row(key.as_ref())) } else { Ok(None) }
     }
 
     /// Several rows' values, in the order of `keys`.
@@ -118,8 +119,11 @@ impl Txn {
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Option<Vec<u8>>>> {
         let rows = checked_rows(keyspace, keys)?;
-        self.store.check_keyspace(&self.reader.view, keyspace)?;
-        self.read_each(&rows)
+        if self.store.check_keyspace(&self.reader.view, keyspace)? {
+            self.read_each(&rows)
+        } else {
+            Ok(vec![None; rows.len()])
+        }
     }
 
     /// Whether a row is there.
@@ -155,9 +159,9 @@ impl Txn {
     /// Those of [`Txn::get`], also of the iterator, which ends after one.
     pub fn versions(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Versions> {
         self.own.check()?;
-        self.store.check_keyspace(&self.reader.view, keyspace)?;
+        let is_seen = self.store.check_keyspace(&self.reader.view, keyspace)?;
         check_key(key.as_ref())?;
-        Ok(Versions::new(&self.store, &self.reader, keyspace.row(key.as_ref())))
+        Ok(Versions::new(&self.store, &self.reader, keyspace.row(key.as_ref()), is_seen))
     }
 
     /// Sets a row's value.
@@ -165,8 +169,9 @@ impl Txn {
     /// # Errors
     /// [`ErrorKind::TooLarge`] when key, value or transaction are, [`ErrorKind::InvalidArgument`] when the key is empty,
     /// [`ErrorKind::NoSuchKeyspace`] when the keyspace was dropped, [`ErrorKind::Closed`]. The transaction stays as it was.
-    /// [`ErrorKind::Conflict`] only where the transaction is so large that it locks its rows as it goes
-    /// ([`Builder::stream_at_bytes`](super::Builder::stream_at_bytes)): then it is over.
+    /// [`ErrorKind::Conflict`] where the keyspace was being [restored](Store::restore) when the transaction began; and where the
+    /// transaction is so large that it locks its rows as it goes
+    /// ([`Builder::stream_at_bytes`](super::Builder::stream_at_bytes)), which is over then.
     pub fn put(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         let row = self.check_row(keyspace, key.as_ref())?;
         let value = value.as_ref();
@@ -245,21 +250,22 @@ impl Txn {
     ///
     /// Rows that a scan does not return are not protected: another transaction may insert one meanwhile.
     pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Scan {
-        let range = self.store.check_keyspace(&self.reader.view, keyspace).map(|()| rows_of(keyspace, &range));
+        let range = self.store.check_range(&self.reader.view, keyspace, || rows_of(keyspace, &range));
         self.scan(range)
     }
 
     /// The rows whose keys begin with `prefix`, own writes up to this call included.
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Scan {
-        let range =
-            self.store.check_keyspace(&self.reader.view, keyspace).map(|()| prefix_range(keyspace, prefix.as_ref()));
+        let range = self.store.check_range(&self.reader.view, keyspace, || prefix_range(keyspace, prefix.as_ref()));
         self.scan(range)
     }
 
     fn scan(&self, range: Result<RowRange>) -> Scan {
         let own = range.and_then(|range| {
             self.own.check()?;
-            Ok((own_writes(&self.own.buffer, &range), self.own.streamed(&self.store)?, range))
+            let own =
+                self.own.buffer.range(range.start.as_ref().map(Vec::as_slice), range.end.as_ref().map(Vec::as_slice));
+            Ok((Some(own), self.own.streamed(&self.store)?, range))
         });
         Scan::new(&self.store, &self.reader, own)
     }
@@ -273,8 +279,10 @@ impl Txn {
     /// Takes back every write made since the savepoint, which stays valid; later savepoints do not.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] when the savepoint is another transaction's or was taken back itself.
+    /// [`ErrorKind::InvalidArgument`] when the savepoint is another transaction's or was taken back itself,
+    /// [`ErrorKind::Closed`].
     pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<()> {
+        self.store.inner.check_open()?;
         if savepoint.txn != self.id {
             return Err(Error::invalid("the savepoint is another transaction's"));
         }
@@ -329,7 +337,10 @@ impl Txn {
         self.store.inner.check_writable()?;
         keyspace.check(self.store.identity())?;
         check_key(key)?;
-        Ok(keyspace.row(key))
+        let row = keyspace.row(key);
+        let named = self.store.check_named(&self.reader.view, keyspace, &row);
+        self.store.note_conflict(&self.reader, named)?;
+        Ok(row)
     }
 
     fn write(&mut self, keyspace: &Keyspace, row: RowKey, mutation: Mutation) -> Result<()> {

@@ -17,7 +17,7 @@
 
 mod checks;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use self::checks::Verifier;
@@ -119,6 +119,7 @@ impl Store {
             _ => Ok(()),
         })?;
         let mut progress = |so_far: &Verified| {
+            self.inner.check_open()?;
             let stopped = || {
                 let (cells, problems) = (so_far.cells(), so_far.problems_found);
                 format!("stopped after {cells} cells, with {problems} problems found; the others were not read")
@@ -147,7 +148,7 @@ impl Store {
     fn keyspace_names(&self, view: &Arc<PinnedView>) -> Result<HashMap<KeyspaceId, Option<String>>> {
         let catalog: Keyspace = self.catalog();
         let all = prefix_range(&catalog, b"");
-        let rows = Scan::new(self, &self.reader(Arc::clone(view), Some("verify")), Ok((BTreeMap::new(), None, all)));
+        let rows = Scan::new(self, &self.reader(Arc::clone(view), Some("verify")), Ok((None, None, all)));
         let mut names = HashMap::from([(catalog.id(), None)]);
         for row in rows {
             let (key, value) = row?;

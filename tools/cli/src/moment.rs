@@ -7,8 +7,7 @@
 use std::time::SystemTime;
 
 use anyhow::Result;
-use jiff::tz::TimeZone;
-use jiff::{Span, Zoned, civil};
+use jiff::{Span, Zoned};
 use percolite::{Keyspace, Snapshot, Store, Timestamp};
 
 use crate::exit::Code;
@@ -69,34 +68,23 @@ impl When {
             Self::Ago(ago) if ago.is_zero() => Ok(newest),
             Self::Ago(ago) => {
                 let now = Zoned::now().checked_add(Span::new().try_milliseconds(ahead.cast_signed())?)?;
-                Ok(moment(now.checked_sub(ago)?.timestamp()))
+                Ok(SystemTime::from(now.checked_sub(ago)?.timestamp()).into())
             }
         }
     }
 }
 
-fn moment(at: jiff::Timestamp) -> Timestamp {
-    SystemTime::from(at).into()
-}
-
 fn read(text: &str) -> Result<When, String> {
     let told = |why: jiff::Error| why.to_string();
-    if let Ok(ts) = text.parse::<Timestamp>() {
-        return Ok(When::Timestamp(ts));
-    }
     if let Ok(ago) = text.parse::<Span>() {
         // Told here if there is no such time.
         Zoned::now().checked_sub(ago.abs()).map_err(told)?;
         return Ok(When::Ago(ago.abs()));
     }
-    if let Ok(at) = text.parse::<jiff::Timestamp>() {
-        return Ok(When::TimeOfDay(moment(at)));
-    }
-    let here = |civil: civil::DateTime| civil.to_zoned(TimeZone::system()).map_err(told);
-    match text.parse::<civil::DateTime>() {
-        Ok(civil) => Ok(When::TimeOfDay(moment(here(civil)?.timestamp()))),
-        Err(_) => Err("neither a time (2026-11-21T14:00), nor how long ago (5m, 2h, 3d), nor a timestamp".into()),
-    }
+    let at = text.parse::<Timestamp>().map_err(|why| format!("not how long ago (5m, 2h, 3d), and {why}"))?;
+    // A timestamp begins with all of its milliseconds.
+    let is_timestamp = text.split_once('.').is_some_and(|(millis, _)| millis.bytes().all(|byte| byte.is_ascii_digit()));
+    Ok(if is_timestamp { When::Timestamp(at) } else { When::TimeOfDay(at) })
 }
 
 #[cfg(test)]

@@ -7,11 +7,11 @@ use std::ops::Bound;
 use percolite::codec::{History, Record as _};
 use percolite::engine::storage::{Column, Reader};
 use percolite::engine::{EngineError, RowRange};
-use percolite::keys::{data_key, keyspace_bounds, split_history_key};
+use percolite::keys::{data_key, keyspace_bounds, split_data_key, split_history_key};
 use percolite::row::{Lock, RowKey, Value, WriteRecord};
 use percolite::{Error, Keyspace, KeyspaceId, Store, Timestamp};
 
-use crate::violation::Broken;
+use crate::violation::{Broken, STRUCTURE};
 
 /// I6 and I7: no lock is left, every value that a version names is there, and nothing that no version names.
 ///
@@ -35,13 +35,13 @@ pub fn structure(reader: &impl Reader) -> Result<Vec<Broken>, EngineError> {
                 if write.commit_ts <= write.txn.start_ts {
                     let what =
                         format!("row {row:?} was committed at {} and begun at {}", write.commit_ts, write.txn.start_ts);
-                    broken.push(Broken::new("I7 structure", what));
+                    broken.push(Broken::new(STRUCTURE, what));
                 }
                 if write.value == Some(Value::InData) {
                     named.insert(data_key(&row, write.txn.start_ts));
                 }
             }
-            (row, write) => broken.push(Broken::new("I7 structure", format!("write column, {row:?}: {write:?}"))),
+            (row, write) => broken.push(Broken::new(STRUCTURE, format!("write column, {row:?}: {write:?}"))),
         }
         true
     })?;
@@ -55,7 +55,7 @@ pub fn structure(reader: &impl Reader) -> Result<Vec<Broken>, EngineError> {
             }
             (_, kept) => {
                 let what = format!("history column, {}: {kept:?}", key.escape_ascii());
-                broken.push(Broken::new("I7 structure", what));
+                broken.push(Broken::new(STRUCTURE, what));
             }
         }
         true
@@ -63,12 +63,20 @@ pub fn structure(reader: &impl Reader) -> Result<Vec<Broken>, EngineError> {
     let mut there = HashSet::new();
     reader.scan(Column::Data, &RowRange::all(), false, |key, _| there.insert(key.to_vec()))?;
     for missing in named.difference(&there) {
-        broken.push(Broken::new("I7 structure", format!("the value {} is missing", missing.escape_ascii())));
+        broken.push(Broken::new(STRUCTURE, format!("{} is missing", value_of(missing))));
     }
     for stray in there.difference(&named) {
-        broken.push(Broken::new("I7 structure", format!("the value {} belongs to no version", stray.escape_ascii())));
+        broken.push(Broken::new(STRUCTURE, format!("{} belongs to no version", value_of(stray))));
     }
     Ok(broken)
+}
+
+/// A value by the row and the transaction that its key names.
+fn value_of(key: &[u8]) -> String {
+    match split_data_key(key) {
+        Some((row, start_ts)) => format!("row {row:?}: the value that the transaction {start_ts:#} wrote"),
+        None => format!("the value at {}, which is no key,", key.escape_ascii()),
+    }
 }
 
 /// The keyspaces that there are.
@@ -130,4 +138,26 @@ pub fn newest_commit(reader: &impl Reader) -> Result<Timestamp, EngineError> {
         true
     })?;
     Ok(newest)
+}
+
+#[cfg(test)]
+mod tests {
+    use percolite::engine::Engine as _;
+    use percolite::engine::sim::SimStorage;
+    use percolite::row::{Edit, RowChange};
+
+    use super::*;
+
+    #[test]
+    fn a_value_without_a_version_is_named_by_its_row_and_its_transaction() {
+        let (memory, row, start_ts) =
+            (SimStorage::new(), RowKey::new(KeyspaceId(7), b"stray"), Timestamp::from_millis(5));
+        let mut change = RowChange::new(row.clone(), start_ts);
+        change.data.push((start_ts, Edit::Put(b"value".into())));
+        let engine = memory.embedded();
+        engine.apply(&[vec![change].into()]).unwrap();
+        let broken = structure(engine.storage()).unwrap();
+        let how = format!("row {row:?}: the value that the transaction {start_ts:#} wrote belongs to no version");
+        assert_eq!(broken, [Broken::new(STRUCTURE, how)]);
+    }
 }

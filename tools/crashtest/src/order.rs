@@ -118,9 +118,10 @@ pub fn keep_with(
     order: &Order,
     case: &str,
     ledger: Option<&Ledger>,
-    broken: Vec<Broken>,
+    mut broken: Vec<Broken>,
     more: impl FnOnce(&Path) -> std::io::Result<()>,
 ) -> Failure {
+    Broken::sort(&mut broken);
     let name: String = case.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     let kept = std::env::temp_dir().join("percolite-crashtest").join(name);
     let replay = order.replay(case);

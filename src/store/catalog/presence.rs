@@ -1,0 +1,166 @@
+//! Which keyspaces there are at a view, so that the answer of a view never changes.
+//!
+//! ```text
+//!   the catalog at the view says           reads answer               writes
+//!   the number is still to be taken        no rows: there are none    allowed
+//!   taken and without a name (a restore)   no rows, though some are   a conflict
+//!   named                                  the rows                   allowed
+//!   neither: it was dropped before         no such keyspace           no such keyspace
+//! ```
+//!
+//! What was found out about a keyspace holds for all views on the same side, so few reads ask the catalog.
+
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::{CATALOG, NAME, NEVER_NAMED, NEXT, dropped_key, name_key, read_id};
+use crate::engine::RowRange;
+use crate::error::{Conflict, ConflictReason, ErrorKind, Result};
+use crate::row::{KeyspaceId, RowKey};
+use crate::store::{Keyspace, Store};
+use crate::timestamp::Timestamp;
+use crate::view::PinnedView;
+
+/// At which views the catalog is known to list a keyspace, or not to have its number yet.
+pub struct Known {
+    not_taken_upto: AtomicU64,
+    listed_from: AtomicU64,
+    listed_upto: AtomicU64,
+    /// It has no name yet, so nobody knows it but who fills it.
+    being_filled: AtomicBool,
+}
+
+/// What the catalog says of a keyspace that is not dropped.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Presence {
+    NotTaken,
+    Unnamed,
+    Listed,
+}
+
+impl Known {
+    pub fn new(id: KeyspaceId) -> Self {
+        // The catalog does not list itself.
+        let listed_from = if id == CATALOG { Timestamp::ZERO } else { Timestamp::MAX };
+        Self {
+            not_taken_upto: AtomicU64::new(0),
+            listed_from: AtomicU64::new(listed_from.to_u64()),
+            listed_upto: AtomicU64::new(0),
+            being_filled: AtomicBool::new(false),
+        }
+    }
+
+    /// Who fills a keyspace is shown what is there, until it is about to be named.
+    pub fn set_being_filled(&self, being_filled: bool) {
+        self.being_filled.store(being_filled, Ordering::Release);
+    }
+
+    #[inline]
+    fn at(&self, read_ts: Timestamp, is_dropped: bool) -> Option<Presence> {
+        let ts = read_ts.to_u64();
+        let is_listed = ts >= self.listed_from.load(Ordering::Relaxed)
+            && (!is_dropped || ts <= self.listed_upto.load(Ordering::Relaxed));
+        if is_listed {
+            Some(Presence::Listed)
+        } else if ts <= self.not_taken_upto.load(Ordering::Relaxed) {
+            Some(Presence::NotTaken)
+        } else {
+            None
+        }
+    }
+
+    fn note(&self, read_ts: Timestamp, presence: Presence) {
+        let ts = read_ts.to_u64();
+        match presence {
+            Presence::Listed => {
+                self.listed_from.fetch_min(ts, Ordering::Relaxed);
+                self.listed_upto.fetch_max(ts, Ordering::Relaxed);
+            }
+            Presence::NotTaken => drop(self.not_taken_upto.fetch_max(ts, Ordering::Relaxed)),
+            Presence::Unnamed => {}
+        }
+    }
+}
+
+impl Store {
+    /// Whether a reader at the view may see rows of the keyspace; refuses one that was dropped before.
+    pub(in crate::store) fn check_keyspace(&self, view: &Arc<PinnedView>, keyspace: &Keyspace) -> Result<bool> {
+        self.check_view(view)?;
+        keyspace.check_store(self.identity())?;
+        Ok(self.presence(view, keyspace)? != Presence::Unnamed)
+    }
+
+    /// The part of a range that a reader at the view may see.
+    pub(in crate::store) fn check_range(
+        &self,
+        view: &Arc<PinnedView>,
+        keyspace: &Keyspace,
+        range: impl FnOnce() -> RowRange,
+    ) -> Result<RowRange> {
+        if self.check_keyspace(view, keyspace)? {
+            return Ok(range());
+        }
+        let nowhere = || Bound::Excluded(RowKey::new(keyspace.id(), b"").as_bytes().to_vec());
+        Ok(RowRange { start: nowhere(), end: nowhere() })
+    }
+
+    /// Refuses a write at a view in which the keyspace was being restored: its rows were named later, and count as written then.
+    pub(in crate::store) fn check_named(
+        &self,
+        view: &Arc<PinnedView>,
+        keyspace: &Keyspace,
+        row: &RowKey,
+    ) -> Result<()> {
+        if self.presence(view, keyspace)? != Presence::Unnamed {
+            return Ok(());
+        }
+        let name = keyspace.state.life.name();
+        let named = self.inner.engine.view()?.write(&self.catalog().row(name_key(&name).as_bytes()))?;
+        let named_at = named.map_or(view.read_ts, |named| named.commit_ts).max(view.read_ts.next());
+        Err(ErrorKind::Conflict(Box::new(Conflict {
+            row: row.clone(),
+            keyspace: Some(name.to_string()),
+            reason: ConflictReason::CommittedAt(named_at),
+            owner: None,
+            label: None,
+            their_start_ts: None,
+            our_read_ts: view.read_ts,
+        }))
+        .into())
+    }
+
+    #[inline]
+    fn presence(&self, view: &Arc<PinnedView>, keyspace: &Keyspace) -> Result<Presence> {
+        let state = &keyspace.state;
+        match state.known.at(view.read_ts, state.life.is_over()) {
+            Some(presence) => Ok(presence),
+            None if state.known.being_filled.load(Ordering::Acquire) => Ok(Presence::Listed),
+            None => {
+                let presence = self.look_up(view, keyspace)?;
+                state.known.note(view.read_ts, presence);
+                Ok(presence)
+            }
+        }
+    }
+
+    fn look_up(&self, view: &Arc<PinnedView>, keyspace: &Keyspace) -> Result<Presence> {
+        let id = keyspace.id();
+        let entry = |key: &[u8]| self.read(view, &self.catalog().row(key));
+        let number = |key: &[u8]| entry(key)?.map(|number| read_id(&number)).transpose();
+        if number(name_key(keyspace.name()).as_bytes())? == Some(id) {
+            return Ok(Presence::Listed);
+        }
+        // It may have another name there.
+        for row in self.listed(view, NAME) {
+            if read_id(&row?.1)? == id {
+                return Ok(Presence::Listed);
+            }
+        }
+        if number(NEXT)?.is_none_or(|next| id.0 >= next.0) {
+            return Ok(Presence::NotTaken);
+        }
+        let dropped = entry(dropped_key(id).as_bytes())?;
+        if dropped.as_deref() == Some(NEVER_NAMED) { Ok(Presence::Unnamed) } else { Err(keyspace.is_missing()) }
+    }
+}

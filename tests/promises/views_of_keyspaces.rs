@@ -1,0 +1,331 @@
+//! What a snapshot answers for a keyspace never changes, whatever is created, dropped, renamed, truncated and restored.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use percolite::engine::sim::SimStorage;
+use percolite::{Error, ErrorKind, Existing, Keyspace, Snapshot, Store, Timestamp};
+use proptest::prelude::*;
+
+type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Every call that reads gives the same answer, or this is no answer: the rows, or the kind of the error.
+fn answer(snapshot: &Snapshot, keyspace: &Keyspace) -> Result<Rows, ErrorKind> {
+    let kind = |why: Error| why.kind().clone();
+    let scanned: Result<Rows, _> = snapshot.range(keyspace, ..).collect::<Result<_, _>>().map_err(kind);
+    let prefixed: Result<Rows, _> = snapshot.prefix(keyspace, "").rev().collect::<Result<_, _>>().map_err(kind);
+    assert_eq!(scanned, prefixed);
+    let value = scanned.clone().map(|rows| rows.get(&b"k"[..]).cloned());
+    assert_eq!(snapshot.get(keyspace, "k").map_err(kind), value);
+    assert_eq!(snapshot.multi_get(keyspace, ["k"]).map_err(kind), value.clone().map(|value| vec![value]));
+    let newest = snapshot.versions(keyspace, "k").and_then(|mut versions| versions.next().transpose()).map_err(kind);
+    assert_eq!(newest.map(|version| version.and_then(|version| version.value)), value);
+    scanned
+}
+
+/// The same in a transaction that reads there.
+fn answer_of_txn(store: &Store, keyspace: &Keyspace) -> impl Fn() -> Result<Rows, ErrorKind> {
+    let (txn, keyspace) = (store.begin().unwrap(), keyspace.clone());
+    move || {
+        let rows: Result<Rows, Error> = txn.range(&keyspace, ..).collect();
+        let value = txn.get(&keyspace, "k").map_err(|why| why.kind().clone());
+        assert_eq!(
+            value,
+            txn.multi_get(&keyspace, ["k"]).map(|mut all| all.remove(0)).map_err(|why| why.kind().clone())
+        );
+        let rows = rows.map_err(|why| why.kind().clone());
+        assert_eq!(rows.clone().map(|rows| rows.get(&b"k"[..]).cloned()), value);
+        rows
+    }
+}
+
+fn put(store: &Store, keyspace: &Keyspace, value: &str) {
+    store.transact(|txn| txn.put(keyspace, "k", value)).unwrap();
+}
+
+fn one(value: &str) -> Result<Rows, ErrorKind> {
+    Ok([(b"k".to_vec(), value.as_bytes().to_vec())].into())
+}
+
+#[test]
+fn a_keyspace_created_after_a_snapshot_is_empty_in_it_and_stays_so_when_it_is_dropped() {
+    let store = Store::in_memory().unwrap();
+    let (before, in_txn) = (store.snapshot().unwrap(), store.begin().unwrap());
+    let rows = store.keyspace("rows").unwrap();
+    put(&store, &rows, "v");
+    let between = store.snapshot().unwrap();
+    for round in 0..3 {
+        assert_eq!(answer(&before, &rows), Ok(Rows::new()), "{round}");
+        assert_eq!(in_txn.get(&rows, "k").unwrap(), None, "{round}");
+        assert_eq!(in_txn.range(&rows, ..).count(), 0, "{round}");
+        assert_eq!(answer(&between, &rows), one("v"), "{round}");
+        match round {
+            0 => store.drop_keyspace("rows").unwrap(),
+            // Long enough for the space to be given back, were it not for them.
+            _ => std::thread::sleep(Duration::from_millis(700)),
+        }
+    }
+    let gone = ErrorKind::NoSuchKeyspace("rows".into());
+    assert_eq!(answer(&store.snapshot().unwrap(), &rows), Err(gone));
+}
+
+/// The restore is held where some of its rows are committed and it has no name.
+#[test]
+fn a_keyspace_that_is_being_restored_is_empty_and_a_transaction_that_began_then_writes_it_only_once_it_sees_it() {
+    let from = Store::in_memory().unwrap();
+    let rows = from.keyspace("rows").unwrap();
+    put(&from, &rows, "v");
+    let mut dump = Vec::new();
+    from.snapshot().unwrap().dump(&mut dump, |_| ()).unwrap();
+
+    let store = Store::in_memory().unwrap();
+    let mut while_it_runs = Vec::new();
+    let mut txn = None;
+    store
+        .restore(&dump[..], Existing::Refuse, |so_far| {
+            while_it_runs.push((so_far.rows, store.snapshot().unwrap()));
+            txn = Some(store.begin().unwrap());
+        })
+        .unwrap();
+    let (restored, during) = while_it_runs.pop().unwrap();
+    assert_eq!(restored, 1, "no row was there yet");
+    let rows = store.existing_keyspace("rows").unwrap();
+    for dropped in [false, true] {
+        assert_eq!(answer(&during, &rows), Ok(Rows::new()), "dropped: {dropped}");
+        let mut txn = txn.take().unwrap_or_else(|| store.begin().unwrap());
+        if dropped {
+            break;
+        }
+        assert_eq!(txn.get(&rows, "k").unwrap(), None);
+        let why = txn.put(&rows, "k", "mine").unwrap_err();
+        assert!(why.is_retryable() && why.to_string().contains("row rows/k was committed at"), "{why}");
+        let why = txn.get_for_update(&rows, "k").unwrap_err();
+        assert!(why.is_retryable(), "{why}");
+        drop(txn);
+        assert_eq!(answer(&store.snapshot().unwrap(), &rows), one("v"));
+        store.drop_keyspace("rows").unwrap();
+    }
+}
+
+#[test]
+fn a_keyspace_dropped_in_an_earlier_life_is_read_in_the_past_only() {
+    let memory = SimStorage::new();
+    let open = || Store::builder().history(Duration::from_secs(3600)).open_sim(&memory).unwrap();
+    let store = open();
+    let rows = store.keyspace("rows").unwrap();
+    put(&store, &rows, "v");
+    let then = store.snapshot().unwrap().read_ts();
+    store.drop_keyspace("rows").unwrap();
+    drop((store, rows));
+    let store = open();
+    let past = store.snapshot_at(then).unwrap();
+    let rows = past.keyspaces().unwrap().remove(0);
+    assert_eq!(answer(&past, &rows), one("v"));
+    let gone = ErrorKind::NoSuchKeyspace("rows".into());
+    assert_eq!(answer(&store.snapshot().unwrap(), &rows), Err(gone.clone()));
+    assert_eq!(*store.transact(|txn| txn.put(&rows, "k", "w")).unwrap_err().kind(), gone);
+    assert_eq!(answer(&past, &rows), one("v"));
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Open(u8),
+    Put(u8, u8),
+    Drop(u8),
+    Truncate(u8),
+    Rename(u8, u8),
+    Restore,
+    Snapshot,
+    Past(u8),
+    Txn,
+    Reopen,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let name = || 0_u8..3;
+    let step = prop_oneof![
+        4 => name().prop_map(Step::Open),
+        4 => (name(), any::<u8>()).prop_map(|(name, value)| Step::Put(name, value)),
+        2 => name().prop_map(Step::Drop),
+        1 => name().prop_map(Step::Truncate),
+        1 => (name(), name()).prop_map(|(from, to)| Step::Rename(from, to)),
+        1 => Just(Step::Restore),
+        4 => Just(Step::Snapshot),
+        2 => any::<u8>().prop_map(Step::Past),
+        2 => Just(Step::Txn),
+        1 => Just(Step::Reopen),
+    ];
+    prop::collection::vec(step, 1..25)
+}
+
+/// What a view must answer for keyspaces by their numbers: rows, or none if one was not there yet, or that it is gone.
+#[derive(Clone, Default)]
+struct Model {
+    live: BTreeMap<u32, Rows>,
+    gone: Vec<u32>,
+}
+
+impl Model {
+    fn answer(&self, keyspace: &Keyspace) -> Result<Rows, ErrorKind> {
+        let id = keyspace.id().0;
+        if self.gone.contains(&id) {
+            return Err(ErrorKind::NoSuchKeyspace(keyspace.name().into()));
+        }
+        Ok(self.live.get(&id).cloned().unwrap_or_default())
+    }
+}
+
+/// A view, and what it must answer for ever.
+type Asked = (Box<dyn Fn(&Keyspace) -> Result<Rows, ErrorKind>>, Model);
+
+struct Run {
+    memory: SimStorage,
+    store: Store,
+    now: Model,
+    names: BTreeMap<String, u32>,
+    handles: Vec<Keyspace>,
+    views: Vec<Asked>,
+    moments: Vec<(Timestamp, Model)>,
+}
+
+impl Run {
+    fn open(memory: &SimStorage) -> Store {
+        Store::builder().history(Duration::from_secs(3600)).sweep(true).open_sim(memory).unwrap()
+    }
+
+    fn new() -> Self {
+        let memory = SimStorage::new();
+        let store = Self::open(&memory);
+        let (now, names, handles, views, moments) = Default::default();
+        Self { memory, store, now, names, handles, views, moments }
+    }
+
+    fn listed(&mut self, handle: Keyspace) {
+        let rows = self.store.snapshot().unwrap().range(&handle, ..).collect::<Result<_, _>>().unwrap();
+        self.names.insert(handle.name().into(), handle.id().0);
+        self.now.live.insert(handle.id().0, rows);
+        self.handles.push(handle);
+    }
+
+    fn dropped(&mut self, name: &str) {
+        let id = self.names.remove(name).unwrap();
+        self.now.live.remove(&id);
+        self.now.gone.push(id);
+    }
+
+    fn take(&mut self, step: &Step) {
+        let name = |number: &u8| format!("name{number}");
+        match step {
+            Step::Open(number) => {
+                let handle = self.store.keyspace(&name(number)).unwrap();
+                self.listed(handle);
+            }
+            Step::Put(number, value) => {
+                let Ok(handle) = self.store.existing_keyspace(&name(number)) else { return };
+                self.store.transact(|txn| txn.put(&handle, "k", [*value])).unwrap();
+                self.now.live.get_mut(&handle.id().0).unwrap().insert(b"k".to_vec(), vec![*value]);
+            }
+            Step::Drop(number) => match self.store.drop_keyspace(&name(number)) {
+                Ok(()) => self.dropped(&name(number)),
+                Err(why) => assert!(!self.names.contains_key(&name(number)), "{why}"),
+            },
+            Step::Truncate(number) => {
+                let Ok(handle) = self.store.truncate_keyspace(&name(number)) else { return };
+                self.dropped(&name(number));
+                self.listed(handle);
+            }
+            Step::Rename(from, to) => {
+                let Ok(handle) = self.store.rename_keyspace(&name(from), &name(to)) else { return };
+                self.names.remove(&name(from));
+                self.listed(handle);
+            }
+            Step::Restore => self.restore(),
+            Step::Snapshot => self.snapshot(),
+            Step::Past(which) => {
+                let Some((at, model)) = self.moments.get(usize::from(*which) % self.moments.len().max(1)) else {
+                    return;
+                };
+                let past = self.store.snapshot_at(*at).unwrap();
+                self.handles.extend(past.keyspaces().unwrap());
+                self.views.push((Box::new(move |keyspace| answer(&past, keyspace)), model.clone()));
+            }
+            Step::Txn => {
+                let store = self.store.clone();
+                let txn = store.begin().unwrap();
+                let rows = move |keyspace: &Keyspace| {
+                    let rows: Result<Rows, Error> = txn.range(keyspace, ..).collect();
+                    let rows = rows.map_err(|why| why.kind().clone());
+                    let value = txn.get(keyspace, "k").map_err(|why| why.kind().clone());
+                    assert_eq!(rows.clone().map(|rows| rows.get(&b"k"[..]).cloned()), value);
+                    rows
+                };
+                self.views.push((Box::new(rows), self.now.clone()));
+            }
+            Step::Reopen => {
+                (self.handles, self.views) = Default::default();
+                self.store.clone().close().unwrap();
+                self.store = Self::open(&self.memory);
+                self.handles = self.store.snapshot().unwrap().keyspaces().unwrap();
+            }
+        }
+    }
+
+    fn snapshot(&mut self) {
+        let snapshot = self.store.snapshot().unwrap();
+        self.moments.push((snapshot.read_ts(), self.now.clone()));
+        self.views.push((Box::new(move |keyspace| answer(&snapshot, keyspace)), self.now.clone()));
+    }
+
+    /// Puts back what there is, with views of the moments in between.
+    fn restore(&mut self) {
+        let mut dump = Vec::new();
+        self.store.snapshot().unwrap().dump(&mut dump, |_| ()).unwrap();
+        let mut snapshots = Vec::new();
+        let store = self.store.clone();
+        store.restore(&dump[..], Existing::Replace, |_| snapshots.push(store.snapshot().unwrap())).unwrap();
+        for snapshot in snapshots {
+            self.moments.push((snapshot.read_ts(), self.now.clone()));
+            self.views.push((Box::new(move |keyspace| answer(&snapshot, keyspace)), self.now.clone()));
+        }
+        for name in self.names.keys().cloned().collect::<Vec<_>>() {
+            self.dropped(&name);
+            let handle = self.store.existing_keyspace(&name).unwrap();
+            self.listed(handle);
+        }
+    }
+
+    fn check(&self) {
+        for (number, (ask, model)) in self.views.iter().enumerate() {
+            for keyspace in &self.handles {
+                assert_eq!(ask(keyspace), model.answer(keyspace), "view {number}, {keyspace:?}");
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    #[test]
+    fn the_answer_of_every_view_for_every_handle_stays_as_it_was(steps in steps()) {
+        let mut run = Run::new();
+        for step in &steps {
+            run.take(step);
+            run.check();
+        }
+    }
+}
+
+#[test]
+fn a_transaction_reads_its_own_writes_in_a_keyspace_that_it_has_opened_itself() {
+    let store = Store::in_memory().unwrap();
+    let mut txn = store.begin().unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    txn.put(&rows, "k", "v").unwrap();
+    assert_eq!(txn.get(&rows, "k").unwrap(), Some(b"v".to_vec()));
+    assert_eq!(txn.range(&rows, ..).count(), 1);
+    let other = answer_of_txn(&store, &rows);
+    txn.commit().unwrap();
+    assert_eq!(other(), Ok(Rows::new()));
+    assert_eq!(answer(&store.snapshot().unwrap(), &rows), one("v"));
+}
