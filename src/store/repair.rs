@@ -153,7 +153,7 @@ impl Builder {
         }
         read_all(storage, Column::History, |key, bytes| repair.replaced(key, bytes))?;
         let Repair { unnamed, repaired, .. } = repair.finish()?;
-        unnamed.name_all(Existing::Refuse)?;
+        unnamed.name_all(Existing::Refuse, None)?;
         store.close()?;
         Ok(repaired)
     }

@@ -9,16 +9,21 @@
 //!   dropped/<number> -> nothing, or `new` if it never had a name; its rows are still to be erased
 //! ```
 //!
-//! A dropped keyspace goes in two steps, see `dropping`; a restored one comes in two, see `unnamed`.
+//! A dropped keyspace goes in two steps, see `dropping`; a restored one comes in two, see `unnamed`. What `restored` begins with
+//! says of which dump the store holds what.
 
 mod dropping;
+mod increment;
+mod restored;
 mod unnamed;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+pub(super) use self::increment::{Increment, Listed};
+pub(super) use self::restored::Origin;
 pub(super) use self::unnamed::Unnamed;
 use super::keyspace::{Keyspace, KeyspaceState};
 use super::range::prefix_range;
@@ -176,6 +181,11 @@ impl Store {
     fn listed(&self, view: &Arc<PinnedView>, kind: &str) -> Scan {
         let range = prefix_range(&self.catalog(), kind.as_bytes());
         Scan::new(self, &self.own_reader(Arc::clone(view)), Ok((BTreeMap::new(), None, range)))
+    }
+
+    /// The numbers of the keyspaces that have a name at the view.
+    pub(super) fn numbers_at(&self, view: &Arc<PinnedView>) -> Result<BTreeSet<u32>> {
+        self.listed(view, NAME).map(|row| Ok(read_id(&row?.1)?.0)).collect()
     }
 
     /// The name of a keyspace that has a handle.
