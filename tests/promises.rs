@@ -10,6 +10,8 @@ mod closing;
 mod dropping;
 #[path = "promises/errors.rs"]
 mod errors;
+#[path = "promises/increments.rs"]
+mod increments;
 #[path = "promises/log_room.rs"]
 #[cfg(feature = "rocks")]
 mod log_room;
