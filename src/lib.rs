@@ -121,9 +121,10 @@ pub use row::{KeyspaceId, RowKey};
 pub use store::Repaired;
 pub use store::{
     Builder, Commit, ConflictStatus, DumpHeader, DumpOptions, Dumped, Durability, Existing, KEY_MAX_BYTES,
-    KEYSPACE_NAME_MAX_BYTES, KeyRange, Keyspace, Live, LiveKind, LiveStatus, LockInfo, LockStatus, Locks, Options,
-    Outcome, Problem, Proceed, RetryLimits, Savepoint, Scan, Since, SlowStatus, SlowTransaction, Snapshot, Stats,
-    Status, Store, TimeSpent, Txn, TxnOptions, TxnStatus, VALUE_MAX_BYTES, Verified, Version, Versions,
+    KEYSPACE_NAME_MAX_BYTES, KeyRange, Keyspace, KeyspaceFigures, KeyspaceStatus, Live, LiveKind, LiveStatus, LockInfo,
+    LockStatus, Locks, Options, Outcome, Problem, Proceed, RetryLimits, Savepoint, Scan, Since, SlowStatus,
+    SlowTransaction, Snapshot, Stats, Status, Store, TimeSpent, Txn, TxnOptions, TxnStatus, VALUE_MAX_BYTES, Verified,
+    Version, Versions,
 };
 pub use timestamp::{NoTimestamp, Timestamp};
 pub use typed::{KeyPrefix, Reader, TypedKeyspace, TypedScan};

@@ -2,6 +2,7 @@
 
 mod catalog;
 mod dump;
+mod figures;
 mod inspect;
 mod keyspace;
 mod layer;
@@ -24,6 +25,7 @@ mod verify;
 mod versions;
 
 pub use dump::{DumpHeader, DumpOptions, Dumped, Existing, Since};
+pub use figures::{KeyspaceFigures, KeyspaceStatus};
 pub use inspect::{LockInfo, Locks, Stats, TxnStatus};
 pub use keyspace::Keyspace;
 pub use live::{Live, LiveKind};

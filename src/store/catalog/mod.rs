@@ -185,7 +185,20 @@ impl Store {
 
     /// The numbers of the keyspaces that have a name at the view.
     pub(super) fn numbers_at(&self, view: &Arc<PinnedView>) -> Result<BTreeSet<u32>> {
-        self.listed(view, NAME).map(|row| Ok(read_id(&row?.1)?.0)).collect()
+        self.named_at(view).map(|named| Ok(named?.1.0)).collect()
+    }
+
+    /// The keyspaces that have a name at the view, in the order of their names.
+    pub(super) fn named_at(&self, view: &Arc<PinnedView>) -> impl Iterator<Item = Result<(String, KeyspaceId)>> {
+        self.listed(view, NAME).map(|row| {
+            let (key, id) = row?;
+            Ok((name_in(&key).unwrap_or_default(), read_id(&id)?))
+        })
+    }
+
+    /// The keyspaces that are still to be erased at the view.
+    pub(super) fn dropped_at(&self, view: &Arc<PinnedView>) -> Result<Vec<KeyspaceId>> {
+        self.listed(view, DROPPED).map(|row| read_dropped(&row?.0)).collect()
     }
 
     /// The name of a keyspace that has a handle.
