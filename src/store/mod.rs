@@ -332,6 +332,7 @@ impl Store {
 
     /// The store's own random number; `None` where it has none.
     fn source(&self) -> Result<Option<u64>> {
+        self.inner.check_open()?;
         Ok(crate::identity::read(&*self.inner.engine)?)
     }
 

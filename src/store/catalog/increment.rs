@@ -89,7 +89,8 @@ impl<'a> Increment<'a> {
             Some(value) => self.txn.put(keyspace, key, value)?,
             None => self.txn.delete(keyspace, key)?,
         }
-        if self.txn.bytes_in_memory() >= BUFFER_BYTES { self.txn.stream_now() } else { Ok(()) }
+        let enough = BUFFER_BYTES.min(self.store.inner.options.transaction_max_bytes / 2);
+        if self.txn.bytes_in_memory() >= enough { self.txn.stream_now() } else { Ok(()) }
     }
 
     /// Makes all of it visible, durably.

@@ -59,7 +59,7 @@ impl Store {
     /// # Errors
     /// Those of reading.
     pub fn restored_upto(&self) -> Result<Option<Timestamp>> {
-        let bytes = Txn::get(&self.begin()?, &self.catalog(), RESTORED)?;
+        let bytes = self.snapshot()?.get(&self.catalog(), RESTORED)?;
         bytes.map(|bytes| decode(&bytes).map(|(_, moment)| moment)).transpose()
     }
 }

@@ -328,7 +328,7 @@ fn stats_counts_rows_and_bytes_of_each_keyspace() {
         assert_eq!((&of("fruit")["rows"], &of("fruit")["bytes"]), (&2.into(), &18.into()), "{line}");
         assert_eq!((&of("empty")["rows"], &of("empty")["exact"]), (&0.into(), &true.into()), "{line}");
         // The dropped one is kept as long as the history.
-        assert_eq!((figures.len(), &figures[2]["name"], &figures[2]["rows"]), (3, &json!(null), &json!(null)));
+        assert!(figures.len() == 3 && figures[2]["name"].is_null() && figures[2]["rows"].is_null(), "{figures:?}");
     }
     let shown = place.ok("stats shop");
     assert!(
