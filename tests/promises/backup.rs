@@ -293,6 +293,9 @@ fn a_block_that_claims_to_decompress_to_much_is_refused() {
     for (length, packed) in cases {
         let why = store.restore(zeros(length, packed).as_slice(), Existing::Refuse, |_| ()).unwrap_err();
         assert!(matches!(why.kind(), ErrorKind::Corruption(_)), "{length} {packed}: {why}");
+        // Known before any memory is taken for it.
+        let is_too_much = length > 40 << 20 || u64::from(length) > 256 * (packed as u64 + 5);
+        assert_eq!(why.to_string().contains("so long"), is_too_much, "{length} {packed}: {why}");
     }
 }
 
