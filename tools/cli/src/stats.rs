@@ -66,7 +66,7 @@ fn open(args: &Args, status: &Status) -> Result<()> {
     }
     let size = |bytes| indicatif::HumanBytes(bytes).to_string();
     let rows = status.keyspaces.iter().map(|keyspace| [keyspace.name.clone(), size(keyspace.stored_bytes)]);
-    say(table::texts(["keyspace", "about, on disk"], rows))
+    say(table::texts(["keyspace", "about, on disk"], rows.collect()))
 }
 
 fn closed(args: &Args, store: &Store) -> Result<()> {
