@@ -12,11 +12,11 @@ pub fn read(engine: &dyn Engine) -> Result<Option<u64>, EngineError> {
     number.map(Some).map_err(|_| EngineError::Corruption("the store's own number is damaged".into()))
 }
 
+/// An entry of the bookkeeping.
+type Entry = (String, Option<Vec<u8>>);
+
 /// What goes into the bookkeeping of a store that has none: nothing where it has.
-pub fn first(
-    engine: &dyn Engine,
-    random: impl FnOnce() -> u64,
-) -> Result<Option<(String, Option<Vec<u8>>)>, EngineError> {
+pub fn first(engine: &dyn Engine, random: impl FnOnce() -> u64) -> Result<Option<Entry>, EngineError> {
     let entry = || (IDENTITY.into(), Some(random().to_be_bytes().to_vec()));
     Ok(if read(engine)?.is_none() { Some(entry()) } else { None })
 }

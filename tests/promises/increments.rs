@@ -495,3 +495,23 @@ fn an_increment_of_few_changes_is_small_whatever_its_compression() {
         assert!(dump.len() < 200, "{}", dump.len());
     }
 }
+
+/// Never to be changed: a dump is restored by any later version.
+#[test]
+fn dumps_in_format_2_are_restored_as_ever() {
+    let full = include_bytes!("format_2.dump").as_slice();
+    let increment = include_bytes!("format_2_increment.dump").as_slice();
+    let headers = [full, increment].map(|dump| DumpHeader::read(dump).unwrap());
+    assert_eq!((headers[0].since, headers[1].since), (None, Some(headers[0].read_ts)));
+    assert_eq!((headers[0].source, headers[0].read_ts.to_string().as_str()), (headers[1].source, "1795476424514.3"));
+    let store = Store::in_memory().unwrap();
+    restore(&store, full);
+    let row = |key: &str, value: &str| (key.as_bytes().to_vec(), value.as_bytes().to_vec());
+    let fruit = vec![row("apple", "red"), row("pear", "yellow")];
+    assert_eq!(content(&store), Rows::from([("fruit".into(), fruit), ("none".into(), Vec::new())]));
+    restore(&store, increment);
+    let fruit = vec![row("apple", "green"), row("fig", &"x".repeat(400))];
+    let added = vec![row("a", "b")];
+    let wanted = [("added".into(), added), ("fruit".into(), fruit), ("none".into(), Vec::new())];
+    assert_eq!(content(&store), Rows::from(wanted));
+}

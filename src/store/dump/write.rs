@@ -206,15 +206,12 @@ impl<W: Write, F: FnMut(&Dumped) -> Result<()>> Dump<W, F> {
         let bytes = key.len() + value.map_or(0, <[u8]>::len);
         self.dumped.bytes += bytes as u64;
         self.bytes += bytes;
-        match value {
-            Some(value) => {
-                self.dumped.rows += 1;
-                self.rows.push((key.into(), value.into()));
-            }
-            None => {
-                self.dumped.deleted += 1;
-                self.deleted.push(key.into());
-            }
+        if let Some(value) = value {
+            self.dumped.rows += 1;
+            self.rows.push((key.into(), value.into()));
+        } else {
+            self.dumped.deleted += 1;
+            self.deleted.push(key.into());
         }
         if self.bytes >= BLOCK_BYTES || self.rows.len() + self.deleted.len() >= BLOCK_ROWS {
             self.flush(keyspace)?;

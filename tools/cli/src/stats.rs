@@ -15,7 +15,7 @@ use crate::{table, told};
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  percolite stats shop           size, locks, newest commit, bytes of each column, rows and bytes of each keyspace
+  percolite stats shop           size, locks, newest commit, what is in each keyspace
   percolite stats shop --exact   counts every row, however long that takes
   percolite stats shop --json | jq .bytes_on_disk
 
