@@ -60,7 +60,8 @@ pub enum ErrorKind {
     NoSuchKeyspace(String),
     /// What is stored is not what was written. Restore from a copy.
     Corruption(String),
-    /// The folder holds no store, or one of a format that this program does not know. Nothing in it was changed.
+    /// The folder holds no store, or what was to be restored is no dump; or it is of a format that this program does not know. Nothing
+    /// was changed.
     NotAStore(String),
     /// The store is open elsewhere; close it there.
     Busy(String),

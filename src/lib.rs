@@ -88,6 +88,7 @@ pub mod cookbook {}
 mod coordinator;
 pub mod engine;
 mod error;
+mod identity;
 pub mod keys;
 pub mod oracle;
 pub mod owner;
@@ -121,10 +122,11 @@ pub use row::{KeyspaceId, RowKey};
 #[cfg(feature = "rocks")]
 pub use store::Repaired;
 pub use store::{
-    Builder, Commit, ConflictStatus, Dumped, Durability, Existing, KEY_MAX_BYTES, KEYSPACE_NAME_MAX_BYTES, KeyRange,
-    Keyspace, Live, LiveKind, LiveStatus, LockInfo, LockStatus, Locks, Options, Outcome, Problem, Proceed, RetryLimits,
-    Savepoint, Scan, SlowStatus, SlowTransaction, Snapshot, Stats, Status, Store, TimeSpent, Txn, TxnOptions,
-    TxnStatus, VALUE_MAX_BYTES, Verified, Version, Versions,
+    Builder, Commit, ConflictStatus, DumpHeader, DumpOptions, Dumped, Durability, Existing, KEY_MAX_BYTES,
+    KEYSPACE_NAME_MAX_BYTES, KeyRange, Keyspace, KeyspaceFigures, KeyspaceStatus, Live, LiveKind, LiveStatus, LockInfo,
+    LockStatus, Locks, Options, Outcome, Problem, Proceed, RetryLimits, Savepoint, Scan, Since, SlowStatus,
+    SlowTransaction, Snapshot, Stats, Status, Store, TimeSpent, Txn, TxnOptions, TxnStatus, VALUE_MAX_BYTES, Verified,
+    Version, Versions,
 };
 pub use timestamp::{NoTimestamp, Timestamp};
 pub use typed::{KeyPrefix, Reader, TypedKeyspace, TypedScan};

@@ -10,6 +10,10 @@ mod closing;
 mod dropping;
 #[path = "promises/errors.rs"]
 mod errors;
+#[path = "promises/figures.rs"]
+mod figures;
+#[path = "promises/increments.rs"]
+mod increments;
 #[path = "promises/log_room.rs"]
 #[cfg(feature = "rocks")]
 mod log_room;

@@ -252,6 +252,10 @@ impl<S: Storage> Engine for LocalEngine<S> {
         self.storage.figures()
     }
 
+    fn stored_between(&self, column: Column, start: &[u8], end: &[u8]) -> Option<u64> {
+        self.storage.stored_between(column, start, end)
+    }
+
     fn stalls(&self) -> WriteStalls {
         self.storage.stalls()
     }

@@ -95,6 +95,12 @@ pub trait Engine: Send + Sync {
         Err(EngineError::Unsupported("tell figures"))
     }
 
+    /// About how many bytes a column takes on the disk between two keys, in steps of whole blocks, without what is not in tables yet;
+    /// `None` where nothing is on a disk.
+    fn stored_between(&self, _column: Column, _start: &[u8], _end: &[u8]) -> Option<u64> {
+        None
+    }
+
     /// How its writes had to wait since it was opened. Asked for often, so it must cost next to nothing.
     fn stalls(&self) -> WriteStalls {
         WriteStalls::default()

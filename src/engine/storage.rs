@@ -99,6 +99,10 @@ pub trait Storage: Reader + 'static {
     fn figures(&self) -> Result<EngineFigures, EngineError> {
         Err(EngineError::Unsupported("tell figures"))
     }
+    /// See [`Engine::stored_between`](super::Engine::stored_between).
+    fn stored_between(&self, _column: Column, _start: &[u8], _end: &[u8]) -> Option<u64> {
+        None
+    }
     /// See [`Engine::stalls`](super::Engine::stalls).
     fn stalls(&self) -> WriteStalls {
         WriteStalls::default()

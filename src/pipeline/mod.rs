@@ -55,6 +55,7 @@ use self::queue::Queue;
 use self::turns::Unlocked;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
+use crate::identity;
 use crate::observe::Counters;
 use crate::oracle::{JUMP_MAX_MS, LEASE, LeasedOracle, read_high_water};
 use crate::row::RowKey;
@@ -105,7 +106,9 @@ impl Pipeline {
         let oracle = LeasedOracle::new(high_water);
         crash_point!(OpenBefore);
         let lease = oracle.first_lease(runtime.unix_millis());
-        engine.set_meta(&[(LEASE.into(), Some(lease.to_u64().to_be_bytes().to_vec()))])?;
+        let mut entries = vec![(LEASE.into(), Some(lease.to_u64().to_be_bytes().to_vec()))];
+        entries.extend(identity::first(&*engine, || runtime.random())?);
+        engine.set_meta(&entries)?;
         engine.sync()?;
         crash_point!(OpenLeased);
         oracle.extend(lease);

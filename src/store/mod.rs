@@ -2,6 +2,7 @@
 
 mod catalog;
 mod dump;
+mod figures;
 mod inspect;
 mod keyspace;
 mod layer;
@@ -24,7 +25,8 @@ mod txn;
 mod verify;
 mod versions;
 
-pub use dump::{Dumped, Existing};
+pub use dump::{DumpHeader, DumpOptions, Dumped, Existing, Since};
+pub use figures::{KeyspaceFigures, KeyspaceStatus};
 pub use inspect::{LockInfo, Locks, Stats, TxnStatus};
 pub use keyspace::Keyspace;
 pub use live::{Live, LiveKind};
@@ -337,6 +339,19 @@ impl Store {
             }
             None => self.inner.coordinator.confirm(Timestamp::ZERO, &Spent::default()),
         }
+    }
+
+    /// The store's own random number; `None` where it has none.
+    fn source(&self) -> Result<Option<u64>> {
+        self.inner.check_open()?;
+        Ok(crate::identity::read(&*self.inner.engine)?)
+    }
+
+    /// Returns once everything at or below `ts` that there is is durable.
+    fn wait_durable_upto(&self, ts: Timestamp) -> Result<()> {
+        let Some(embedded) = &self.inner.embedded else { return Ok(()) };
+        let pipeline = embedded.pipeline();
+        pipeline.wait_durable(ts.min(pipeline.current_view().read_ts))
     }
 
     /// Makes a copy of the store in a new folder, which can be opened as a store of its own. Transactions go on meanwhile; the copy

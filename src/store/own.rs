@@ -20,7 +20,7 @@ const ROW_OVERHEAD_BYTES: usize = 64;
 /// See the [module](self).
 pub(super) struct OwnWrites {
     id: TxnId,
-    pub(super) read_ts: Timestamp,
+    read_ts: Timestamp,
     /// What is in memory; it has precedence over what was streamed. A commit shares it with whoever leads.
     pub(super) buffer: Arc<Writes>,
     /// Of every keyspace that was written to, though some writes may have been taken back.
@@ -58,6 +58,18 @@ impl OwnWrites {
             stream: None,
             over: None,
         }
+    }
+
+    /// What was committed is no conflict for anything written from here on.
+    pub(super) fn write_blindly(&mut self) {
+        self.read_ts = Timestamp::MAX;
+        if let Some(stream) = &mut self.stream {
+            stream.read_ts = Timestamp::MAX;
+        }
+    }
+
+    pub(super) fn read_ts(&self) -> Timestamp {
+        self.read_ts
     }
 
     /// Whether there is nothing to commit.

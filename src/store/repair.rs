@@ -159,7 +159,7 @@ impl Builder {
         }
         read_all(storage, Column::History, |key, bytes| repair.replaced(key, bytes))?;
         let Repair { unnamed, repaired, .. } = repair.finish()?;
-        unnamed.name_all(Existing::Refuse)?;
+        unnamed.name_all(Existing::Refuse, None)?;
         store.close()?;
         Ok(repaired)
     }

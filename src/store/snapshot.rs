@@ -18,7 +18,7 @@ use crate::view::PinnedView;
 /// [`Builder::age_max`](super::Builder::age_max) answers [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld).
 #[derive(Clone)]
 pub struct Snapshot {
-    reader: Arc<Reader>,
+    pub(super) reader: Arc<Reader>,
     pub(super) store: Store,
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use super::shown::{millis, seconds, seconds_or_none, text, text_or_none};
-use super::{Live, LiveKind, LockInfo, Outcome, SlowTransaction, Stats, Store};
+use super::{KeyspaceStatus, Live, LiveKind, LockInfo, Outcome, SlowTransaction, Stats, Store};
 use crate::engine::EngineFigures;
 use crate::error::Conflict;
 #[cfg(feature = "rocks")]
@@ -66,6 +66,9 @@ pub struct Status {
     pub slowest: Vec<SlowStatus>,
     /// The first hundred of [`Store::locks`]. Most locks live for less than a millisecond, so few are met.
     pub locks: Vec<LockStatus>,
+    /// What the first hundred keyspaces take on the disk; none in memory.
+    #[serde(default)]
+    pub keyspaces: Vec<KeyspaceStatus>,
 }
 
 /// A transaction or snapshot that is not over: [`Live`] in a [`Status`].
@@ -180,6 +183,7 @@ impl Store {
             slow: newest.iter().skip(newest.len().saturating_sub(SLOW_LISTED)).map(Into::into).collect(),
             slowest: self.slowest_transactions().iter().take(SLOW_LISTED).map(Into::into).collect(),
             locks: locks.take(LISTED).map(|lock| (&lock).into()).collect(),
+            keyspaces: self.stored_sizes(LISTED).unwrap_or_default(),
         }
     }
 
@@ -333,6 +337,7 @@ mod tests {
         assert_eq!(status.live[0].start_ts, status.slow[0].start_ts.into());
         assert_eq!((status.live[0].streamed, status.live[1].streamed), (0, 70_000));
         assert_eq!((status.locks[0].commit_ts.is_some(), status.locks[1].commit_ts.is_some()), (false, true));
+        assert_eq!((status.keyspaces[0].name.as_str(), status.keyspaces[0].stored_bytes), ("accounts", 4096));
         assert_eq!(status.engine.unwrap().columns[0].cells, 10_000);
     }
 
@@ -344,11 +349,13 @@ mod tests {
             ("streamed\"", "sent\""),
             ("engine", "motor"),
             ("commit_ts", "at"),
+            ("keyspaces", "rooms"),
         ];
         let changed =
             renamed.iter().fold(FROZEN.to_owned(), |text, (a, b)| text.replace(&format!("\"{a}"), &format!("\"{b}")));
         let status: Status = serde_json::from_str(&changed).unwrap();
         assert_eq!((status.stats.begun, status.stats.commits()), (0, 1234));
+        assert!(status.keyspaces.is_empty());
         assert_eq!((status.live[1].streamed, status.engine, status.locks[1].commit_ts), (0, None, None));
         let Stats { write_stalls, write_stalled, write_stalled_now, .. } = status.stats;
         assert_eq!((write_stalls, write_stalled, write_stalled_now), (0, Duration::ZERO, None));

@@ -8,7 +8,9 @@ use std::time::Duration;
 use percolite::engine::RowRange;
 use percolite::engine::sim::SimStorage;
 use percolite::engine::storage::{Column, Reader};
-use percolite::{Dumped, ErrorKind, Existing, KEY_MAX_BYTES, RetryLimits, Store, TxnOptions};
+use percolite::{
+    Compression, DumpHeader, DumpOptions, Dumped, ErrorKind, Existing, KEY_MAX_BYTES, RetryLimits, Store, TxnOptions,
+};
 
 type Rows = BTreeMap<String, Vec<(Vec<u8>, Vec<u8>)>>;
 
@@ -124,27 +126,44 @@ fn a_dump_shows_one_moment_while_others_write() {
 
 #[test]
 fn a_dump_that_was_cut_off_or_damaged_is_refused_and_leaves_nothing() {
+    for compression in [Compression::None, Compression::Lz4] {
+        cut_off_or_damaged(compression);
+    }
+}
+
+fn cut_off_or_damaged(compression: Compression) {
     let store = Store::in_memory().unwrap();
     let rows = store.keyspace("rows").unwrap();
     store.transact(|txn| (0..9_u8).try_for_each(|key| txn.put(&rows, [key], "value"))).unwrap();
-    let whole = dump(&store);
+    let mut whole = Vec::new();
+    let options = DumpOptions { compression, ..DumpOptions::default() };
+    store.snapshot().unwrap().dump_with(options, &mut whole, |_| ()).unwrap();
+    let line = whole.iter().position(|byte| *byte == b'\n').unwrap() + 1;
     let memory = SimStorage::new();
     let copy = Store::builder().open_sim(&memory).unwrap();
     let refused = |dump: &[u8], what: &str| {
         let why = copy.restore(dump, Existing::Refuse, |_| ()).expect_err(what);
-        assert!(matches!(why.kind(), ErrorKind::Corruption(_) | ErrorKind::InvalidArgument(_)), "{what}: {why}");
         assert_eq!(copy.keyspaces().unwrap(), Vec::<String>::new(), "{what}");
+        matches!(why.kind(), ErrorKind::Corruption(_)) || {
+            assert!(matches!(why.kind(), ErrorKind::NotAStore(_)), "{what}: {why}");
+            false
+        }
     };
     for length in 0..whole.len() {
-        refused(&whole[..length], &format!("cut off at {length}"));
+        // What is a part of a dump is a damaged one.
+        assert_eq!(refused(&whole[..length], &format!("cut off at {length}")), length > 0, "{length}");
     }
     for at in 0..whole.len() {
-        let mut damaged = whole.clone();
-        damaged[at] ^= 0x10;
-        refused(&damaged, &format!("byte {at} changed"));
+        for bit in 0..8 {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 1 << bit;
+            let what = format!("bit {bit} of byte {at} changed");
+            // What does not begin like a dump is none.
+            assert_eq!(refused(&damaged, &what), at >= line, "{what}");
+        }
     }
-    refused(&[whole.as_slice(), b"\0"].concat(), "something behind it");
-    refused(&[whole.as_slice(), whole.as_slice()].concat(), "twice");
+    assert!(refused(&[whole.as_slice(), b"\0"].concat(), "something after it"));
+    assert!(refused(&[whole.as_slice(), whole.as_slice()].concat(), "twice"));
 
     // What the failed attempts have written goes, and the store is as good as new.
     eventually(|| cells(&memory, Column::Write) <= 20);
@@ -204,13 +223,115 @@ fn what_is_no_dump_is_told_from_a_dump_of_another_format() {
     let told = [
         ("", "it is empty"),
         ("{\"key\": 1}\n", "no percolite dump"),
-        ("percolite dump, format 2\nwhatever", "has format 2"),
-        ("percolite dump, format 1\n", "was cut off"),
+        ("percolite dump, format 3\nwhatever", "has format 3"),
+        ("percolite dump, format 0\n", "has format 0"),
+        ("percolite dump, format 12345678901\n", "no percolite dump"),
+        ("percolite dump, format x\n", "no percolite dump"),
+        ("percolite dump, format +1\n", "no percolite dump"),
     ];
     for (bytes, what) in told {
         let why = store.restore(bytes.as_bytes(), Existing::Refuse, |_| ()).unwrap_err();
         assert!(why.to_string().contains(what), "{bytes:?}: {why}");
+        assert!(matches!(why.kind(), ErrorKind::NotAStore(_)), "{bytes:?}: {why}");
     }
+    for bytes in ["percolite dump, format 2\n", "percolite dump, format 1\n", "percolite dump, format 2", "perc"] {
+        let why = store.restore(bytes.as_bytes(), Existing::Refuse, |_| ()).unwrap_err();
+        assert!(
+            matches!(why.kind(), ErrorKind::Corruption(_)) && why.to_string().contains("cut off"),
+            "{bytes:?}: {why}"
+        );
+    }
+    let packed = [(&b"\x1f\x8b\x08\0"[..], "gzip"), (b"\x28\xb5\x2f\xfd\0", "zstd"), (b"\x04\x22\x4d\x18\x64", "lz4")];
+    for (bytes, by) in packed {
+        let why = store.restore(bytes, Existing::Refuse, |_| ()).unwrap_err();
+        assert!(matches!(why.kind(), ErrorKind::NotAStore(_)) && why.to_string().contains(by), "{why}");
+    }
+}
+
+#[test]
+fn random_bytes_are_no_dump_and_neither_panic_nor_take_memory() {
+    let seed = 19_u64;
+    println!("seed {seed}");
+    let store = Store::in_memory().unwrap();
+    let mut state = seed;
+    let mut random = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    for line in ["", "percolite dump, format 1\n", "percolite dump, format 2\n"] {
+        for round in 0..2000_usize {
+            let noise = (0..round % 80).map(|_| random().to_le_bytes()[3]);
+            let bytes: Vec<u8> = line.bytes().chain(noise).collect();
+            let why = store.restore(bytes.as_slice(), Existing::Refuse, |_| ()).unwrap_err();
+            assert!(matches!(why.kind(), ErrorKind::NotAStore(_) | ErrorKind::Corruption(_)), "{bytes:?}: {why}");
+            drop(DumpHeader::read(bytes.as_slice()));
+        }
+    }
+}
+
+/// A block as it stands in a dump, with the right checksum.
+fn block(number: u64, content: &[u8]) -> Vec<u8> {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&number.to_be_bytes());
+    hasher.update(content);
+    let length = u32::try_from(content.len()).unwrap().to_be_bytes();
+    [&length[..], &hasher.finalize().to_be_bytes(), content].concat()
+}
+
+#[test]
+fn a_block_that_claims_to_decompress_to_much_is_refused() {
+    let store = Store::in_memory().unwrap();
+    let zeros = |length: u32, packed: usize| {
+        // One literal, and then matches of it for ever.
+        let lz4 = [&[0x1f, 0, 1, 0][..], &vec![0xff; packed], &[0]].concat();
+        let content = [&[1][..], &length.to_be_bytes(), &lz4].concat();
+        [&b"percolite dump, format 2\n"[..], &block(0, &content)].concat()
+    };
+    let cases = [(u32::MAX, 100), (60 << 20, 1 << 20), (40 << 20, 1000), (1000, 1 << 20), (30 << 20, 1 << 20)];
+    for (length, packed) in cases {
+        let why = store.restore(zeros(length, packed).as_slice(), Existing::Refuse, |_| ()).unwrap_err();
+        assert!(matches!(why.kind(), ErrorKind::Corruption(_)), "{length} {packed}: {why}");
+        // Known before any memory is taken for it.
+        let is_too_much = length > 40 << 20 || u64::from(length) > 256 * (packed as u64 + 5);
+        assert_eq!(why.to_string().contains("so long"), is_too_much, "{length} {packed}: {why}");
+    }
+}
+
+#[test]
+fn a_dump_in_format_1_is_restored_as_ever() {
+    let store = Store::in_memory().unwrap();
+    let dump = include_bytes!("format_1.dump").as_slice();
+    let header = DumpHeader::read(dump).unwrap();
+    assert_eq!((header.source, header.since), (None, None));
+    let restored = store.restore(dump, Existing::Refuse, |_| ()).unwrap();
+    assert_eq!((restored.keyspaces, restored.rows), (2, 3));
+    let fruit =
+        vec![(vec![0, 255], vec![7; 300]), (b"apple".to_vec(), b"red".to_vec()), (b"pear".to_vec(), Vec::new())];
+    assert_eq!(content(&store), Rows::from([("fruit".into(), fruit), ("none".into(), Vec::new())]));
+    for at in 25..dump.len() {
+        let mut damaged = dump.to_vec();
+        damaged[at] ^= 0x10;
+        let copy = Store::in_memory().unwrap();
+        let why = copy.restore(damaged.as_slice(), Existing::Refuse, |_| ()).unwrap_err();
+        assert!(matches!(why.kind(), ErrorKind::Corruption(_)), "byte {at}: {why}");
+    }
+}
+
+#[test]
+fn a_compressed_dump_is_smaller_and_holds_the_same() {
+    let store = filled();
+    let sizes = [Compression::None, Compression::Lz4].map(|compression| {
+        let mut dump = Vec::new();
+        let options = DumpOptions { compression, ..DumpOptions::default() };
+        store.snapshot().unwrap().dump_with(options, &mut dump, |_| ()).unwrap();
+        let copy = Store::in_memory().unwrap();
+        copy.restore(dump.as_slice(), Existing::Refuse, |_| ()).unwrap();
+        assert_eq!(content(&copy), content(&store));
+        dump.len()
+    });
+    assert!(sizes[1] * 4 < sizes[0], "{sizes:?}");
 }
 
 #[cfg(feature = "rocks")]

@@ -30,7 +30,8 @@ const GROUP_BYTES: usize = 1 << 20;
 /// A transaction that has locked rows already.
 pub struct Stream {
     txn: TxnId,
-    read_ts: Timestamp,
+    /// Commits after this are conflicts.
+    pub read_ts: Timestamp,
     primary: RowKey,
     lowest: RowKey,
     highest: RowKey,

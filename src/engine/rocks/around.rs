@@ -103,7 +103,7 @@ fn read<E>(
 /// Behind which key of those above `at` to try again; `None` when there is none.
 fn next_try(storage: &RocksStorage, column: Column, borders: &[Vec<u8>], at: &[u8], tries: u32) -> Option<Vec<u8>> {
     let step = tries.checked_sub(PATIENCE).map_or(0, |doublings| STEP_BYTES << doublings.min(40));
-    let is_within = |key: &[u8]| key <= at || storage.stored_between(column, at, key) <= step;
+    let is_within = |key: &[u8]| key <= at || storage.bytes_between(column, at, key) <= step;
     let border = borders.iter().find(|border| border.as_slice() > at)?;
     let block = if is_within(border) { None } else { first_beyond(at, is_within) };
     Some(block.filter(|block| block < border).unwrap_or_else(|| border.clone()))

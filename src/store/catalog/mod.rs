@@ -10,16 +10,20 @@
 //! ```
 //!
 //! A dropped keyspace goes in two steps, see `dropping`; a restored one comes in two, see `unnamed`. What a view shows of either:
-//! see `presence`.
+//! see `presence`. What `restored` begins with says of which dump the store holds what.
 
 mod dropping;
+mod increment;
 mod presence;
+mod restored;
 mod unnamed;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
+pub(super) use self::increment::{Increment, Listed};
 pub(super) use self::presence::Known;
+pub(super) use self::restored::Origin;
 pub(super) use self::unnamed::Unnamed;
 use super::keyspace::{Keyspace, KeyspaceState};
 use super::range::prefix_range;
@@ -172,6 +176,24 @@ impl Store {
             }
         }
         Ok(gone)
+    }
+
+    /// The numbers of the keyspaces that have a name at the view.
+    pub(super) fn numbers_at(&self, view: &Arc<PinnedView>) -> Result<BTreeSet<u32>> {
+        self.named_at(view).map(|named| Ok(named?.1.0)).collect()
+    }
+
+    /// The keyspaces that have a name at the view, in the order of their names.
+    pub(super) fn named_at(&self, view: &Arc<PinnedView>) -> impl Iterator<Item = Result<(String, KeyspaceId)>> {
+        self.listed(view, NAME).map(|row| {
+            let (key, id) = row?;
+            Ok((name_in(&key).unwrap_or_default(), read_id(&id)?))
+        })
+    }
+
+    /// The keyspaces that are still to be erased at the view.
+    pub(super) fn dropped_at(&self, view: &Arc<PinnedView>) -> Result<Vec<KeyspaceId>> {
+        self.listed(view, DROPPED).map(|row| read_dropped(&row?.0)).collect()
     }
 
     /// The name of a keyspace that has a handle.

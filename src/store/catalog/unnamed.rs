@@ -1,6 +1,7 @@
 //! Keyspaces that are filled before they are named.
 
 use super::dropping::Ending;
+use super::restored::Origin;
 use super::{NEVER_NAMED, check_name, dropped_key, name_key, read_id, take_number};
 use crate::error::{Error, Result};
 use crate::store::{Durability, Existing, Keyspace, Store, TxnOptions};
@@ -43,8 +44,8 @@ impl<'a> Unnamed<'a> {
         Ok(())
     }
 
-    /// Gives all of them their names, durably, in one transaction.
-    pub fn name_all(self, existing: Existing) -> Result<()> {
+    /// Gives all of them their names, durably, in one transaction, and notes where they come from.
+    pub fn name_all(self, existing: Existing, origin: Option<&Origin>) -> Result<()> {
         let store = self.store;
         let mut replaced = Vec::new();
         for keyspace in &self.keyspaces {
@@ -73,7 +74,7 @@ impl<'a> Unnamed<'a> {
                 txn.put(&catalog, name_key(keyspace.name()), keyspace.id().0.to_be_bytes())?;
                 txn.delete(&catalog, dropped_key(keyspace.id()))?;
             }
-            Ok(())
+            Origin::write(origin, txn, &catalog)
         })?;
         replaced.done();
         Ok(())

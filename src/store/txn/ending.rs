@@ -102,7 +102,7 @@ impl Txn {
             }
             _ => inner.coordinator.commit(CommitRequest {
                 txn: self.id,
-                read_ts: self.own.read_ts,
+                read_ts: self.own.read_ts(),
                 writes: &self.own.buffer,
                 protocol: self.options.protocol.unwrap_or(inner.options.protocol),
                 durable,

@@ -78,7 +78,25 @@ impl Txn {
 
     /// Whatever has been committed is no conflict from here on.
     pub(super) fn write_blindly(&mut self) {
-        self.own.read_ts = Timestamp::MAX;
+        self.own.write_blindly();
+    }
+
+    /// Locks everything that was written so far, as if it were much.
+    pub(super) fn stream_now(&mut self) -> Result<()> {
+        let Some(embedded) = &self.store.inner.embedded else {
+            return Err(Error::invalid("nothing is streamed where others share the engine"));
+        };
+        let streamed = self.own.stream_out(&self.store, embedded, &self.reader.spent);
+        self.reader.wrote(self.own.buffer.len(), self.own.bytes(), self.own.streamed_rows());
+        self.store.note_conflict(&self.reader, streamed)
+    }
+
+    pub(super) fn bytes_in_memory(&self) -> usize {
+        self.own.bytes()
+    }
+
+    pub(super) fn store(&self) -> &Store {
+        &self.store
     }
 
     /// Everything committed at or below this is seen.

@@ -10,6 +10,7 @@ use crate::engine::local::{SAFE_POINT, SUPERSEDED, split_superseded, superseded_
 use crate::engine::storage::Column;
 use crate::engine::{EngineError, RowRange, View};
 use crate::error::Result as StoreResult;
+use crate::identity::IDENTITY;
 use crate::keys::{data_key, history_key, split_data_key, split_history_key};
 use crate::oracle::LEASE;
 use crate::protocol::{CommitPoint, trace};
@@ -129,6 +130,9 @@ impl<'a> Verifier<'a> {
         let is_timestamp = value.len() == size_of::<u64>();
         if [LEASE, SAFE_POINT].iter().any(|name| name.as_bytes() == key) && !is_timestamp {
             self.problem(Column::Meta, None, format!("\"{}\" is no timestamp", key.escape_ascii()));
+        }
+        if key == IDENTITY.as_bytes() && !is_timestamp {
+            self.problem(Column::Meta, None, "the store's own number is damaged");
         }
         if key == HISTORY.as_bytes() && Kept::decode(value).is_none() {
             self.problem(Column::Meta, None, "what is said of the history is damaged");

@@ -1,23 +1,23 @@
 //! `percolite dump`, `restore` and `checkpoint`: taking a store elsewhere.
 
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Write as _};
+use std::io::{self, BufReader, BufWriter, Read as _, Write as _};
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use percolite::{Dumped, Existing};
+use percolite::{DumpHeader, DumpOptions, Dumped, Existing, Since, Store};
 use serde_json::json;
 
 use crate::destination::Destination;
 use crate::exit::Code;
 use crate::interrupt::{Ending, Interrupt};
 use crate::made::Made;
-use crate::moment::Moment;
+use crate::moment::{Moment, When};
 use crate::open::{self, Folder};
 use crate::output::{Unread, count, say, unsaid};
 use crate::progress::Progress;
 use crate::table;
-use crate::tuning::Tuning;
+use crate::tuning::{Compression, Tuning};
 
 /// The options of `dump`.
 #[derive(clap::Args)]
@@ -25,11 +25,17 @@ use crate::tuning::Tuning;
 Examples:
   percolite dump shop shop.dump               every keyspace, as of one moment
   percolite dump --at 1h shop before.dump     as of an hour ago (see `percolite history --help`)
-  percolite dump shop - | zstd > shop.dump.zst
+  percolite dump --since-dump sunday.dump shop monday.dump
+                                              what has changed since; monday.dump goes onto sunday.dump
+  percolite dump --compression none shop - | zstd > shop.dump.zst
   percolite dump shop - | ssh host percolite restore shop -
 
 The file appears under its name when it is whole; into a pipe or a device it is written as it comes. Each of its blocks has a \
-checksum. It holds rows, not what they were before: no history.")]
+checksum. It holds rows, not what they were before: no history.
+
+--since-dump and --since make an increment: the rows that were set or deleted since, and the keyspaces that are new. The store must keep \
+history that goes back so far (percolite history STORE --keep 7d). To restore: the full dump, then each increment in turn. A folder \
+that was put back from an older copy begins with a full dump.")]
 pub struct DumpArgs {
     #[command(flatten)]
     store: Folder,
@@ -37,6 +43,15 @@ pub struct DumpArgs {
     moment: Moment,
     /// The file to write, which must not be there; - is standard output
     file: PathBuf,
+    /// Only what has changed since this moment, the one that the dump before ends at: as --at, or `read_ts` of --json
+    #[arg(long, value_name = "WHEN", value_parser = crate::moment::read, conflicts_with = "since_dump")]
+    since: Option<When>,
+    /// Only what has changed since this dump was made of the same store
+    #[arg(long, value_name = "DUMP")]
+    since_dump: Option<PathBuf>,
+    /// How the dump is compressed
+    #[arg(long, value_name = "HOW", default_value = "lz4")]
+    compression: Compression,
     /// Write over a file that is there
     #[arg(long)]
     force: bool,
@@ -45,9 +60,27 @@ pub struct DumpArgs {
     json: bool,
 }
 
+impl DumpArgs {
+    fn options(&self, store: &Store) -> Result<DumpOptions> {
+        let since = match (&self.since_dump, self.since) {
+            (Some(file), _) => {
+                let shown = || file.display().to_string();
+                let opened = File::open(file).with_context(|| format!("cannot open {}", shown()))?;
+                Some(DumpHeader::read(BufReader::new(opened)).with_context(shown)?.into())
+            }
+            (None, when) => when.map(|when| when.resolve(store)).transpose()?.map(Since::from),
+        };
+        if since.is_some() {
+            crate::moment::check_kept(store)?;
+        }
+        Ok(DumpOptions { since, compression: self.compression.into() })
+    }
+}
+
 pub fn dump(args: &DumpArgs) -> Result<()> {
     let interrupt = Interrupt::watch()?;
     let store = args.store.look()?;
+    let options = args.options(&store)?;
     let snapshot = args.moment.snapshot(&store)?;
     let progress = Progress::new(None);
     let told = |so_far: &Dumped| progress.at(so_far.bytes, count(so_far.rows, "row"));
@@ -58,7 +91,7 @@ pub fn dump(args: &DumpArgs) -> Result<()> {
         let mut out = io::stdout().lock();
         let mut broken = None;
         let watched = Noting { stream: Ending { stream: &mut out, interrupt: interrupt.clone() }, failed: &mut broken };
-        let dumped = snapshot.dump(watched, told);
+        let dumped = snapshot.dump_with(options, watched, told);
         return match (dumped, broken) {
             (Ok(_), _) => out.flush().map_err(unsaid),
             (Err(_), Some(io::ErrorKind::BrokenPipe)) => Err(Unread.into()),
@@ -68,8 +101,8 @@ pub fn dump(args: &DumpArgs) -> Result<()> {
     open::refuse_inside(&args.store.folder, &args.file)?;
     let to = Destination::open(&args.file, args.force)?;
     let out = BufWriter::new(Ending { stream: &to.file, interrupt: interrupt.clone() });
-    let dumped =
-        snapshot.dump(out, told).map_err(|why| interrupted(&interrupt, to.rest()).unwrap_or_else(|| why.into()))?;
+    let dumped = snapshot.dump_with(options, out, told);
+    let dumped = dumped.map_err(|why| interrupted(&interrupt, to.rest()).unwrap_or_else(|| why.into()))?;
     to.finish()?;
     drop(progress);
     report("dumped", &dumped, args.json)
@@ -83,9 +116,15 @@ Examples:
   zstd -d < shop.dump.zst | percolite restore copy -
   percolite restore --replace shop shop.dump
                                             puts back the keyspaces that are in the dump, and leaves others alone
+  percolite restore copy sunday.dump && percolite restore copy monday.dump
+                                            a full dump and the increment that follows it (dump --since-dump)
 
-All of the dump is restored or nothing. The exit code is 6 if it is damaged or was cut off, and 1 if it is no dump, or the store is not \
-empty and --replace is not said. A dump holds no history: a restored row begins with the version that it is restored to.")]
+All of the dump is restored or nothing. The exit code is 6 if it is damaged or was cut off, 5 if it is no dump or one of another format, \
+and 1 if the store is not empty and --replace is not said. A dump holds no history: a restored row begins with the version that it is \
+restored to.
+
+An increment goes only onto a store whose last restore ended where it begins. Rows that were written there meanwhile are replaced where \
+the source has changed them since, and stay where it has not.")]
 pub struct RestoreArgs {
     #[command(flatten)]
     store: Folder,
@@ -127,12 +166,14 @@ pub fn restore(args: &RestoreArgs) -> Result<()> {
     if is_empty {
         made.is_ours();
     }
-    if !args.replace && !is_empty {
+    let progress = Progress::new(length);
+    let from = BufReader::with_capacity(1 << 20, Ending { stream, interrupt: interrupt.clone() });
+    let (header, from) = header(from);
+    // What is wrong with it is for the library to say.
+    if header.is_ok_and(|header| header.since.is_none()) && !args.replace && !is_empty {
         let what = "is not empty: restore into a new folder, or say --replace";
         return Err(Code::Failed.error(format!("{} {what}", args.store.folder.display())));
     }
-    let progress = Progress::new(length);
-    let from = BufReader::with_capacity(1 << 20, Ending { stream, interrupt: interrupt.clone() });
     let existing = if args.replace { Existing::Replace } else { Existing::Refuse };
     let restored = store.restore(from, existing, |so_far| progress.at(so_far.bytes, count(so_far.rows, "row")));
     let restored = restored.map_err(|why| {
@@ -142,6 +183,28 @@ pub fn restore(args: &RestoreArgs) -> Result<()> {
     made.keep();
     open::finish(store)?;
     report("restored", &restored, args.json)
+}
+
+/// What a dump says of itself, and all of it.
+fn header(from: impl io::Read) -> (percolite::Result<DumpHeader>, impl io::Read) {
+    let mut copied = Copied { stream: from, bytes: Vec::new() };
+    let header = DumpHeader::read(&mut copied);
+    let Copied { stream, bytes } = copied;
+    (header, io::Cursor::new(bytes).chain(stream))
+}
+
+/// Keeps what was read.
+struct Copied<S> {
+    stream: S,
+    bytes: Vec<u8>,
+}
+
+impl<S: io::Read> io::Read for Copied<S> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.stream.read(buffer)?;
+        self.bytes.extend_from_slice(buffer.get(..read).unwrap_or_default());
+        Ok(read)
+    }
 }
 
 /// The options of `checkpoint`.
@@ -185,12 +248,24 @@ fn report(what: &str, dumped: &Dumped, json: bool) -> Result<()> {
             "keyspaces": dumped.keyspaces,
             "rows": dumped.rows,
             "bytes": dumped.bytes,
+            "deleted": dumped.deleted,
+            "since_ts": dumped.since.map(|since| since.to_string()),
             "read_ts": dumped.read_ts.to_string(),
             "read_time": table::moment(dumped.read_ts),
         }));
     }
     let (keyspaces, rows) = (count(dumped.keyspaces, "keyspace"), count(dumped.rows, "row"));
-    say(format_args!("{what} {keyspaces}, {rows}, {}", indicatif::HumanBytes(dumped.bytes)))
+    let bytes = indicatif::HumanBytes(dumped.bytes);
+    match dumped.since {
+        None => say(format_args!("{what} {keyspaces}, {rows}, {bytes}, as of {:#}", dumped.read_ts)),
+        Some(since) => {
+            let deleted = count(dumped.deleted, "deleted row");
+            let upto = dumped.read_ts;
+            say(format_args!(
+                "{what} the changes of {keyspaces}, {rows}, {deleted}, {bytes}, after {since:#} and up to {upto:#}"
+            ))
+        }
+    }
 }
 
 fn interrupted(interrupt: &Interrupt, what: &str) -> Option<anyhow::Error> {

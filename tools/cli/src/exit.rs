@@ -25,7 +25,7 @@ Exit codes:
     2  a command line that makes no sense
     3  what was asked for is not there: a key, a keyspace, a transaction
     4  the store is open in another process
-    5  the folder is no store, or one of another format
+    5  the folder is no store, or the file no dump, or it is one of another format
     6  a store or a dump is damaged
     7  given up after conflicts with other transactions
   130  interrupted; of what changes a store, what is done and what is not was said";

@@ -20,8 +20,9 @@ pub struct Moment {
     at: Option<When>,
 }
 
+/// A moment as a command line says it.
 #[derive(Clone, Copy, Debug)]
-enum When {
+pub enum When {
     Timestamp(Timestamp),
     TimeOfDay(Timestamp),
     Ago(Span),
@@ -32,11 +33,10 @@ impl Moment {
     pub fn snapshot(&self, store: &Store) -> Result<Snapshot> {
         match self.at {
             None => Ok(store.snapshot()?),
-            Some(_) if store.stats().history_from.is_none() => {
-                let what = "the store keeps no history; percolite history STORE --keep 7d has it begin";
-                Err(Code::Failed.error(what))
+            Some(when) => {
+                check_kept(store)?;
+                Ok(store.snapshot_at(when.resolve(store)?)?)
             }
-            Some(when) => Ok(store.snapshot_at(when.resolve(store)?)?),
         }
     }
 
@@ -50,8 +50,17 @@ impl Moment {
     }
 }
 
+/// Refuses where there is no past.
+pub fn check_kept(store: &Store) -> Result<()> {
+    if store.stats().history_from.is_some() {
+        return Ok(());
+    }
+    Err(Code::Failed.error("the store keeps no history; percolite history STORE --keep 7d has it begin"))
+}
+
 impl When {
-    fn resolve(self, store: &Store) -> Result<Timestamp> {
+    /// The timestamp that is meant.
+    pub fn resolve(self, store: &Store) -> Result<Timestamp> {
         let newest = store.snapshot()?.read_ts();
         let ahead = newest.millis().saturating_sub(Timestamp::from(SystemTime::now()).millis());
         match self {
@@ -74,7 +83,7 @@ impl When {
     }
 }
 
-fn read(text: &str) -> Result<When, String> {
+pub fn read(text: &str) -> Result<When, String> {
     let told = |why: jiff::Error| why.to_string();
     if let Ok(ago) = text.parse::<Span>() {
         // Told here if there is no such time.

@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use percolite::{Status, Store, Timestamp};
+use percolite::{KeyspaceFigures, Status, Store, Timestamp};
 use serde_json::json;
 
+use crate::exit::Code;
 use crate::open::{Folder, Seen};
 use crate::output::say;
 use crate::{table, told};
@@ -14,8 +15,12 @@ use crate::{table, told};
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  percolite stats shop           size, keyspaces, locks, newest commit, bytes of each column
+  percolite stats shop           size, locks, newest commit, what is in each keyspace
+  percolite stats shop --exact   counts every row, however long that takes
   percolite stats shop --json | jq .bytes_on_disk
+
+Of large keyspaces a part is counted and the rest estimated by what it takes on the disk: such figures are marked with \"about\". What is \
+only in the log yet does not count there as on disk. A keyspace that was dropped keeps its space until nobody can read it any more.
 
 A log that was damaged in the middle, and what of it is not read, stands below the table (--json: lost_log_bytes).
 
@@ -25,10 +30,20 @@ Anything else only that process can tell.")]
 pub struct Args {
     #[command(flatten)]
     store: Folder,
+    /// Count all rows, and estimate none; of a store that is closed only
+    #[arg(long)]
+    exact: bool,
     /// One JSON document
     #[arg(long)]
     json: bool,
 }
+
+/// About so many rows are counted in all.
+const COUNTED: u64 = 1_000_000;
+/// And so many of each keyspace, if it has them.
+const COUNTED_OF_EACH: u64 = 1000;
+/// So many keyspaces are shown.
+const SHOWN: usize = 100;
 
 pub fn run(args: &Args) -> Result<()> {
     match args.store.look_in()? {
@@ -38,11 +53,20 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 fn open(args: &Args, status: &Status) -> Result<()> {
+    if args.exact {
+        return Err(Code::Busy.error("the store is open in another process, which alone can count its rows"));
+    }
     if args.json {
         return say(told::document(status)?);
     }
     say(told::heading(status))?;
-    told::tables(status).into_iter().try_for_each(say)
+    told::tables(status).into_iter().try_for_each(say)?;
+    if status.keyspaces.is_empty() {
+        return Ok(());
+    }
+    let size = |bytes| indicatif::HumanBytes(bytes).to_string();
+    let rows = status.keyspaces.iter().map(|keyspace| [keyspace.name.clone(), size(keyspace.stored_bytes)]);
+    say(table::texts(["keyspace", "about, on disk"], rows.collect()))
 }
 
 fn closed(args: &Args, store: &Store) -> Result<()> {
@@ -57,6 +81,9 @@ fn closed(args: &Args, store: &Store) -> Result<()> {
     let newest = snapshot.read_ts();
     let history_from = store.stats().history_from;
     let figures = store.engine_figures()?;
+    let restored_upto = store.restored_upto()?;
+    let each = (COUNTED / u64::try_from(keyspaces).unwrap_or(u64::MAX).max(1)).max(COUNTED_OF_EACH);
+    let spaces = store.keyspace_figures(if args.exact { u64::MAX } else { each })?;
     if args.json {
         let columns = figures.columns.iter().map(|column| {
             json!({
@@ -73,6 +100,8 @@ fn closed(args: &Args, store: &Store) -> Result<()> {
             "log_bytes": figures.log_bytes,
             "pending_compaction_bytes": figures.pending_compaction_bytes,
             "keyspaces": keyspaces,
+            "keyspace_figures": spaces.iter().map(figures_json).collect::<Vec<_>>(),
+            "restored_upto_ts": restored_upto.map(|upto| upto.to_string()),
             "locks": locks,
             "bytes_on_disk": bytes,
             "newest_ts": newest.to_string(),
@@ -97,8 +126,42 @@ fn closed(args: &Args, store: &Store) -> Result<()> {
         let (bytes, cells) = (indicatif::HumanBytes(column.bytes), indicatif::HumanCount(column.cells));
         rows.push([format!("{name} column"), format!("{bytes} in {} tables, about {cells} cells", column.files)]);
     }
+    if let Some(upto) = restored_upto {
+        rows.push(["restored, up to".to_owned(), upto.to_string()]);
+    }
     say(table::texts(["store", ""], rows))?;
+    say_keyspaces(&spaces)?;
     store.lost_logs().iter().try_for_each(say)
+}
+
+fn figures_json(figures: &KeyspaceFigures) -> serde_json::Value {
+    json!({
+        "name": figures.name,
+        "rows": figures.name.as_ref().map(|_| figures.rows),
+        "bytes": figures.name.as_ref().map(|_| figures.bytes),
+        "exact": figures.is_exact,
+        "stored_bytes": figures.stored_bytes,
+    })
+}
+
+fn say_keyspaces(spaces: &[KeyspaceFigures]) -> Result<()> {
+    let size = |bytes| indicatif::HumanBytes(bytes).to_string();
+    let (named, dropped): (Vec<_>, Vec<_>) = spaces.iter().partition(|figures| figures.name.is_some());
+    let row = |figures: &&KeyspaceFigures| {
+        let about = if figures.is_exact { "" } else { "about " };
+        let rows = format!("{about}{}", indicatif::HumanCount(figures.rows));
+        let name = figures.name.clone().unwrap_or_default();
+        [name, rows, format!("{about}{}", size(figures.bytes)), size(figures.stored_bytes)]
+    };
+    let mut rows: Vec<_> = named.iter().take(SHOWN).map(row).collect();
+    if let Some(more) = named.len().checked_sub(SHOWN).filter(|more| *more > 0) {
+        rows.push([format!("({more} more: --json)"), String::new(), String::new(), String::new()]);
+    }
+    if !dropped.is_empty() {
+        let stored = dropped.iter().map(|figures| figures.stored_bytes).fold(0, u64::saturating_add);
+        rows.push([format!("({} dropped)", dropped.len()), String::new(), String::new(), size(stored)]);
+    }
+    if rows.is_empty() { Ok(()) } else { say(table::texts(["keyspace", "rows", "keys and values", "on disk"], rows)) }
 }
 
 fn bytes_in(folder: &Path) -> Result<u64> {

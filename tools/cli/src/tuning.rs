@@ -21,11 +21,20 @@ pub struct Tuning {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Compression {
+pub enum Compression {
     /// Not at all: for values that are compressed or encrypted already
     None,
     /// Costs less time than it saves, mostly
     Lz4,
+}
+
+impl From<Compression> for percolite::Compression {
+    fn from(compression: Compression) -> Self {
+        match compression {
+            Compression::None => Self::None,
+            Compression::Lz4 => Self::Lz4,
+        }
+    }
 }
 
 impl Tuning {
@@ -40,8 +49,7 @@ impl Tuning {
         };
         let builder = builder.publish_status(STATUS_EVERY);
         match self.compression {
-            Some(Compression::None) => builder.compression(percolite::Compression::None),
-            Some(Compression::Lz4) => builder.compression(percolite::Compression::Lz4),
+            Some(compression) => builder.compression(compression.into()),
             None => builder,
         }
     }

@@ -3,18 +3,24 @@
 //! A restore happens as a whole or not at all, and one that was acknowledged stays, whatever the durability of the store:
 //! restored keyspaces are all of one dump, of the last one whose restoring was acknowledged or of a later one. Of all that
 //! went before nothing is left in the end.
+//!
+//! Each number stands for two restores: of a full dump, and of the increment that follows it, which changes and deletes rows and
+//! renames, truncates and drops keyspaces. It is acknowledged after the second.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use percolite::engine::storage::{Column, Reader};
 use percolite::engine::{EngineError, RowRange};
 use percolite::row::RowKey;
-use percolite::{Builder, Error, Existing, KeyspaceId, Store};
+use percolite::{Builder, DumpHeader, DumpOptions, Error, Existing, KeyspaceId, Store};
 
 use crate::violation::Broken;
 
-/// Keyspaces of a dump.
-const KEYSPACES: usize = 3;
+/// Keyspaces of a full dump.
+const KEYSPACES: usize = 4;
+/// Longer than any run.
+const HISTORY: Duration = Duration::from_secs(24 * 3600);
 /// Rows of each of them, where time does not matter: a block.
 pub const MANY: usize = 400;
 /// Rows of each of them, where it does.
@@ -63,8 +69,9 @@ impl Restores {
     /// Those of reading it.
     pub fn judge(&self, store: &Store, rows: usize) -> Result<Option<Broken>, Error> {
         let found = restored(store)?;
-        let may_be = [self.acknowledged].into_iter().chain(self.begun.iter().copied().map(Some));
-        let mut wanted = may_be.map(|number| number.map_or_else(Vec::new, |number| rows_of(number, rows)));
+        let acknowledged = self.acknowledged.map_or_else(Vec::new, |number| changed_rows_of(number, rows));
+        let begun = self.begun.iter().flat_map(|number| [rows_of(*number, rows), changed_rows_of(*number, rows)]);
+        let mut wanted = [acknowledged].into_iter().chain(begun);
         if wanted.any(|rows| rows == found) {
             return Ok(None);
         }
@@ -75,25 +82,61 @@ impl Restores {
     }
 }
 
-/// Restores the dump of this number, which has so many rows in each keyspace. It is of a store beside this one, made by
-/// `builder`, which comes by points of its own: so it should commit in the same way.
+/// Restores the full dump of this number, which has so many rows in each keyspace, and its increment. They are of a store beside this
+/// one, made by `builder`, which comes by points of its own: so it should commit in the same way.
 ///
 /// # Errors
 /// Those of restoring.
 pub fn restore(store: &Store, builder: Builder, number: u64, rows: usize) -> Result<(), Error> {
-    store.restore(dump(builder, number, rows)?.as_slice(), Existing::Replace, |_| ()).map(drop)
+    let dumps = dumps(builder, number, rows)?;
+    dumps.iter().try_for_each(|dump| store.restore(dump.as_slice(), Existing::Replace, |_| ()).map(drop))
 }
 
-fn dump(builder: Builder, number: u64, rows: usize) -> Result<Vec<u8>, Error> {
-    let store = builder.in_memory()?;
+fn dumps(builder: Builder, number: u64, rows: usize) -> Result<[Vec<u8>; 2], Error> {
+    let store = builder.history(HISTORY).in_memory()?;
     for name in names() {
         let keyspace = store.keyspace(&name)?;
         store.transact(|txn| (0..rows).try_for_each(|row| txn.put(&keyspace, key(row), value(number, row))))?;
     }
-    let mut dump = Vec::new();
-    store.snapshot()?.dump(&mut dump, |_| ())?;
+    let (mut full, mut increment) = (Vec::new(), Vec::new());
+    store.snapshot()?.dump(&mut full, |_| ())?;
+    change(&store, number, rows)?;
+    let options = DumpOptions::since(DumpHeader::read(full.as_slice())?);
+    store.snapshot()?.dump_with(options, &mut increment, |_| ())?;
     store.close()?;
-    Ok(dump)
+    Ok([full, increment])
+}
+
+/// What the increment has: see [`changed_rows_of`].
+fn change(store: &Store, number: u64, rows: usize) -> Result<(), Error> {
+    let keyspace = store.keyspace("restored 0")?;
+    store.transact(|txn| {
+        (0..rows).try_for_each(|row| {
+            if row % 2 == 0 {
+                txn.put(&keyspace, key(row), changed(number, row))
+            } else {
+                txn.delete(&keyspace, key(row))
+            }
+        })
+    })?;
+    let keyspace = store.truncate_keyspace("restored 1")?;
+    store.transact(|txn| (0..rows).try_for_each(|row| txn.put(&keyspace, key(row), changed(number, row))))?;
+    store.drop_keyspace("restored 3")?;
+    // Under names of the full dump alone, which the next one replaces.
+    store.rename_keyspace("restored 2", "restored 3").map(drop)
+}
+
+fn changed(number: u64, row: usize) -> String {
+    format!("{}+", value(number, row))
+}
+
+/// What is there once the increment is restored, too.
+fn changed_rows_of(number: u64, rows: usize) -> Rows {
+    let row = |keyspace: &str, row: usize, value| (format!("{keyspace}/{}", key(row)), value);
+    let even = (0..rows).step_by(2).map(|number_of| row("restored 0", number_of, changed(number, number_of)));
+    let all = (0..rows).map(|number_of| row("restored 1", number_of, changed(number, number_of)));
+    let same = (0..rows).map(|number_of| row("restored 3", number_of, value(number, number_of)));
+    even.chain(all).chain(same).collect()
 }
 
 fn names() -> impl Iterator<Item = String> {

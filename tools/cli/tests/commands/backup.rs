@@ -50,8 +50,21 @@ fn a_cut_or_damaged_dump_is_refused_and_nothing_of_it_is_restored() {
     place.file("newer.dump", "percolite dump, format 9\n");
     place.run("restore copy cut.dump").fails(6, "was cut off");
     place.run("restore copy damaged.dump").fails(6, "damaged");
-    place.run("restore copy other.txt").fails(1, "no percolite dump");
-    place.run("restore copy newer.dump").fails(1, "has format 9");
+    place.file("empty.dump", "");
+    place.file("random.dump", (0..500_u32).map(|n| (n * n / 7 % 251) as u8).collect::<Vec<_>>());
+    place.file("cut-line.dump", &whole[..10]);
+    place.run("restore copy other.txt").fails(5, "no percolite dump");
+    place.run("restore copy newer.dump").fails(5, "has format 9");
+    place.run("restore copy empty.dump").fails(5, "it is empty");
+    place.run("restore copy random.dump").fails(5, "no percolite dump");
+    place.run("restore copy cut-line.dump").fails(6, "was cut off");
+    place.fed("restore copy -", "").fails(5, "it is empty");
+    place.fed("restore copy -", &whole[..whole.len() - 1]).fails(6, "was cut off");
+    // Dumps that another program has compressed, and what else such files may hold.
+    for (magic, by) in [(&b"\x1f\x8b\x08"[..], "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"\x04\x22\x4d\x18", "lz4")] {
+        place.file("packed", [magic, b"whatever is in it"].concat());
+        place.run("restore copy packed").fails(5, &format!("compressed by {by}; decompress it first"));
+    }
     place.run("restore copy missing.dump").fails(1, "cannot open missing.dump");
     assert!(!place.path().join("copy").exists(), "a store without anything in it is left");
     fs::create_dir(place.path().join("mine")).unwrap();
@@ -158,4 +171,48 @@ fn of_many_restores_into_one_new_folder_one_succeeds_and_the_others_take_nothing
         assert_eq!(ended.filter(|code| *code == Some(0)).count(), 1);
         assert_eq!(place.ok(&format!("get copy-{round} fruit apple")), "red\n");
     }
+}
+
+#[test]
+fn increments_follow_a_full_dump_and_nothing_else() {
+    let place = Place::with_shop();
+    place.run("dump --since 0s shop x.dump").fails(1, "keeps no history");
+    place.ok("history shop --keep 7d");
+    let full = &place.json("dump shop sunday.dump --json")[0];
+    place.ok("put shop fruit apple green kiwi brown");
+    place.ok("delete shop fruit pear");
+    let told = &place.json("dump --since-dump sunday.dump shop monday.dump --json")[0];
+    assert_eq!((&told["rows"], &told["deleted"], &told["since_ts"]), (&2.into(), &1.into(), &full["read_ts"]));
+    // The same by the moment, and elsewhere than into a file.
+    let since = full["read_ts"].as_str().unwrap();
+    let said = place.ok(&format!("dump --since {since} shop by-moment.dump"));
+    assert!(said.starts_with("dumped the changes of 1 keyspace, 2 rows, 1 deleted row, "), "{said}");
+    place.ok("keyspaces shop --create vegetables");
+    let piped = place.command("dump --since-dump monday.dump --compression none shop -").output().unwrap();
+    assert!(piped.status.success());
+
+    place.run("restore copy monday.dump").fails(1, "nothing was restored here");
+    assert!(!place.path().join("copy").exists());
+    place.ok("restore copy sunday.dump");
+    place.fed("restore copy -", &piped.stdout).fails(1, since);
+    place.ok("restore copy monday.dump");
+    place.run("restore copy monday.dump").fails(1, since);
+    place.run("restore copy by-moment.dump").fails(1, since);
+    place.fed("restore copy -", piped.stdout).succeeds();
+    assert_eq!(place.ok("scan copy fruit --json"), place.ok("scan shop fruit --json"));
+    assert_eq!(place.json("keyspaces copy --json").len(), 2);
+    let stats = &place.json("stats copy --json")[0];
+    assert!(stats["restored_upto_ts"].is_string() && place.json("stats shop --json")[0]["restored_upto_ts"].is_null());
+    assert!(place.ok("stats copy").contains("restored, up to"));
+
+    place.ok("put --create other fruit apple red");
+    place.ok("history other --keep 7d");
+    place.run("dump --since-dump sunday.dump other x.dump").fails(1, "not of this store");
+    place.run("dump --since-dump missing.dump shop x.dump").fails(1, "cannot open missing.dump");
+    place.file("other.txt", "not a dump\n");
+    place.run("dump --since-dump other.txt shop x.dump").fails(5, "no percolite dump");
+    place.run("dump --since 2000-01-01T00:00Z shop x.dump").fails(1, "history begins at");
+    assert_eq!(place.run(&format!("dump --since {since} --since-dump sunday.dump shop x.dump")).code, Some(2));
+    assert_eq!(place.run("dump --compression zip shop x.dump").code, Some(2));
+    assert!(!place.path().join("x.dump").exists());
 }

@@ -314,3 +314,25 @@ fn a_lost_manifest_is_damage_and_the_remedy_is_named() {
     place.run("repair shop rescued").fails(6, "what could be read is in rescued");
     assert_eq!(place.ok("get rescued fruit apple"), "red\n");
 }
+
+#[test]
+fn stats_counts_rows_and_bytes_of_each_keyspace() {
+    let place = Place::with_shop();
+    place.ok("keyspaces shop --create empty");
+    place.ok("put --create shop gone row value");
+    place.ok("history shop --keep 7d");
+    place.ok("keyspaces shop --drop gone");
+    for line in ["stats shop --json", "stats shop --exact --json"] {
+        let figures = place.json(line)[0]["keyspace_figures"].as_array().unwrap().clone();
+        let of = |name: &str| figures.iter().find(|one| one["name"] == name).unwrap();
+        assert_eq!((&of("fruit")["rows"], &of("fruit")["bytes"]), (&2.into(), &18.into()), "{line}");
+        assert_eq!((&of("empty")["rows"], &of("empty")["exact"]), (&0.into(), &true.into()), "{line}");
+        // The dropped one is kept as long as the history.
+        assert!(figures.len() == 3 && figures[2]["name"].is_null() && figures[2]["rows"].is_null(), "{figures:?}");
+    }
+    let shown = place.ok("stats shop");
+    assert!(
+        shown.contains("keys and values") && shown.contains("(1 dropped)") && !shown.contains("about 2"),
+        "{shown}"
+    );
+}

@@ -1,0 +1,213 @@
+//! Putting dumps back.
+//!
+//! **A restore happens as a whole or not at all.** Rows of new keyspaces go into such as have a number but no name yet, and stand in
+//! the catalog among those that were dropped; one transaction at the end gives them their names. Whatever ends a restore early,
+//! a damaged dump or a power cut, the background erases what there is of it. An increment changes the rows that are there in that same
+//! transaction.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
+
+use super::blocks::{Block, Reader};
+use super::{DumpHeader, Dumped, Existing};
+use crate::error::{Error, Result};
+use crate::row::Bytes;
+use crate::store::catalog::{Increment, Listed, Origin, Unnamed};
+use crate::store::proceed::{Proceed, go_on};
+use crate::store::{Durability, Keyspace, Store, TxnOptions};
+
+const NOTHING: &str = ", so nothing of it was restored";
+
+impl Store {
+    /// Puts everything that a [dump](crate::Snapshot::dump) holds into this store: all of it, durably, or nothing. Every timestamp
+    /// that the store hands out from here on is greater than those in the store that was dumped. `progress` is called after each block,
+    /// and may [stop](Proceed) it: nothing is restored then. It takes memory for one block, about three times the longest value,
+    /// whatever the dump says.
+    ///
+    /// An [increment](crate::Snapshot::dump_with) goes onto a store to which the dump before it was the last to be restored
+    /// ([`Store::restored_upto`]), and onto no other. The store then has the source's keyspaces and rows as of the new moment, so far as
+    /// nobody wrote here: rows that were written here meanwhile are replaced where the source has changed them since, and stay as they
+    /// are where it has not. All of it is one large transaction ([`Builder::stream_at_bytes`](crate::Builder::stream_at_bytes)), which locks
+    /// the rows that it changes: whoever writes one of them at the same time gets a conflict, or gives one to the restore. It must not
+    /// take longer than [`Builder::age_max`](crate::Builder::age_max) where the store is written to.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotAStore`](crate::ErrorKind::NotAStore) when it is no dump or one of a format that this program does not know,
+    /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) when it is damaged or was cut off;
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when the store has keyspaces and [`Existing::Refuse`] is said, when
+    /// an increment does not follow what was restored last, when a keyspace that it changes was dropped here, and when the store is
+    /// read-only or shared with other processes; [`ErrorKind::Io`](crate::ErrorKind::Io) when `from` cannot be read;
+    /// [`ErrorKind::Stopped`](crate::ErrorKind::Stopped); of an increment [`ErrorKind::Conflict`](crate::ErrorKind::Conflict) and
+    /// [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld); and those of a commit.
+    pub fn restore<P: Proceed>(
+        &self,
+        from: impl Read,
+        existing: Existing,
+        mut progress: impl FnMut(&Dumped) -> P,
+    ) -> Result<Dumped> {
+        self.inner.check_open()?;
+        self.inner.check_writable()?;
+        let Some(embedded) = &self.inner.embedded else {
+            return Err(Error::invalid("an engine that others use cannot be restored to"));
+        };
+        let mut from = Reader::open(from, NOTHING)?;
+        let header = from.header()?;
+        if header.since.is_none() && existing == Existing::Refuse && !self.keyspaces()?.is_empty() {
+            return Err(Error::invalid(
+                "the store is not empty: restore into a new one, or say that keyspaces may be replaced",
+            ));
+        }
+        embedded.pipeline().advance_past(header.read_ts)?;
+        let mut restoring = Restoring::new(self, header, existing);
+        while restoring.take(&mut from)? {
+            let so_far = &restoring.restored;
+            go_on(progress(so_far), || format!("stopped after {} rows; nothing was restored", so_far.rows))?;
+        }
+        restoring.finish()
+    }
+}
+
+/// A restore at work.
+struct Restoring<'a> {
+    store: &'a Store,
+    header: DumpHeader,
+    existing: Existing,
+    restored: Dumped,
+    names: BTreeSet<String>,
+    section: Option<(Keyspace, bool)>,
+    into: Home<'a>,
+}
+
+/// Where the rows go.
+enum Home<'a> {
+    /// New keyspaces, by their numbers at the source.
+    All(Unnamed<'a>, BTreeMap<u32, Keyspace>),
+    /// An increment whose keyspaces are not known yet.
+    Listing(Vec<Listed>),
+    /// An increment.
+    Increment(Box<Increment<'a>>),
+}
+
+impl<'a> Restoring<'a> {
+    fn new(store: &'a Store, header: DumpHeader, existing: Existing) -> Self {
+        let restored = Dumped { read_ts: header.read_ts, since: header.since, ..Dumped::default() };
+        let into = match header.since {
+            None => Home::All(Unnamed::new(store), BTreeMap::new()),
+            Some(_) => Home::Listing(Vec::new()),
+        };
+        Self { store, header, existing, restored, names: BTreeSet::new(), section: None, into }
+    }
+
+    /// Takes the next block; the answer is whether there are more.
+    fn take<R: Read>(&mut self, from: &mut Reader<R>) -> Result<bool> {
+        let block = from.read()?;
+        if let (Home::Listing(listed), false) = (&self.into, matches!(block, Block::Keyspace { .. })) {
+            let increment = Increment::begin(self.store, &self.header, listed, self.existing)?;
+            self.into = Home::Increment(Box::new(increment));
+        }
+        match block {
+            Block::Begin { .. } | Block::Header { .. } => return Err(from.damaged("begins a second time")),
+            Block::Keyspace { number, name, is_new } => self.list(from, Listed { number, name, is_new })?,
+            Block::Named(name) => {
+                // In format 1 they have no numbers, and are rarely as many as there are numbers.
+                let number =
+                    u32::try_from(self.restored.keyspaces).map_err(|_| from.damaged("has too many keyspaces"))?;
+                self.list(from, Listed { number, name, is_new: true })?;
+                self.section = self.target(number);
+            }
+            Block::Section(number) => {
+                let target = self.target(number);
+                self.section =
+                    Some(target.ok_or_else(|| from.damaged("has rows of a keyspace that it does not list"))?);
+            }
+            Block::Rows(rows) => self.put(from, &rows)?,
+            Block::Deleted(keys) => self.delete(from, &keys)?,
+            Block::End { keyspaces, rows } => return self.end(from, (keyspaces, rows, 0)),
+            Block::Totals { keyspaces, rows, deleted } => return self.end(from, (keyspaces, rows, deleted)),
+        }
+        Ok(true)
+    }
+
+    fn list<R: Read>(&mut self, from: &Reader<R>, listed: Listed) -> Result<()> {
+        if !self.names.insert(listed.name.clone()) || self.target(listed.number).is_some() {
+            return Err(from.damaged(&format!("has the keyspace {:?} a second time", listed.name)));
+        }
+        match &mut self.into {
+            Home::All(unnamed, targets) => {
+                unnamed.add(&listed.name)?;
+                targets.extend(unnamed.last().map(|keyspace| (listed.number, keyspace)));
+            }
+            Home::Listing(all) if all.iter().all(|other| other.number != listed.number) => all.push(listed),
+            Home::Listing(_) | Home::Increment(_) => {
+                return Err(from.damaged(&format!("lists the keyspace {:?} where it must not", listed.name)));
+            }
+        }
+        self.restored.keyspaces += 1;
+        Ok(())
+    }
+
+    fn target(&self, number: u32) -> Option<(Keyspace, bool)> {
+        match &self.into {
+            Home::All(_, targets) => targets.get(&number).map(|keyspace| (keyspace.clone(), true)),
+            Home::Listing(_) => None,
+            Home::Increment(increment) => increment.target(number),
+        }
+    }
+
+    fn put<R: Read>(&mut self, from: &Reader<R>, rows: &[(Bytes, Bytes)]) -> Result<()> {
+        let (keyspace, apart) = self.section.as_ref().ok_or_else(|| from.damaged("has rows before any keyspace"))?;
+        match &mut self.into {
+            Home::Increment(increment) if !apart => {
+                rows.iter().try_for_each(|(key, value)| increment.change(keyspace, &key.0, Some(&value.0)))?;
+            }
+            _ => {
+                let buffered = TxnOptions { durability: Some(Durability::Buffered), ..TxnOptions::default() };
+                self.store.transact_with(buffered, |txn| {
+                    // Nobody else knows the keyspace. What memory has forgotten must not be taken for somebody who does.
+                    txn.write_blindly();
+                    rows.iter().try_for_each(|(key, value)| txn.put(keyspace, &key.0, &value.0))
+                })?;
+            }
+        }
+        crash_point!(RestoreBetween);
+        self.restored.rows += rows.len() as u64;
+        self.restored.bytes += rows.iter().map(|(key, value)| (key.0.len() + value.0.len()) as u64).sum::<u64>();
+        Ok(())
+    }
+
+    fn delete<R: Read>(&mut self, from: &Reader<R>, keys: &[Bytes]) -> Result<()> {
+        let (Some((keyspace, false)), Home::Increment(increment)) = (&self.section, &mut self.into) else {
+            return Err(from.damaged("deletes rows where there can be none"));
+        };
+        keys.iter().try_for_each(|key| increment.change(keyspace, &key.0, None))?;
+        crash_point!(RestoreBetween);
+        self.restored.deleted += keys.len() as u64;
+        self.restored.bytes += keys.iter().map(|key| key.0.len() as u64).sum::<u64>();
+        Ok(())
+    }
+
+    fn end<R: Read>(&mut self, from: &mut Reader<R>, told: (u64, u64, u64)) -> Result<bool> {
+        let Dumped { keyspaces, rows, deleted, .. } = self.restored;
+        if told != (keyspaces, rows, deleted) {
+            return Err(from.damaged("does not hold as much as it says"));
+        }
+        from.expect_end()?;
+        Ok(false)
+    }
+
+    fn finish(self) -> Result<Dumped> {
+        crash_point!(RestoreAll);
+        match self.into {
+            Home::All(unnamed, targets) => {
+                let keyspaces = targets.iter().map(|(number, keyspace)| (*number, keyspace.id())).collect();
+                let moment = self.header.read_ts;
+                let origin = self.header.source.map(|source| Origin { source, moment, keyspaces });
+                unnamed.name_all(self.existing, origin.as_ref())?;
+            }
+            Home::Increment(increment) => increment.commit()?,
+            Home::Listing(_) => return Err(Error::invalid("the dump has no end")),
+        }
+        crash_point!(RestoreNamed);
+        Ok(self.restored)
+    }
+}

@@ -1,0 +1,253 @@
+//! Making dumps.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use super::blocks::{BLOCK_BYTES, BLOCK_ROWS, Block, Writer};
+use super::{DumpOptions, Dumped, Since, changes};
+use crate::coordinator::history::check_moment;
+use crate::error::{Error, Result};
+use crate::row::{Bytes, KeyspaceId};
+use crate::store::proceed::{Proceed, go_on};
+use crate::store::range::rows_of;
+use crate::store::{Keyspace, Snapshot};
+use crate::timestamp::Timestamp;
+use crate::view::PinnedView;
+
+impl Snapshot {
+    /// Writes everything that the snapshot shows, every keyspace of it, in a form that [`Store::restore`](crate::Store::restore)
+    /// reads; compressed by LZ4. `progress` is called after each block, and may [stop](Proceed) it.
+    ///
+    /// It takes memory for one block, about three times the longest value. A dump that takes longer than
+    /// [`Builder::age_max`](crate::Builder::age_max) of a store that is written to meanwhile ends with
+    /// [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld); that of one opened [read-only](crate::Builder::read_only) never does.
+    ///
+    /// What is dumped is durable, also where the store is opened [`Durability::Buffered`](crate::Durability::Buffered): one sync is
+    /// waited for there.
+    ///
+    /// ```
+    /// # fn main() -> percolite::Result<()> {
+    /// use percolite::{Existing, Store};
+    /// let store = Store::in_memory()?;
+    /// let towns = store.keyspace("towns")?;
+    /// store.transact(|txn| txn.put(&towns, "Oslo", "717710"))?;
+    ///
+    /// let mut dump = Vec::new();
+    /// store.snapshot()?.dump(&mut dump, |_| ())?;
+    ///
+    /// let copy = Store::in_memory()?;
+    /// let restored = copy.restore(dump.as_slice(), Existing::Refuse, |_| ())?;
+    /// assert_eq!((restored.keyspaces, restored.rows), (1, 1));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`](crate::ErrorKind::Io) when `to` does not take it, [`ErrorKind::Stopped`](crate::ErrorKind::Stopped), and those of reading and of
+    /// [`Store::sync`](crate::Store::sync). What was written until then is no whole dump, and restoring it is refused.
+    pub fn dump<P: Proceed>(&self, to: impl Write, progress: impl FnMut(&Dumped) -> P) -> Result<Dumped> {
+        self.dump_with(DumpOptions::default(), to, progress)
+    }
+
+    /// [`Snapshot::dump`] with options of its own: not compressed, or an *increment*, which has only what was committed after a moment.
+    ///
+    /// A chain of a full dump and increments, each of which begins where the one before it ends, holds what a full dump of the last
+    /// moment would hold. Changed and deleted rows are found in one pass over the newest versions of all rows, in memory for one block;
+    /// keyspaces that were created since, or truncated, are in it as a whole. The store must keep [history](crate::Builder::history)
+    /// that goes back to where the increment begins, since history is what keeps the records of deletions.
+    ///
+    /// ```
+    /// # fn main() -> percolite::Result<()> {
+    /// use std::time::Duration;
+    /// use percolite::{DumpHeader, DumpOptions, Existing, Store};
+    /// let store = Store::builder().history(Duration::from_secs(3600)).in_memory()?;
+    /// let towns = store.keyspace("towns")?;
+    /// store.transact(|txn| txn.put(&towns, "Oslo", "717710").and_then(|()| txn.put(&towns, "Atlantis", "0")))?;
+    /// let mut sunday = Vec::new();
+    /// store.snapshot()?.dump(&mut sunday, |_| ())?;
+    ///
+    /// store.transact(|txn| txn.put(&towns, "Bergen", "291940").and_then(|()| txn.delete(&towns, "Atlantis")))?;
+    /// let mut monday = Vec::new();
+    /// let after = DumpHeader::read(sunday.as_slice())?;
+    /// let dumped = store.snapshot()?.dump_with(DumpOptions::since(after), &mut monday, |_| ())?;
+    /// assert_eq!((dumped.rows, dumped.deleted), (1, 1));
+    ///
+    /// let copy = Store::in_memory()?;
+    /// copy.restore(sunday.as_slice(), Existing::Refuse, |_| ())?;
+    /// copy.restore(monday.as_slice(), Existing::Refuse, |_| ())?;
+    /// let towns = copy.keyspace("towns")?;
+    /// let snapshot = copy.snapshot()?;
+    /// assert!(snapshot.contains(&towns, "Bergen")? && !snapshot.contains(&towns, "Atlantis")?);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Snapshot::dump`]. Of an increment also [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld) when the history does not go back to where it
+    /// begins, and [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when the store keeps none, when it begins after the snapshot, when it is to
+    /// follow a dump of another store or of no store that is known, and when the log [was damaged](crate::Store::lost_logs): what the dump
+    /// before holds may be lost since.
+    pub fn dump_with<P: Proceed>(
+        &self,
+        options: DumpOptions,
+        to: impl Write,
+        mut progress: impl FnMut(&Dumped) -> P,
+    ) -> Result<Dumped> {
+        let progress = |so_far: &Dumped| {
+            let stopped = || format!("stopped after {} rows; what was written is no whole dump", so_far.rows);
+            go_on(progress(so_far), stopped)
+        };
+        let source = self.store.source()?;
+        let base = options.since.map(|since| self.base(since, source)).transpose()?;
+        self.store.wait_durable_upto(self.read_ts())?;
+        let (read_ts, since) = (self.read_ts(), base.as_ref().map(|base| base.moment));
+        let mut dump = Dump {
+            out: Writer::begin(to, options.compression)?,
+            dumped: Dumped { read_ts, since, ..Dumped::default() },
+            section: None,
+            rows: Vec::new(),
+            deleted: Vec::new(),
+            bytes: 0,
+            progress,
+        };
+        dump.out.write(&Block::Header { source, read_ts, since })?;
+        let is_new = |id: KeyspaceId| base.as_ref().is_none_or(|base| !base.keyspaces.contains(&id.0));
+        let keyspaces = self.keyspaces()?;
+        for keyspace in &keyspaces {
+            let (number, name) = (keyspace.id().0, keyspace.name().to_owned());
+            dump.out.write(&Block::Keyspace { number, name, is_new: is_new(keyspace.id()) })?;
+            dump.dumped.keyspaces += 1;
+        }
+        for keyspace in &keyspaces {
+            match since.filter(|_| !is_new(keyspace.id())) {
+                Some(since) => dump.changes(self, keyspace, since)?,
+                None => dump.all(self, keyspace)?,
+            }
+        }
+        dump.end()
+    }
+
+    /// What there was at the moment at which an increment begins.
+    fn base(&self, since: Since, source: Option<u64>) -> Result<Base> {
+        let moment = match since {
+            Since::Moment(moment) => moment,
+            Since::Dump(header) => {
+                if header.source.is_none() || header.source != source {
+                    return Err(Error::invalid(
+                        "the dump that the increment is to follow is not of this store, as far as that is known",
+                    ));
+                }
+                header.read_ts
+            }
+        };
+        if moment > self.read_ts() {
+            let what = format!("the increment would begin at {moment:#}, after the snapshot at {:#}", self.read_ts());
+            return Err(Error::invalid(what));
+        }
+        if source.is_none() {
+            return Err(Error::invalid(
+                "the store has no number of its own by which an increment could be told from another store's: open it for writing once",
+            ));
+        }
+        // Asked for after the view was taken: what the floor of now keeps was not collected then.
+        check_moment(moment, self.store.inner.coordinator.kept().map(|kept| kept.from))?;
+        if !self.store.lost_logs().is_empty() {
+            return Err(Error::invalid(
+                "part of the store's log was lost, and with it perhaps what the dump before has: begin with a full dump",
+            ));
+        }
+        let view = &self.reader.view;
+        let then = PinnedView::new(moment, Arc::clone(&view.view), view.check_locks);
+        Ok(Base { moment, keyspaces: self.store.numbers_at(&then)? })
+    }
+}
+
+/// Where an increment begins.
+struct Base {
+    moment: Timestamp,
+    /// By their numbers.
+    keyspaces: BTreeSet<u32>,
+}
+
+/// A dump that is being written.
+struct Dump<W, F> {
+    out: Writer<W>,
+    dumped: Dumped,
+    /// The keyspace whose rows follow, as far as it was said.
+    section: Option<u32>,
+    /// The block to come.
+    rows: Vec<(Bytes, Bytes)>,
+    deleted: Vec<Bytes>,
+    bytes: usize,
+    progress: F,
+}
+
+impl<W: Write, F: FnMut(&Dumped) -> Result<()>> Dump<W, F> {
+    fn all(&mut self, snapshot: &Snapshot, keyspace: &Keyspace) -> Result<()> {
+        let seen = snapshot.range(keyspace, ..).visit(|key, value| match self.row(keyspace, key, Some(value)) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(why) => ControlFlow::Break(why),
+        })?;
+        match seen {
+            ControlFlow::Continue(()) => self.end_of(keyspace),
+            ControlFlow::Break(why) => Err(why),
+        }
+    }
+
+    fn changes(&mut self, snapshot: &Snapshot, keyspace: &Keyspace, since: Timestamp) -> Result<()> {
+        let range = rows_of(keyspace, &..);
+        changes::visit(&snapshot.store, &snapshot.reader.view, range, since, |key, value| {
+            self.row(keyspace, key, value)
+        })?;
+        self.end_of(keyspace)
+    }
+
+    fn row(&mut self, keyspace: &Keyspace, key: &[u8], value: Option<&[u8]>) -> Result<()> {
+        let bytes = key.len() + value.map_or(0, <[u8]>::len);
+        self.dumped.bytes += bytes as u64;
+        self.bytes += bytes;
+        if let Some(value) = value {
+            self.dumped.rows += 1;
+            self.rows.push((key.into(), value.into()));
+        } else {
+            self.dumped.deleted += 1;
+            self.deleted.push(key.into());
+        }
+        if self.bytes >= BLOCK_BYTES || self.rows.len() + self.deleted.len() >= BLOCK_ROWS {
+            self.flush(keyspace)?;
+            (self.progress)(&self.dumped)?;
+        }
+        Ok(())
+    }
+
+    fn end_of(&mut self, keyspace: &Keyspace) -> Result<()> {
+        self.flush(keyspace)?;
+        (self.progress)(&self.dumped)
+    }
+
+    fn flush(&mut self, keyspace: &Keyspace) -> Result<()> {
+        self.bytes = 0;
+        if self.rows.is_empty() && self.deleted.is_empty() {
+            return Ok(());
+        }
+        let number = keyspace.id().0;
+        if self.section != Some(number) {
+            self.out.write(&Block::Section(number))?;
+            self.section = Some(number);
+        }
+        if !self.rows.is_empty() {
+            self.out.write(&Block::Rows(std::mem::take(&mut self.rows)))?;
+        }
+        if !self.deleted.is_empty() {
+            self.out.write(&Block::Deleted(std::mem::take(&mut self.deleted)))?;
+        }
+        Ok(())
+    }
+
+    fn end(mut self) -> Result<Dumped> {
+        let Dumped { keyspaces, rows, deleted, .. } = self.dumped;
+        self.out.write(&Block::Totals { keyspaces, rows, deleted })?;
+        self.out.finish()?;
+        Ok(self.dumped)
+    }
+}

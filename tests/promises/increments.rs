@@ -1,0 +1,517 @@
+//! Incremental dumps: chains of them are what a full dump is, and go onto what they follow and onto nothing else.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use percolite::engine::sim::SimStorage;
+use percolite::{
+    CommitProtocol, Compression, DumpHeader, DumpOptions, Durability, ErrorKind, Existing, Since, Snapshot, Store,
+    Timestamp,
+};
+use proptest::prelude::*;
+
+type Rows = BTreeMap<String, Vec<(Vec<u8>, Vec<u8>)>>;
+
+const HISTORY: Duration = Duration::from_secs(3600);
+
+fn kept() -> Store {
+    Store::builder().history(HISTORY).in_memory().unwrap()
+}
+
+fn content_of(snapshot: &Snapshot) -> Rows {
+    let rows = |keyspace| snapshot.range(keyspace, ..).map(Result::unwrap).collect();
+    snapshot.keyspaces().unwrap().iter().map(|keyspace| (keyspace.name().to_owned(), rows(keyspace))).collect()
+}
+
+fn content(store: &Store) -> Rows {
+    content_of(&store.snapshot().unwrap())
+}
+
+fn full(snapshot: &Snapshot) -> Vec<u8> {
+    let mut dump = Vec::new();
+    snapshot.dump(&mut dump, |_| ()).unwrap();
+    dump
+}
+
+fn after(snapshot: &Snapshot, before: &[u8]) -> Vec<u8> {
+    let mut dump = Vec::new();
+    let options = DumpOptions::since(DumpHeader::read(before).unwrap());
+    snapshot.dump_with(options, &mut dump, |_| ()).unwrap();
+    dump
+}
+
+fn restore(store: &Store, dump: &[u8]) {
+    store.restore(dump, Existing::Refuse, |_| ()).unwrap();
+}
+
+fn refused(store: &Store, dump: &[u8], existing: Existing, what: &str) {
+    let before = content(store);
+    let why = store.restore(dump, existing, |_| ()).unwrap_err();
+    assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)) && why.to_string().contains(what), "{why}");
+    assert_eq!(content(store), before);
+}
+
+fn put(store: &Store, keyspace: &str, rows: &[(&str, &str)]) {
+    let keyspace = store.keyspace(keyspace).unwrap();
+    store.transact(|txn| rows.iter().try_for_each(|(key, value)| txn.put(&keyspace, key, value))).unwrap();
+}
+
+fn delete(store: &Store, keyspace: &str, key: &str) {
+    let keyspace = store.keyspace(keyspace).unwrap();
+    store.transact(|txn| txn.delete(&keyspace, key)).unwrap();
+}
+
+#[test]
+fn an_increment_brings_what_has_changed_and_takes_away_what_has_gone() {
+    let store = kept();
+    put(&store, "fruit", &[("apple", "red"), ("fig", "blue"), ("pear", "yellow")]);
+    put(&store, "untouched", &[("row", "x")]);
+    put(&store, "emptied", &[("row", "x")]);
+    put(&store, "gone", &[("row", "x")]);
+    put(&store, "old name", &[("row", "x")]);
+    put(&store, "a", &[("this was", "a")]);
+    put(&store, "b", &[("this was", "b")]);
+    let base = full(&store.snapshot().unwrap());
+    let copy = Store::in_memory().unwrap();
+    restore(&copy, &base);
+    let moved = copy.keyspace("old name").unwrap();
+
+    put(&store, "fruit", &[("apple", "green"), ("kiwi", "brown"), ("plum", "blue")]);
+    delete(&store, "fruit", "fig");
+    delete(&store, "fruit", "plum");
+    store.truncate_keyspace("emptied").unwrap();
+    store.drop_keyspace("gone").unwrap();
+    put(&store, "gone", &[("another", "y")]);
+    store.rename_keyspace("old name", "new name").unwrap();
+    for (name, to) in [("a", "c"), ("b", "a"), ("c", "b")] {
+        store.rename_keyspace(name, to).unwrap();
+    }
+    put(&store, "added", &[("row", "z")]);
+    let snapshot = store.snapshot().unwrap();
+    let increment = after(&snapshot, &base);
+    put(&store, "fruit", &[("late", "x")]);
+
+    let restored = copy.restore(increment.as_slice(), Existing::Refuse, |_| ()).unwrap();
+    assert_eq!(content(&copy), content_of(&snapshot));
+    // apple, kiwi, and the two new keyspaces' rows; fig, and plum, which came and went.
+    assert_eq!((restored.keyspaces, restored.rows, restored.deleted), (8, 4, 2));
+    assert_eq!(
+        (restored.since, copy.restored_upto().unwrap()),
+        (Some(DumpHeader::read(base.as_slice()).unwrap().read_ts), Some(snapshot.read_ts()))
+    );
+    assert!(copy.verify(|_| ()).unwrap().is_sound());
+    // Handles go on.
+    assert_eq!(copy.snapshot().unwrap().get(&moved, "row").unwrap(), Some(b"x".to_vec()));
+    copy.transact(|txn| txn.put(&moved, "row", "own")).unwrap();
+}
+
+#[test]
+fn an_increment_goes_only_onto_what_it_follows() {
+    let store = kept();
+    put(&store, "rows", &[("a", "1")]);
+    let base = full(&store.snapshot().unwrap());
+    put(&store, "rows", &[("a", "2")]);
+    let first = after(&store.snapshot().unwrap(), &base);
+    put(&store, "rows", &[("a", "3")]);
+    let second = after(&store.snapshot().unwrap(), &first);
+
+    let copy = Store::in_memory().unwrap();
+    refused(&copy, &first, Existing::Refuse, "nothing was restored here");
+    refused(&copy, &first, Existing::Replace, "nothing was restored here");
+    restore(&copy, &base);
+    let moment = |dump: &[u8]| format!("{:#}", DumpHeader::read(dump).unwrap().read_ts);
+    // Both moments are named.
+    refused(&copy, &second, Existing::Replace, &moment(&first));
+    refused(&copy, &second, Existing::Replace, &moment(&base));
+    restore(&copy, &first);
+    refused(&copy, &first, Existing::Replace, &moment(&base));
+    restore(&copy, &second);
+    assert_eq!(content(&copy), content(&store));
+
+    // Another store, though its clock says the same.
+    let other = kept();
+    let at = DumpHeader::read(second.as_slice()).unwrap().read_ts;
+    let elsewhere = full(&other.snapshot().unwrap());
+    put(&other, "rows", &[("a", "x")]);
+    let foreign = after(&other.snapshot().unwrap(), &elsewhere);
+    refused(&copy, &foreign, Existing::Replace, "another store");
+    let follows = DumpOptions::since(DumpHeader::read(second.as_slice()).unwrap());
+    let why = other.snapshot().unwrap().dump_with(follows, Vec::new(), |_| ()).unwrap_err();
+    assert!(
+        matches!(why.kind(), ErrorKind::InvalidArgument(_)) && why.to_string().contains("not of this store"),
+        "{why}"
+    );
+
+    // A full dump begins another chain, and one of an unknown source none.
+    copy.restore(base.as_slice(), Existing::Replace, |_| ()).unwrap();
+    restore(&copy, &first);
+    copy.restore(include_bytes!("format_1.dump").as_slice(), Existing::Replace, |_| ()).unwrap();
+    assert_eq!(copy.restored_upto().unwrap(), None);
+    refused(&copy, &second, Existing::Replace, "nothing was restored here");
+    assert!(at > Timestamp::ZERO);
+}
+
+#[test]
+fn an_increment_is_refused_where_the_history_does_not_go_back_to_its_beginning() {
+    let memory = SimStorage::new();
+    let store = Store::builder().open_sim(&memory).unwrap();
+    put(&store, "rows", &[("a", "1")]);
+    let before = store.snapshot().unwrap().read_ts();
+    let why = |store: &Store, since: Since| {
+        let options = DumpOptions { since: Some(since), ..DumpOptions::default() };
+        let mut dump = Vec::new();
+        let why = store.snapshot().unwrap().dump_with(options, &mut dump, |_| ()).unwrap_err();
+        assert!(dump.is_empty());
+        why
+    };
+    let none = why(&store, before.into());
+    assert!(matches!(none.kind(), ErrorKind::InvalidArgument(_)) && none.to_string().contains("no history"), "{none}");
+    store.close().unwrap();
+    let store = Store::builder().history(HISTORY).open_sim(&memory).unwrap();
+    let old = why(&store, before.into());
+    assert!(
+        matches!(old.kind(), ErrorKind::SnapshotTooOld(_)) && old.to_string().contains("history begins at"),
+        "{old}"
+    );
+    let late = why(&store, Timestamp::MAX.into());
+    assert!(
+        matches!(late.kind(), ErrorKind::InvalidArgument(_)) && late.to_string().contains("after the snapshot"),
+        "{late}"
+    );
+    // Its own moment makes an increment of nothing.
+    let snapshot = store.snapshot().unwrap();
+    let dumped = snapshot.dump_with(DumpOptions::since(snapshot.read_ts()), Vec::new(), |_| ()).unwrap();
+    assert_eq!((dumped.rows, dumped.deleted, dumped.keyspaces), (0, 0, 1));
+}
+
+#[test]
+fn rows_written_here_meanwhile_stay_unless_the_source_has_changed_them() {
+    let store = kept();
+    put(&store, "rows", &[("a", "1"), ("b", "1"), ("c", "1")]);
+    let base = full(&store.snapshot().unwrap());
+    let copy = Store::in_memory().unwrap();
+    restore(&copy, &base);
+    put(&copy, "rows", &[("a", "here"), ("b", "here"), ("c", "here"), ("d", "here")]);
+    put(&copy, "own", &[("row", "here")]);
+    put(&store, "rows", &[("a", "2")]);
+    delete(&store, "rows", "b");
+    restore(&copy, &after(&store.snapshot().unwrap(), &base));
+    let row = |key: &str, value: &str| (key.as_bytes().to_vec(), value.as_bytes().to_vec());
+    let rows = vec![row("a", "2"), row("c", "here"), row("d", "here")];
+    assert_eq!(content(&copy), Rows::from([("own".into(), vec![row("row", "here")]), ("rows".into(), rows)]));
+}
+
+#[test]
+fn keyspaces_dropped_or_taken_here_refuse_an_increment_that_needs_them() {
+    let store = kept();
+    put(&store, "rows", &[("a", "1")]);
+    put(&store, "goes", &[("a", "1")]);
+    let base = full(&store.snapshot().unwrap());
+    put(&store, "rows", &[("a", "2")]);
+    put(&store, "added", &[("a", "2")]);
+    store.drop_keyspace("goes").unwrap();
+    let increment = after(&store.snapshot().unwrap(), &base);
+    let copy = || {
+        let copy = Store::in_memory().unwrap();
+        restore(&copy, &base);
+        copy
+    };
+    let truncated = copy();
+    truncated.truncate_keyspace("rows").unwrap();
+    refused(&truncated, &increment, Existing::Replace, "was dropped or truncated here");
+    // What goes at the source may have gone here before.
+    let dropped = copy();
+    dropped.drop_keyspace("goes").unwrap();
+    restore(&dropped, &increment);
+    assert_eq!(content(&dropped), content(&store));
+    let taken = copy();
+    put(&taken, "added", &[("own", "row")]);
+    refused(&taken, &increment, Existing::Refuse, "that was not restored");
+    taken.restore(increment.as_slice(), Existing::Replace, |_| ()).unwrap();
+    assert_eq!(content(&taken), content(&store));
+    // A name given here gives way to the source's.
+    let renamed = copy();
+    renamed.rename_keyspace("rows", "mine").unwrap();
+    restore(&renamed, &increment);
+    assert_eq!(renamed.keyspaces().unwrap(), ["added", "mine"].map(|name| name.replace("mine", "rows")));
+}
+
+#[test]
+fn what_a_power_cut_takes_from_a_buffered_store_was_in_no_dump() {
+    let memory = SimStorage::new();
+    let open = || Store::builder().durability(Durability::Buffered).history(HISTORY).open_sim(&memory).unwrap();
+    let store = open();
+    put(&store, "rows", &[("a", "1")]);
+    store.sync().unwrap();
+    put(&store, "rows", &[("a", "visible"), ("b", "visible")]);
+    let base = full(&store.snapshot().unwrap());
+    memory.crash(0);
+    drop(store);
+    let store = open();
+    put(&store, "rows", &[("c", "later")]);
+    let increment = after(&store.snapshot().unwrap(), &base);
+    let copy = Store::in_memory().unwrap();
+    restore(&copy, &base);
+    restore(&copy, &increment);
+    assert_eq!(content(&copy), content(&store));
+}
+
+#[test]
+fn a_conflict_or_a_stop_leaves_the_store_as_it_was_and_the_increment_fits_again() {
+    let store = kept();
+    put(&store, "rows", &[("a", "1")]);
+    let base = full(&store.snapshot().unwrap());
+    let many = store.keyspace("rows").unwrap();
+    store.transact(|txn| (0..20_000_u32).try_for_each(|n| txn.put(&many, n.to_be_bytes(), "v"))).unwrap();
+    put(&store, "added", &[("a", "2")]);
+    let increment = after(&store.snapshot().unwrap(), &base);
+    let copy = Store::in_memory().unwrap();
+    restore(&copy, &base);
+    let before = content(&copy);
+    for stop_at in [1, 5_000, 20_000] {
+        let stopped = copy.restore(increment.as_slice(), Existing::Refuse, |so_far| {
+            if so_far.rows >= stop_at { std::ops::ControlFlow::Break(()) } else { std::ops::ControlFlow::Continue(()) }
+        });
+        assert!(matches!(stopped.unwrap_err().kind(), ErrorKind::Stopped(_)));
+        assert_eq!(content(&copy), before);
+    }
+    for length in [increment.len() - 1, increment.len() / 2, 40] {
+        let why = copy.restore(&increment[..length], Existing::Refuse, |_| ()).unwrap_err();
+        assert!(matches!(why.kind(), ErrorKind::Corruption(_)), "{why}");
+        assert_eq!(content(&copy), before);
+    }
+    restore(&copy, &increment);
+    assert_eq!(content(&copy), content(&store));
+}
+
+#[test]
+fn an_increment_whose_restore_dies_at_any_block_is_there_as_a_whole_or_not_at_all() {
+    let store = kept();
+    let rows = store.keyspace("rows").unwrap();
+    store.transact(|txn| (0..3_000_u32).try_for_each(|n| txn.put(&rows, n.to_be_bytes(), "old"))).unwrap();
+    put(&store, "goes", &[("a", "1")]);
+    let base = full(&store.snapshot().unwrap());
+    let old = content(&store);
+    store
+        .transact(|txn| {
+            (0..40_000_u32).try_for_each(|n| txn.put(&rows, n.to_be_bytes(), "x".repeat(n as usize % 300)))?;
+            (0..2_000_u32).try_for_each(|n| txn.delete(&rows, n.to_be_bytes()))
+        })
+        .unwrap();
+    store.drop_keyspace("goes").unwrap();
+    store.rename_keyspace("rows", "lines").unwrap();
+    put(&store, "rows", &[("new", "keyspace")]);
+    let increment = after(&store.snapshot().unwrap(), &base);
+    let new = content(&store);
+    let (mut died, mut acknowledged) = (0, false);
+    for block in 0.. {
+        let memory = SimStorage::new();
+        let copy = Store::builder().open_sim(&memory).unwrap();
+        restore(&copy, &base);
+        let mut blocks = 0;
+        let restored = copy.restore(increment.as_slice(), Existing::Refuse, |_| {
+            if blocks == block {
+                // All of it has reached the disk but its end.
+                copy.sync().unwrap();
+                memory.crash(0);
+            }
+            blocks += 1;
+        });
+        if restored.is_ok() {
+            acknowledged = true;
+            // Only now: what was acknowledged stays.
+            memory.crash(0);
+        }
+        drop(copy);
+        let copy = Store::builder().open_sim(&memory).unwrap();
+        assert_eq!(content(&copy), if acknowledged { new.clone() } else { old.clone() }, "block {block}");
+        assert!(copy.verify(|_| ()).unwrap().is_sound());
+        if acknowledged {
+            break;
+        }
+        died += 1;
+        restore(&copy, &increment);
+        assert_eq!(content(&copy), new, "block {block}");
+    }
+    assert!(died > 10 && acknowledged, "{died}");
+}
+
+/// What is done to the source between two dumps.
+#[derive(Clone, Debug)]
+enum Step {
+    /// In one transaction: keyspace, key, and how long a value, or none.
+    Write(Vec<(usize, u8, Option<u16>)>),
+    /// More than the transaction may keep in memory.
+    Stream(usize, u8),
+    Drop(usize),
+    Truncate(usize),
+    Rename(usize, usize),
+    /// The source restores its own first dump over itself: all its keyspaces are others then.
+    Restore,
+    Crash,
+    Dump,
+    /// Of a moment that has passed since.
+    DumpPast,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let keyspace = 0_usize..4;
+    let write = (keyspace.clone(), 0_u8..12, prop::option::weighted(0.7, prop_oneof![0_u16..20, 250_u16..600]));
+    let step = prop_oneof![
+        8 => prop::collection::vec(write, 1..6).prop_map(Step::Write),
+        2 => (keyspace.clone(), any::<u8>()).prop_map(|(keyspace, salt)| Step::Stream(keyspace, salt)),
+        1 => keyspace.clone().prop_map(Step::Drop),
+        1 => keyspace.clone().prop_map(Step::Truncate),
+        2 => (keyspace.clone(), keyspace).prop_map(|(from, to)| Step::Rename(from, to)),
+        1 => Just(Step::Restore),
+        1 => Just(Step::Crash),
+        4 => Just(Step::Dump),
+        2 => Just(Step::DumpPast),
+    ];
+    prop::collection::vec(step, 1..40)
+}
+
+/// The source, and what was dumped of it.
+struct Source {
+    memory: SimStorage,
+    store: Store,
+    two_phase: bool,
+    dumps: Vec<(Vec<u8>, Rows)>,
+    writes: u64,
+}
+
+impl Source {
+    fn new(two_phase: bool) -> Self {
+        let memory = SimStorage::new();
+        let store = Self::open(&memory, two_phase);
+        let mut source = Self { memory, store, two_phase, dumps: Vec::new(), writes: 0 };
+        source.dump(None);
+        source
+    }
+
+    fn open(memory: &SimStorage, two_phase: bool) -> Store {
+        let protocol = if two_phase { CommitProtocol::TwoPhase } else { CommitProtocol::Auto };
+        Store::builder().history(HISTORY).protocol(protocol).stream_at_bytes(4000).open_sim(memory).unwrap()
+    }
+
+    fn dump(&mut self, at: Option<Timestamp>) {
+        let snapshot = at.map_or_else(|| self.store.snapshot(), |at| self.store.snapshot_at(at)).unwrap();
+        let dump = match self.dumps.last() {
+            None => full(&snapshot),
+            Some((before, _)) => after(&snapshot, before),
+        };
+        self.dumps.push((dump, content_of(&snapshot)));
+    }
+
+    fn take(&mut self, step: &Step) {
+        let name = |number: usize| format!("keyspace {number}");
+        self.writes += 1;
+        let tag = self.writes;
+        match step {
+            Step::Write(writes) => {
+                let keyspaces: Vec<_> = (0..4).map(|number| name(number)).collect();
+                let opened: BTreeMap<usize, _> = writes
+                    .iter()
+                    .map(|(number, ..)| (*number, self.store.keyspace(&keyspaces[*number]).unwrap()))
+                    .collect();
+                self.store
+                    .transact(|txn| {
+                        writes.iter().try_for_each(|(number, key, value)| match value {
+                            Some(length) => {
+                                let value = format!("{tag}/{}", "x".repeat(usize::from(*length)));
+                                txn.put(&opened[number], [*key + 1], value)
+                            }
+                            None => txn.delete(&opened[number], [*key + 1]),
+                        })
+                    })
+                    .unwrap();
+            }
+            Step::Stream(number, salt) => {
+                let keyspace = self.store.keyspace(&name(*number)).unwrap();
+                self.store
+                    .transact(|txn| {
+                        (0..40_u8).try_for_each(|row| {
+                            let key = [row.wrapping_add(*salt) % 64 + 1];
+                            if row % 5 == 0 {
+                                txn.delete(&keyspace, key)
+                            } else {
+                                txn.put(&keyspace, key, vec![*salt; 200])
+                            }
+                        })
+                    })
+                    .unwrap();
+            }
+            Step::Drop(number) => drop(self.store.drop_keyspace(&name(*number))),
+            Step::Truncate(number) => drop(self.store.truncate_keyspace(&name(*number))),
+            Step::Rename(from, to) => drop(self.store.rename_keyspace(&name(*from), &name(*to))),
+            Step::Restore => drop(self.store.restore(self.dumps[0].0.as_slice(), Existing::Replace, |_| ()).unwrap()),
+            Step::Crash => {
+                self.memory.crash(0);
+                self.store = Self::open(&self.memory, self.two_phase);
+            }
+            Step::Dump => self.dump(None),
+            Step::DumpPast => {
+                let at = self.store.snapshot().unwrap().read_ts();
+                self.take(&Step::Stream(0, u8::try_from(tag % 50).unwrap()));
+                self.take(&Step::Write(vec![(1, 3, None), (1, 4, Some(7)), (2, 3, Some(300)), (3, 1, None)]));
+                self.dump(Some(at));
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 250, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_chain_of_increments_is_what_full_dumps_are(steps in steps(), two_phase: bool, small: bool) {
+        let mut source = Source::new(two_phase);
+        steps.iter().for_each(|step| source.take(step));
+        source.dump(None);
+        let stream_at = if small { 1000 } else { 32 << 20 };
+        let copy = Store::builder().stream_at_bytes(stream_at).in_memory().unwrap();
+        for (number, (dump, content)) in source.dumps.iter().enumerate() {
+            copy.restore(dump.as_slice(), Existing::Refuse, |_| ()).unwrap();
+            prop_assert_eq!(&self::content(&copy), content, "dump {} of {}", number, source.dumps.len());
+        }
+        let whole = Store::in_memory().unwrap();
+        restore(&whole, &full(&source.store.snapshot().unwrap()));
+        prop_assert_eq!(content(&whole), content(&copy));
+        prop_assert!(copy.verify(|_| ()).unwrap().is_sound());
+    }
+}
+
+#[test]
+fn an_increment_of_few_changes_is_small_whatever_its_compression() {
+    let store = kept();
+    let rows = store.keyspace("rows").unwrap();
+    store.transact(|txn| (0..5_000_u32).try_for_each(|n| txn.put(&rows, n.to_be_bytes(), "value"))).unwrap();
+    let base = full(&store.snapshot().unwrap());
+    put(&store, "rows", &[("a", "1")]);
+    for compression in [Compression::None, Compression::Lz4] {
+        let mut dump = Vec::new();
+        let options = DumpOptions { compression, ..DumpOptions::since(DumpHeader::read(base.as_slice()).unwrap()) };
+        store.snapshot().unwrap().dump_with(options, &mut dump, |_| ()).unwrap();
+        assert!(dump.len() < 200, "{}", dump.len());
+    }
+}
+
+/// Never to be changed: a dump is restored by any later version.
+#[test]
+fn dumps_in_format_2_are_restored_as_ever() {
+    let full = include_bytes!("format_2.dump").as_slice();
+    let increment = include_bytes!("format_2_increment.dump").as_slice();
+    let headers = [full, increment].map(|dump| DumpHeader::read(dump).unwrap());
+    assert_eq!((headers[0].since, headers[1].since), (None, Some(headers[0].read_ts)));
+    assert_eq!((headers[0].source, headers[0].read_ts.to_string().as_str()), (headers[1].source, "1795476424514.3"));
+    let store = Store::in_memory().unwrap();
+    restore(&store, full);
+    let row = |key: &str, value: &str| (key.as_bytes().to_vec(), value.as_bytes().to_vec());
+    let fruit = vec![row("apple", "red"), row("pear", "yellow")];
+    assert_eq!(content(&store), Rows::from([("fruit".into(), fruit), ("none".into(), Vec::new())]));
+    restore(&store, increment);
+    let fruit = vec![row("apple", "green"), row("fig", &"x".repeat(400))];
+    let added = vec![row("a", "b")];
+    let wanted = [("added".into(), added), ("fruit".into(), fruit), ("none".into(), Vec::new())];
+    assert_eq!(content(&store), Rows::from(wanted));
+}
