@@ -32,7 +32,7 @@ The file appears under its name when it is whole; into a pipe or a device it is 
 checksum. It holds rows, not what they were before: no history.")]
 pub struct DumpArgs {
     #[command(flatten)]
-    store: Folder,
+    pub store: Folder,
     #[command(flatten)]
     moment: Moment,
     /// The file to write, which must not be there; - is standard output
@@ -88,7 +88,7 @@ All of the dump is restored or nothing. The exit code is 6 if it is damaged or w
 empty and --replace is not said. A dump holds no history: a restored row begins with the version that it is restored to.")]
 pub struct RestoreArgs {
     #[command(flatten)]
-    store: Folder,
+    pub store: Folder,
     /// The dump; - is standard input
     file: PathBuf,
     /// Replace keyspaces of the same names
@@ -112,9 +112,7 @@ pub fn restore(args: &RestoreArgs) -> Result<()> {
         (Box::new(file), length)
     };
     let made = Made::unless_there(&args.store.folder);
-    // Of the store, not of the dump, whose damage is told otherwise.
     let remedy = |why: anyhow::Error| match Code::of(&why) {
-        Code::Damaged => Code::Damaged.error(format!("{}{}", crate::one_line(&why), crate::REMEDY)),
         // Who finds another at work making it is told that it is busy.
         Code::Failed if open::is_unfinished(&args.store.folder) => {
             made.is_ours();
@@ -154,7 +152,7 @@ Examples:
 The store must not be open elsewhere. From inside a program that has it open, while it is written to: Store::checkpoint.")]
 pub struct CheckpointArgs {
     #[command(flatten)]
-    store: Folder,
+    pub store: Folder,
     /// The new folder, which must not be there
     to: PathBuf,
     /// One JSON document

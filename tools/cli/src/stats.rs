@@ -24,7 +24,7 @@ does: see `percolite top --help`. --json is then that document, with its age_s. 
 Anything else only that process can tell.")]
 pub struct Args {
     #[command(flatten)]
-    store: Folder,
+    pub store: Folder,
     /// One JSON document
     #[arg(long)]
     json: bool,

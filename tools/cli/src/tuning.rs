@@ -7,7 +7,7 @@ use percolite::{Builder, Store};
 /// Below this the store does not keep to it.
 const MEMORY_MIN_BYTES: usize = 8 << 20;
 /// How often a command that writes for longer says what it does, for `top` to be shown.
-const STATUS_EVERY: Duration = Duration::from_secs(1);
+pub const STATUS_EVERY: Duration = Duration::from_secs(1);
 
 /// How the store is to be run.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]

@@ -6,7 +6,6 @@ mod complete;
 mod statement;
 
 use std::io::{BufRead as _, IsTerminal as _, Read as _};
-use std::ops::Bound;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -22,18 +21,19 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
 use self::complete::Words;
-use self::statement::{HELP, Rows, Statement};
-use crate::bytes::{Forms, RECORD_MAX_BYTES};
+use self::statement::{Parsed, Statement};
+use crate::bytes::{Form, FormArgs, Forms, RECORD_MAX_BYTES};
 use crate::exit::Code;
 use crate::interrupt::Interrupt;
 use crate::open::{self, Folder};
-use crate::output::{count, say};
+use crate::output::{is_for_people, say};
 use crate::tuning::Tuning;
-use crate::{locks, one_line, table, versions};
+use crate::{delete, locks, one_line, put, table, told};
+use serde_json::json;
 
 const HISTORY_LINES: usize = 1000;
-/// So many rows a scan shows, and so many versions, unless it is told otherwise.
-const SHOWN: usize = 100;
+/// So many rows a scan shows to people, unless it is told otherwise.
+const SHOWN: u64 = 100;
 
 /// No transaction is open; one is; or one is being committed, and nobody can say yet whether it is.
 const CLOSED: u8 = 0;
@@ -49,15 +49,18 @@ Examples:
   percolite shell shop
   percolite shell --create shop      makes the store if there is none
   percolite shell --read-only shop   changes nothing
+  percolite shell shop --values json --json
+                                     for every statement that does not say otherwise
   printf 'begin\\nput fruit apple red\\ncommit\\n' | percolite shell shop
+  echo 'scan fruit --rev --limit 3 --json' | percolite shell shop | jq -r .key
 
-`help` shows the statements. Tab completes them and the names of keyspaces. What is typed is kept in \
+`help` shows the statements, which take the options of the commands of the same names. Tab completes them, the names of keyspaces, and options. What is typed is kept in \
 ~/.local/state/percolite/history, unless --no-history is said.
 
 When the statements come from a file or a pipe the first error ends it; a transaction that is open then is rolled back.")]
 pub struct Args {
     #[command(flatten)]
-    store: Folder,
+    pub store: Folder,
     /// Make the store if it is not there
     #[arg(long, conflicts_with = "read_only")]
     create: bool,
@@ -70,7 +73,10 @@ pub struct Args {
     #[command(flatten)]
     tuning: Tuning,
     #[command(flatten)]
-    forms: Forms,
+    forms: FormArgs,
+    /// Answers are JSON lines
+    #[arg(long)]
+    json: bool,
 }
 
 pub fn run(args: &Args) -> Result<()> {
@@ -80,7 +86,8 @@ pub fn run(args: &Args) -> Result<()> {
         txn: None,
         savepoints: Vec::new(),
         standing: Arc::default(),
-        forms: args.forms,
+        forms: args.forms.get(),
+        json: args.json,
     };
     let ran = if std::io::stdin().is_terminal() { session.typed(args) } else { session.piped() };
     let left_open = session.txn.take().is_some();
@@ -98,7 +105,9 @@ struct Session {
     savepoints: Vec<(String, Savepoint)>,
     /// One of the three below, for who ends the program.
     standing: Arc<AtomicU8>,
+    /// Unless a statement says otherwise.
     forms: Forms,
+    json: bool,
 }
 
 /// Whether there is more to come.
@@ -183,9 +192,13 @@ impl Session {
     }
 
     fn line(&mut self, line: &str) -> Result<Next> {
-        let Some(statement) = Statement::parse(line, self.forms)? else { return Ok(Next::Statement) };
-        let changes = matches!(statement, Statement::Put { .. } | Statement::Delete { .. } | Statement::Create(_));
-        if statement == Statement::Commit || changes && self.txn.is_none() {
+        let statement = match Parsed::of(line)? {
+            Parsed::Nothing => return Ok(Next::Statement),
+            Parsed::Help(help) => return say(help).map(|()| Next::Statement),
+            Parsed::Statement(statement) => statement,
+        };
+        let changes = matches!(statement, Statement::Put(_) | Statement::Delete(_) | Statement::Create { .. });
+        if matches!(statement, Statement::Commit) || changes && self.txn.is_none() {
             self.standing.store(COMMITTING, Ordering::SeqCst);
         }
         let next = self.statement(statement);
@@ -195,116 +208,135 @@ impl Session {
 
     fn statement(&mut self, statement: Statement) -> Result<Next> {
         match statement {
-            Statement::Help => say(HELP)?,
             Statement::Quit => return Ok(Next::End),
             Statement::Begin => {
                 if self.txn.is_some() {
                     bail!("a transaction is open already: commit or rollback");
                 }
                 let txn = self.store.begin()?;
-                say(format_args!("begun; it reads the state of {:#}", txn.read_ts()))?;
+                self.tell(
+                    json!({ "begun": txn.read_ts().to_string() }),
+                    format_args!("begun; it reads the state of {:#}", txn.read_ts()),
+                )?;
                 self.txn = Some(txn);
             }
             Statement::Commit => {
-                let commit = self.open_txn()?.commit()?;
-                say(format_args!("committed at {:#}", commit.ts))?;
+                let ts = self.open_txn()?.commit()?.ts;
+                self.tell(json!({ "committed": ts.to_string() }), format_args!("committed at {ts:#}"))?;
             }
-            Statement::Rollback => {
-                self.open_txn()?.roll_back()?;
-                say("rolled back")?;
-            }
-            Statement::Savepoint(name) => {
+            Statement::Rollback { to } => self.roll_back(to.last())?,
+            Statement::Savepoint { name } => {
                 let savepoint = self.txn.as_mut().context(NO_TXN)?.savepoint();
+                self.tell(json!({ "savepoint": name }), "marked")?;
                 self.savepoints.push((name, savepoint));
-                say("marked")?;
             }
-            Statement::RollbackTo(name) => {
-                let place = self.savepoint(&name)?;
-                if let (Some(txn), Some((_, savepoint))) = (&mut self.txn, self.savepoints.get(place)) {
-                    txn.rollback_to(*savepoint)?;
-                }
-                self.savepoints.truncate(place + 1);
-                say(format_args!("rolled back to {name:?}; the transaction goes on"))?;
-            }
-            Statement::Release(name) => {
+            Statement::Release { name } => {
                 let place = self.savepoint(&name)?;
                 self.savepoints.truncate(place);
-                say("forgotten; what was written stays")?;
+                self.tell(json!({ "released": name }), "forgotten; what was written stays")?;
             }
-            Statement::Create(name) => {
-                self.store.keyspace(&name)?;
-                say(format_args!("there is a keyspace {name:?}"))?;
+            Statement::Create { name } => {
+                let id = self.store.keyspace(&name)?.id().0;
+                self.tell(json!({ "name": name, "id": id }), format_args!("there is a keyspace {name:?}"))?;
             }
-            Statement::Keyspaces => {
-                let names = self.store.keyspaces()?;
-                say(table::texts(["keyspace"], names.into_iter().map(|name| [name]).collect()))?;
+            Statement::Keyspaces { json } => self.keyspaces(json || self.json)?,
+            Statement::Locks { forms, json } => {
+                locks::show(&self.store, forms.or(self.forms), json || self.json, |_| true)?;
             }
-            Statement::Locks => {
-                let table = locks::table_of(&self.store, self.forms, |_| true)?;
-                say(table.unwrap_or_else(|| "there are no locks".into()))?;
+            Statement::Stats { json } => self.stats(json || self.json)?,
+            Statement::Get(mut what) => {
+                what.json |= self.json;
+                let forms = what.forms.or(self.forms);
+                let keys = what.keys(forms)?;
+                let is_json = what.json;
+                what.show(&self.store, self.txn.as_ref(), &keys, forms, &mut |_, out| {
+                    if is_json { Ok(()) } else { out.say("not there") }
+                })?;
             }
-            Statement::Get { keyspace, key } => {
-                let keyspace = self.keyspace(&keyspace)?;
-                let value = self.read(|txn| txn.get(&keyspace, &key))?;
-                match value {
-                    Some(value) => say(self.forms.values.show(&value))?,
-                    None => say("not there")?,
+            Statement::Scan(mut what) => {
+                what.json |= self.json;
+                let forms = what.forms.or(self.forms);
+                what.show(&self.store, self.txn.as_ref(), forms, Some(SHOWN), &Interrupt::never())?;
+            }
+            Statement::Versions(mut what) => {
+                what.json |= self.json;
+                let forms = what.forms.or(self.forms);
+                let is_any = what.show(&self.store, self.txn.as_ref(), &what.key(forms)?, forms)?;
+                if !is_any && !what.json {
+                    say("never there")?;
                 }
             }
-            Statement::Scan { keyspace, rows, limit } => self.scan(&keyspace, &rows, limit.unwrap_or(SHOWN))?,
-            Statement::Versions { keyspace, key, limit } => self.versions(&keyspace, &key, limit.unwrap_or(SHOWN))?,
-            Statement::Put { keyspace, key, value } => {
-                let keyspace = self.keyspace(&keyspace)?;
-                self.change(|txn| txn.put(&keyspace, &key, &value).map(|()| true))?;
+            Statement::Put(mut what) => {
+                what.json |= self.json;
+                let rows = what.rows(what.forms.or(self.forms))?;
+                let keyspace = self.keyspace(&what.keyspace)?;
+                self.change(|txn| Ok(put::put(txn, &keyspace, &rows)?))?;
+                self.tell_change(what.json, json!({ "put": rows.len() }), true)?;
             }
-            Statement::Delete { keyspace, key } => {
-                let keyspace = self.keyspace(&keyspace)?;
-                let delete = |txn: &mut Txn| {
-                    let is_there = txn.contains(&keyspace, &key)?;
-                    if is_there { txn.delete(&keyspace, &key).map(|()| true) } else { Ok(false) }
-                };
-                self.change(delete)?;
-            }
+            Statement::Delete(what) => self.delete(what)?,
         }
         Ok(Next::Statement)
     }
 
-    fn scan(&self, keyspace: &str, rows: &Rows, limit: usize) -> Result<()> {
-        let keyspace = self.keyspace(keyspace)?;
-        let rows = self.read(|txn| {
-            let scan = match rows {
-                Rows::Prefix(prefix) => txn.prefix(&keyspace, prefix),
-                Rows::Between(from, to) => {
-                    let from = from.as_deref().map_or(Bound::Unbounded, Bound::Included);
-                    txn.range(&keyspace, (from, to.as_deref().map_or(Bound::Unbounded, Bound::Excluded)))
-                }
-            };
-            scan.take(limit.saturating_add(1)).collect::<percolite::Result<Vec<_>>>()
-        })?;
-        let cells = |(key, value): &(Vec<u8>, Vec<u8>)| [self.forms.keys.show(key), self.forms.values.show(value)];
-        say(table::texts(["key", "value"], rows.iter().take(limit).map(cells).collect()))?;
-        if rows.len() > limit {
-            say(format_args!("… and more; `limit N` shows more than {}", count(limit as u64, "row")))
-        } else {
-            Ok(())
-        }
+    /// Says it as JSON, or in words.
+    fn tell(&self, json: serde_json::Value, words: impl std::fmt::Display) -> Result<()> {
+        if self.json { say(json) } else { say(words) }
     }
 
-    /// Without what the open transaction has written: that is no version yet.
-    fn versions(&self, keyspace: &str, key: &[u8], limit: usize) -> Result<()> {
-        let keyspace = self.keyspace(keyspace)?;
-        let found = self.read(|txn| {
-            txn.versions(&keyspace, key)?.take(limit.saturating_add(1)).collect::<percolite::Result<Vec<_>>>()
-        })?;
-        if found.is_empty() {
-            return say("never there");
+    fn roll_back(&mut self, to: Option<&String>) -> Result<()> {
+        let Some(name) = to else {
+            self.open_txn()?.roll_back()?;
+            return self.tell(json!({ "rolled_back": true }), "rolled back");
+        };
+        let place = self.savepoint(name)?;
+        if let (Some(txn), Some((_, savepoint))) = (&mut self.txn, self.savepoints.get(place)) {
+            txn.rollback_to(*savepoint)?;
         }
-        let rows = found.iter().take(limit).map(|version| versions::cells(version, self.forms)).collect();
-        say(table::texts(versions::HEADER, rows))?;
-        if found.len() > limit {
-            return say(format_args!("… and more; `limit N` shows more than {}", count(limit as u64, "version")));
+        self.savepoints.truncate(place + 1);
+        let words = format_args!("rolled back to {name:?}; the transaction goes on");
+        self.tell(json!({ "rolled_back_to": name }), words)
+    }
+
+    fn keyspaces(&self, json: bool) -> Result<()> {
+        let names = self.store.keyspaces()?;
+        if json {
+            return names.iter().try_for_each(|name| say(json!({ "name": name })));
         }
-        Ok(())
+        if is_for_people() {
+            return say(table::texts(["keyspace"], names.into_iter().map(|name| [name]).collect()));
+        }
+        names.iter().try_for_each(|name| {
+            let mut line = Vec::new();
+            Form::Text.plain(name.as_bytes(), &mut line);
+            say(String::from_utf8_lossy(&line))
+        })
+    }
+
+    fn stats(&self, json: bool) -> Result<()> {
+        let status = self.store.status();
+        if json {
+            return say(told::document(&status)?);
+        }
+        told::tables(&status).into_iter().try_for_each(say)
+    }
+
+    /// A row that is not there is no error here.
+    fn delete(&mut self, mut what: delete::What) -> Result<()> {
+        what.json |= self.json;
+        let forms = what.forms.or(self.forms);
+        let wanted = what.wanted(forms)?;
+        let keyspace = self.keyspace(&what.keyspace)?;
+        let interrupt = Interrupt::never();
+        let mut deleted = 0;
+        let done = self.change(|txn| {
+            deleted = what.delete(txn, &keyspace, &wanted, forms, &interrupt)?;
+            Ok(())
+        });
+        let is_there = match done {
+            Err(why) if Code::of(&why) == Code::Missing => false,
+            done => done.map(|()| deleted > 0)?,
+        };
+        self.tell_change(what.json, json!({ "deleted": if is_there { deleted } else { 0 } }), is_there)
     }
 
     fn open_txn(&mut self) -> Result<Txn> {
@@ -325,21 +357,22 @@ impl Session {
         open::keyspace(&self.store, name, false)
     }
 
-    /// In the open transaction, or one of its own.
-    fn read<T>(&self, work: impl Fn(&Txn) -> percolite::Result<T>) -> Result<T> {
-        Ok(match &self.txn {
-            Some(txn) => work(txn)?,
-            None => self.store.transact(|txn| work(txn))?,
-        })
+    /// In the open transaction, or one of its own. After an error nothing of it is left in either.
+    fn change(&mut self, mut work: impl FnMut(&mut Txn) -> Result<()>) -> Result<()> {
+        let Some(txn) = &mut self.txn else { return self.store.transact(work) };
+        let before = txn.savepoint();
+        let done = work(txn);
+        if done.is_err() {
+            txn.rollback_to(before)?;
+        }
+        done
     }
 
-    /// The same; `work` says whether there was anything to change.
-    fn change(&mut self, work: impl Fn(&mut Txn) -> percolite::Result<bool>) -> Result<()> {
-        let changed = match &mut self.txn {
-            Some(txn) => work(txn)?,
-            None => self.store.transact(|txn| work(txn))?,
-        };
-        say(match (changed, &self.txn) {
+    fn tell_change(&self, is_json: bool, json: serde_json::Value, is_there: bool) -> Result<()> {
+        if is_json {
+            return say(json);
+        }
+        say(match (is_there, &self.txn) {
             (false, _) => "not there",
             (true, Some(_)) => "noted, to be committed",
             (true, None) => "committed",
