@@ -94,7 +94,8 @@ fn opened(folder: &Path, builder: Builder) -> Result<Store> {
 /// Tells people what of the log is not read, which no exit code says.
 pub fn telling_lost(store: Store) -> Store {
     for lost in store.lost_logs() {
-        eprintln!("warning: {lost}; see `percolite verify --help`");
+        let folder = lost.file.parent().map(quoted).unwrap_or_default();
+        eprintln!("warning: {lost}; percolite verify {folder} shows it, and its --help says what to do");
     }
     store
 }

@@ -1,9 +1,9 @@
 //! Progress of long work: a bar on standard error where that is a terminal, and nothing elsewhere. It tells how much is done, how fast
 //! that goes, and where the end is known, or can be guessed, how long the rest takes.
 
-use std::fmt::Display;
+use std::fmt::{Display, Write};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanCount, ProgressBar, ProgressState, ProgressStyle};
 
 pub struct Progress(ProgressBar);
 
@@ -31,8 +31,10 @@ impl Progress {
         if self.is_seen() {
             self.0.set_length(total);
             self.styled(&format!(
-                "{{bar:20}} {{human_pos}} of {about}{{human_len}}, {{msg}}, {{per_sec}}, {{elapsed}}, {{eta}} left"
+                "{{bar:20}} {{human_pos}} of {about}{{human_len}} {{msg}}, {{rate}}, {{elapsed}}, {{eta}} left"
             ));
+            // Whatever came before has its own rate.
+            self.0.reset_eta();
         }
     }
 
@@ -53,14 +55,23 @@ impl Progress {
                 self.0.set_length(position);
             }
             self.0.set_position(position);
+            if position == 0 {
+                self.0.reset_eta();
+            }
         }
     }
 
     fn styled(&self, template: &str) {
         if let Ok(style) = ProgressStyle::with_template(template) {
-            self.0.set_style(style);
+            self.0.set_style(style.with_key("rate", rate));
         }
     }
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate")]
+fn rate(state: &ProgressState, out: &mut dyn Write) {
+    // A terminal that does not take it shows that itself.
+    let _ = write!(out, "{}/s", HumanCount(state.per_sec() as u64));
 }
 
 impl Drop for Progress {

@@ -32,7 +32,8 @@ Examples:
   percolite scan shop fruit --json > fruit.jsonl  JSON lines, which load reads back
   percolite scan shop fruit > fruit.tsv           plain lines, which load reads back, too
   percolite scan shop people --json --values json | jq .value.name
-  percolite scan shop people --json --values json | jq -c 'select(.value.born < 1900)' | percolite load shop old --values json
+  percolite scan shop people --json --values json |
+                       jq -c 'select(.value.born < 1900)' | percolite load shop old --values json
 
 The rows are those of one moment.
 

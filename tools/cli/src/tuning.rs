@@ -33,6 +33,11 @@ impl Tuning {
         self.memory.is_some() || self.compression.is_some()
     }
 
+    /// How many of these fit into the memory that is named; any number if none is.
+    pub fn share(&self, bytes: usize) -> usize {
+        self.memory.map_or(usize::MAX, |memory| memory / bytes)
+    }
+
     pub fn builder(&self) -> Builder {
         let builder = match self.memory {
             Some(bytes) => Store::builder().memory_limit(bytes),

@@ -53,7 +53,7 @@ pub struct What {
     limit: Option<usize>,
     #[command(flatten)]
     pub forms: FormArgs,
-    /// JSON lines: {"timestamp": …, "ms": …, "time": …, "owner": …, "value": …}
+    /// JSON lines: {"timestamp": …, "ms": …, "time": …, "owner": …, "deleted": …, "value": …}
     #[arg(long)]
     pub json: bool,
 }

@@ -3,8 +3,9 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, BufRead, BufReader, Read};
+use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -133,7 +134,10 @@ impl Source {
         let read = Arc::<AtomicU64>::default();
         let cannot = || format!("cannot read {}", file.display());
         let (input, length): (Box<dyn Read + Send>, _) = if file.as_os_str() == "-" {
-            (Box::new(io::stdin()), None)
+            // What is redirected is a file as any other.
+            let length = io::stdin().as_fd().try_clone_to_owned().and_then(|input| File::from(input).metadata());
+            let length = length.ok().filter(Metadata::is_file).map(|found| found.len());
+            (Box::new(io::stdin()), length)
         } else {
             let input = File::open(file).with_context(cannot)?;
             let found = input.metadata().with_context(cannot)?;
