@@ -27,8 +27,8 @@ Examples:
   percolite top shop                      what the process does that has the store open
   percolite top shop --json | jq .commits_per_second
   percolite top shop --json --seconds 5 | jq '.latencies.commit.p99_s, .slow[0]'
-  percolite demo --dir bank --seconds 60  in another terminal: 16 threads that transfer money, to be watched
-                                          with percolite top bank
+  percolite demo --dir bank --seconds 60  16 threads that transfer money; meanwhile, elsewhere:
+  percolite top bank
 
 A store is open in one process at a time, and that process must want to be watched: programs say \
 Builder::publish_status(Duration::from_secs(1)); load, shell, demo and other commands that write do so by themselves. \

@@ -94,7 +94,8 @@ impl Known {
 
     /// Reads all keys, if that pays and there is room.
     fn keep(&mut self, store: &Store, keyspace: &Keyspace) -> Result<()> {
-        let columns = store.engine_figures()?.columns;
+        // An engine that cannot tell is one in memory.
+        let columns = store.engine_figures().map_or_else(|_| Vec::new(), |figures| figures.columns);
         let about = columns.iter().find(|column| column.column == Column::Write).map_or(0, |column| column.cells);
         if about > self.read.saturating_mul(IN_ORDER) || about > self.kept_max as u64 {
             return Ok(());

@@ -15,7 +15,7 @@ scan fruit --rev --limit 10 --json, and `help scan` shows them. A line that begi
 const TEMPLATE: &str = "{subcommands}{after-help}";
 
 #[derive(Parser)]
-#[command(name = "", no_binary_name = true, disable_help_flag = true, help_template = TEMPLATE, after_help = NOTES)]
+#[command(name = "", no_binary_name = true, help_template = TEMPLATE, after_help = NOTES)]
 struct Line {
     #[command(subcommand)]
     statement: Statement,
@@ -23,7 +23,6 @@ struct Line {
 
 /// A statement.
 #[derive(clap::Subcommand)]
-#[command(disable_help_flag = true)]
 pub enum Statement {
     /// Show values
     Get(get::What),

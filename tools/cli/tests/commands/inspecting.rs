@@ -138,7 +138,7 @@ fn a_store_that_does_not_open_is_told_what_can_be_done() {
     let place = Place::with_shop();
     let marker = fs::read(place.path().join("shop/PERCOLITE")).unwrap();
     for (file, code, told) in [
-        ("PERCOLITE", 5, "if it was one, a repair (`percolite repair`"),
+        ("PERCOLITE", 5, "if it was one, a repair (percolite repair shop NEW"),
         ("CURRENT", 6, "or else: percolite repair shop NEW"),
     ] {
         place.ok("dump --force shop shop.dump");

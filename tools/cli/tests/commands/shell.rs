@@ -176,16 +176,6 @@ fn an_open_transaction_reads_its_own_writes_and_the_past_where_that_is_asked_for
 }
 
 #[test]
-fn a_statement_that_fails_leaves_nothing_of_itself_in_the_transaction() {
-    let place = Place::with_shop();
-    let long = "k".repeat(17 << 10);
-    let typed = format!("begin\nput fruit fig 1 {long} 2\ndelete fruit apple kiwi\ncommit\nquit\n");
-    // In a terminal an error does not end it.
-    place.in_terminal("shell shop --no-history", &typed);
-    assert_eq!(place.ok("scan shop fruit"), "apple\tred\npear\tyellow\n");
-}
-
-#[test]
 fn stats_and_help_are_statements() {
     let place = Place::with_shop();
     let told = place.fed("shell shop", "put fruit a 1\nstats\nstats --json\nhelp\nhelp scan\nscan --help").succeeds();

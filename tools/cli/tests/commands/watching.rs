@@ -226,7 +226,7 @@ fn writes_that_rocksdb_refuses_are_told_by_stats_and_top() {
 #[test]
 fn the_demo_can_be_watched_with_rates_latencies_and_who_was_slow() {
     let place = Place::new();
-    let mut demo = place.command("demo --dir bank --seconds 60 --source elements").spawn().unwrap();
+    let mut demo = place.command("demo --dir bank --seconds 60 --source sample").spawn().unwrap();
     let bank = place.path().join("bank");
     let transfers = |told: Status| told.live.iter().any(|live| live.label.as_deref() == Some("transfer"));
     wait_for("no transfers", || Status::read(&bank).ok().flatten().is_some_and(transfers));
