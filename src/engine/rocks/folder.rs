@@ -30,8 +30,12 @@ const MARKER_TEXT: &str = "percolite store, format ";
 const CURRENT: &str = "CURRENT";
 
 /// Of a folder with files of RocksDB, said behind what is not as it should be.
-const MAY_BE_REPAIRED: &str =
-    "; if it was one, a repair (`percolite repair`, Builder::repair) brings its rows into a new store";
+fn may_be_repaired(path: &Path) -> String {
+    let path = path.display();
+    format!(
+        "; if it was one, a repair (percolite repair {path} NEW, or Builder::repair) brings its rows into a new store"
+    )
+}
 
 /// A folder that this handle has for itself.
 pub struct Claim {
@@ -217,7 +221,8 @@ fn no_marker(path: &Path) -> EngineError {
     let what = if is_empty(path).unwrap_or_default() {
         "is an empty folder, not a percolite store".into()
     } else if holds_rows(path) {
-        format!("has tables or logs of RocksDB and no file {MARKER}: it is not a percolite store{MAY_BE_REPAIRED}")
+        let repair = may_be_repaired(path);
+        format!("has tables or logs of RocksDB and no file {MARKER}: it is not a percolite store{repair}")
     } else {
         format!("is not empty and has no file {MARKER}: it is not a percolite store")
     };
@@ -307,7 +312,7 @@ fn not_a_folder(path: &Path) -> Option<EngineError> {
 }
 
 fn foreign_marker(marker: &Path) -> EngineError {
-    let repair = if marker.parent().is_some_and(holds_rows) { MAY_BE_REPAIRED } else { "" };
+    let repair = marker.parent().filter(|path| holds_rows(path)).map(may_be_repaired).unwrap_or_default();
     EngineError::NotAStore(format!("{} is not a percolite store's{repair}", marker.display()))
 }
 

@@ -38,7 +38,7 @@ history that goes back so far (percolite history STORE --keep 7d). To restore: t
 that was put back from an older copy begins with a full dump.")]
 pub struct DumpArgs {
     #[command(flatten)]
-    store: Folder,
+    pub store: Folder,
     #[command(flatten)]
     moment: Moment,
     /// The file to write, which must not be there; - is standard output
@@ -127,7 +127,7 @@ An increment goes only onto a store whose last restore ended where it begins. Ro
 the source has changed them since, and stay where it has not.")]
 pub struct RestoreArgs {
     #[command(flatten)]
-    store: Folder,
+    pub store: Folder,
     /// The dump; - is standard input
     file: PathBuf,
     /// Replace keyspaces of the same names
@@ -151,9 +151,7 @@ pub fn restore(args: &RestoreArgs) -> Result<()> {
         (Box::new(file), length)
     };
     let made = Made::unless_there(&args.store.folder);
-    // Of the store, not of the dump, whose damage is told otherwise.
     let remedy = |why: anyhow::Error| match Code::of(&why) {
-        Code::Damaged => Code::Damaged.error(format!("{}{}", crate::one_line(&why), crate::REMEDY)),
         // Who finds another at work making it is told that it is busy.
         Code::Failed if open::is_unfinished(&args.store.folder) => {
             made.is_ours();
@@ -217,7 +215,7 @@ Examples:
 The store must not be open elsewhere. From inside a program that has it open, while it is written to: Store::checkpoint.")]
 pub struct CheckpointArgs {
     #[command(flatten)]
-    store: Folder,
+    pub store: Folder,
     /// The new folder, which must not be there
     to: PathBuf,
     /// One JSON document

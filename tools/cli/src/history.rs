@@ -23,7 +23,7 @@ store's clock: the next life of a store whose process was killed begins up to th
 has caught up; and without history, a commit after a pause can bear the time at which the pause began. What is said as how long ago is counted back from the newest timestamp then; 0s is always all there is.")]
 pub struct Args {
     #[command(flatten)]
-    store: Folder,
+    pub store: Folder,
     /// Keep replaced versions for so long
     #[arg(long, value_name = "TIME", value_parser = time)]
     keep: Option<Duration>,

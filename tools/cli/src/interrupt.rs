@@ -28,6 +28,11 @@ impl Interrupt {
         Ok(Self(wanted))
     }
 
+    /// For work that is ended in other ways.
+    pub fn never() -> Self {
+        Self(Arc::default())
+    }
+
     /// What a progress callback of the library answers.
     pub fn flow(&self) -> ControlFlow<()> {
         if self.is_wanted() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }

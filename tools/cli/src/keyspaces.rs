@@ -3,9 +3,10 @@
 use anyhow::Result;
 use serde_json::json;
 
+use crate::bytes::Form;
 use crate::interrupt::Interrupt;
 use crate::open::{self, Folder};
-use crate::output::say;
+use crate::output::{is_for_people, say};
 use crate::table;
 
 /// The command's options.
@@ -18,11 +19,13 @@ Examples:
   percolite keyspaces shop --drop fruit    drops one and all its rows
   percolite keyspaces shop --truncate fruit
                                            removes all its rows at once, however many
-  percolite keyspaces shop --rename fruit berries")]
+  percolite keyspaces shop --rename fruit berries
+
+Without a terminal a keyspace is a plain line, with a tab between name, number and the number of rows.")]
 #[command(group = clap::ArgGroup::new("change").args(["create", "drop", "truncate", "rename"]))]
 pub struct Args {
     #[command(flatten)]
-    store: Folder,
+    pub store: Folder,
     /// Make one of this name
     #[arg(long, value_name = "NAME")]
     create: Option<String>,
@@ -104,11 +107,17 @@ pub fn run(args: &Args) -> Result<()> {
         }
         if args.json {
             say(json!({ "name": keyspace.name(), "id": keyspace.id().0, "rows": count }))?;
+        } else if is_for_people() {
+            let counted = count.map_or_else(String::new, |count| indicatif::HumanCount(count).to_string());
+            rows.push((keyspace.name().to_owned(), keyspace.id().0.to_string(), counted));
+        } else {
+            let mut name = Vec::new();
+            Form::Text.plain(keyspace.name().as_bytes(), &mut name);
+            let counted = count.map_or_else(String::new, |count| format!("\t{count}"));
+            say(format_args!("{}\t{}{counted}", String::from_utf8_lossy(&name), keyspace.id().0))?;
         }
-        let counted = count.map_or_else(String::new, |count| indicatif::HumanCount(count).to_string());
-        rows.push((keyspace.name().to_owned(), keyspace.id().0.to_string(), counted));
     }
-    match (args.json, args.count) {
+    match (args.json || !is_for_people(), args.count) {
         (true, _) => Ok(()),
         (false, true) => {
             say(table::texts(["keyspace", "number", "rows"], rows.into_iter().map(|(a, b, c)| [a, b, c]).collect()))

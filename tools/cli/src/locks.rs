@@ -7,11 +7,11 @@ use anyhow::Result;
 use percolite::{CommitPoint, Keyspace, LockInfo, OwnerId, Status, Store, Timestamp, TxnStatus};
 use serde_json::{Value, json};
 
-use crate::bytes::Forms;
+use crate::bytes::{Form, FormArgs, Forms};
 use crate::exit::Code;
 use crate::interrupt::Interrupt;
 use crate::open::{self, Folder, Seen};
-use crate::output::{Lines, count, say};
+use crate::output::{Lines, count, is_for_people, say};
 use crate::progress::Progress;
 use crate::table::{self, LockTable, Names};
 use crate::told;
@@ -32,14 +32,15 @@ Examples:
 
 A lock that is left in a closed store is an orphan: its process died in the middle of a commit. Whoever reads the row rolls \
 it forward or back, and so does opening the store for writing, in the background. Looking changes nothing. \
-The table shows the first rows of the first transactions; --json shows everything. \
+The table shows the first rows of the first transactions; --json shows everything, and so do plain lines, where there is no terminal, \
+with a tab between keyspace, key, start_ts, owner, the primary's keyspace and key, its commit point, and commit_ts. \
 Of a store that a process has open it shows the first hundred that this process met when it last said what it does, their keys as text \
 and escaped where they are none: --keys does not apply.")]
 pub struct Args {
     #[command(flatten)]
-    store: Folder,
+    pub store: Folder,
     #[command(flatten)]
-    forms: Forms,
+    forms: FormArgs,
     /// Roll all that is left forward or back, now
     #[arg(long)]
     resolve: bool,
@@ -61,14 +62,55 @@ pub fn run(args: &Args) -> Result<()> {
         Seen::Closed(store) => open::telling_lost(store),
         Seen::Open(status) => return of_open(args, &status),
     };
-    if args.json {
-        let mut out = Lines::new();
-        for lock in store.locks()? {
-            out.say(as_json(&lock?, args.forms))?;
-        }
-        return out.finish();
+    show(&store, args.forms.get(), args.json, |_| true).map(|_| ())
+}
+
+/// Shows those locks that are wanted. The answer is whether there are any.
+pub fn show(store: &Store, forms: Forms, json: bool, wanted: impl Fn(&LockInfo) -> bool) -> Result<bool> {
+    if !json && is_for_people() {
+        let table = table_of(store, forms, wanted)?;
+        let is_any = table.is_some();
+        say(table.unwrap_or_else(|| "there are no locks".into()))?;
+        return Ok(is_any);
     }
-    say(table_of(&store, args.forms, |_| true)?.unwrap_or_else(|| "there are no locks".into()))
+    let mut out = Lines::new();
+    let mut is_any = false;
+    for lock in store.locks()? {
+        let lock = lock?;
+        if wanted(&lock) {
+            is_any = true;
+            if json { out.say(as_json(&lock, forms))? } else { out.bytes(&plain_line(&lock, forms))? }
+        }
+    }
+    out.finish()?;
+    Ok(is_any)
+}
+
+fn plain_line(lock: &LockInfo, forms: Forms) -> Vec<u8> {
+    let (fate, commit_ts) = fate(lock);
+    let mut line = Vec::new();
+    let name = |name: Option<&String>, id: u32, line: &mut Vec<u8>| match name {
+        Some(name) => Form::Text.plain(name.as_bytes(), line),
+        None => line.extend_from_slice(id.to_string().as_bytes()),
+    };
+    name(lock.keyspace.as_ref(), lock.row.keyspace().0, &mut line);
+    line.push(b'\t');
+    forms.keys.plain(lock.row.key(), &mut line);
+    line.extend_from_slice(format!("\t{}\t{}\t", lock.start_ts, lock.owner).as_bytes());
+    name(lock.primary_keyspace.as_ref(), lock.primary.keyspace().0, &mut line);
+    line.push(b'\t');
+    forms.keys.plain(lock.primary.key(), &mut line);
+    let commit_ts = commit_ts.map(|ts| ts.to_string()).unwrap_or_default();
+    line.extend_from_slice(format!("\t{fate}\t{commit_ts}\n").as_bytes());
+    line
+}
+
+fn fate(lock: &LockInfo) -> (&'static str, Option<Timestamp>) {
+    match lock.commit_point {
+        CommitPoint::Pending => ("pending", None),
+        CommitPoint::Committed(ts) => ("committed", Some(ts)),
+        CommitPoint::RolledBack => ("rolled back", None),
+    }
 }
 
 /// What the process tells that has the store open.
@@ -83,7 +125,7 @@ fn of_open(args: &Args, status: &Status) -> Result<()> {
 }
 
 /// The table of those locks that are wanted, if there are any.
-pub fn table_of(store: &Store, forms: Forms, wanted: impl Fn(&LockInfo) -> bool) -> Result<Option<String>> {
+fn table_of(store: &Store, forms: Forms, wanted: impl Fn(&LockInfo) -> bool) -> Result<Option<String>> {
     let mut table = LockTable::new(names(store)?, forms.keys);
     for lock in store.locks()? {
         let lock = lock?;
@@ -132,24 +174,20 @@ fn resolve(args: &Args) -> Result<()> {
     say(format_args!("{} resolved: {forward} rolled forward, {back} rolled back", count(found, "lock")))
 }
 
-pub fn names(store: &Store) -> Result<Names> {
+fn names(store: &Store) -> Result<Names> {
     Ok(Names::of(&store.snapshot()?.keyspaces()?))
 }
 
 fn as_json(lock: &LockInfo, forms: Forms) -> Value {
-    let (fate, commit_ts) = match lock.commit_point {
-        CommitPoint::Pending => ("pending", None),
-        CommitPoint::Committed(ts) => ("committed", Some(ts)),
-        CommitPoint::RolledBack => ("rolled back", None),
-    };
+    let (fate, commit_ts) = fate(lock);
     json!({
         "keyspace": lock.keyspace,
-        "key": forms.keys.json(lock.row.key()),
+        "key": forms.keys.json_value(lock.row.key()),
         "start_ts": lock.start_ts.to_string(),
         "start_time": table::moment(lock.start_ts),
         "owner": lock.owner.to_string(),
         "owner_began_ms": lock.owner.began_millis(),
-        "primary": { "keyspace": lock.primary_keyspace, "key": forms.keys.json(lock.primary.key()) },
+        "primary": { "keyspace": lock.primary_keyspace, "key": forms.keys.json_value(lock.primary.key()) },
         "commit_point": fate,
         "commit_ts": commit_ts.map(|ts| ts.to_string()),
         "commit_time": commit_ts.map(table::moment),
@@ -174,7 +212,7 @@ Of a store that a process has open it shows what that process says of it, if it 
 The answer to the last is: pending, committed, rolled back, or that the row knows nothing of it (exit code 3).")]
 pub struct TxnArgs {
     #[command(flatten)]
-    store: Folder,
+    pub store: Folder,
     /// The timestamp that names the transaction
     #[arg(value_name = "START_TS", value_parser = timestamp)]
     start_ts: Timestamp,
@@ -188,7 +226,7 @@ pub struct TxnArgs {
     #[arg(long, requires = "keyspace")]
     key: Option<std::ffi::OsString>,
     #[command(flatten)]
-    forms: Forms,
+    forms: FormArgs,
     /// One JSON document
     #[arg(long)]
     json: bool,
@@ -265,7 +303,7 @@ pub fn run_txn(args: &TxnArgs) -> Result<()> {
         Seen::Open(status) => return txn_of_open(args, &status),
     };
     if let (Some(name), Some(key)) = (&args.keyspace, &args.key) {
-        let key = args.forms.keys.read(key)?;
+        let key = args.forms.get().keys.read(key)?;
         let keyspace = open::keyspace(&store, name, false)?;
         let status = match args.owner {
             Some(owner) => store.txn_status(&keyspace.row_of(&key), args.start_ts, owner)?,
@@ -306,8 +344,12 @@ pub fn run_txn(args: &TxnArgs) -> Result<()> {
     };
     if args.json {
         let locks = store.locks()?.filter(|lock| lock.as_ref().map_or(true, |lock| lock.start_ts == args.start_ts));
-        let held = locks.map(|lock| Ok(as_json(&lock?, args.forms))).collect::<Result<Vec<_>>>()?;
+        let held = locks.map(|lock| Ok(as_json(&lock?, args.forms.get()))).collect::<Result<Vec<_>>>()?;
         return if held.is_empty() { Err(nobody()) } else { say(json!({ "locks": held })) };
     }
-    say(table_of(&store, args.forms, |lock| lock.start_ts == args.start_ts)?.ok_or_else(nobody)?)
+    let held = |lock: &LockInfo| lock.start_ts == args.start_ts;
+    if !is_for_people() {
+        return if show(&store, args.forms.get(), false, held)? { Ok(()) } else { Err(nobody()) };
+    }
+    say(table_of(&store, args.forms.get(), held)?.ok_or_else(nobody)?)
 }

@@ -25,6 +25,7 @@ mod open;
 mod output;
 mod progress;
 mod put;
+mod range;
 mod repair;
 mod scan;
 mod shell;
@@ -54,11 +55,9 @@ Examples:
   percolite verify copy
 
 Commands that only look change nothing in the folder, and one process at a time may have a store open for writing. \
-Keys and values are text unless --keys and --values say hex or base64. Tables are for people; --json is for programs. \
+Keys and values are text unless --keys and --values say hex or base64, and values are JSON where --values json says so. \
+A terminal gets tables, a pipe or a file plain lines with a tab between columns, and --json is for programs. \
 Colours appear on a terminal, unless NO_COLOR is set.";
-
-/// Behind every error that comes of a damaged store.
-const REMEDY: &str = "; verify tells what is damaged, and where there is no backup, percolite repair STORE NEW brings over what can be read";
 
 /// An embedded, crash-safe, transactional key-value store.
 #[derive(Parser)]
@@ -117,6 +116,34 @@ enum Command {
     Man(docs::ManArgs),
 }
 
+impl Command {
+    /// What is said behind an error that comes of damage in a store that has opened. Some commands say themselves what to do.
+    fn about_damage(&self) -> String {
+        let store = match self {
+            Self::Get(args) => &args.store,
+            Self::Put(args) => &args.store,
+            Self::Delete(args) => &args.store,
+            Self::Scan(args) => &args.store,
+            Self::Versions(args) => &args.store,
+            Self::History(args) => &args.store,
+            Self::Load(args) => &args.store,
+            Self::Keyspaces(args) => &args.store,
+            Self::Shell(args) => &args.store,
+            Self::Dump(args) => &args.store,
+            Self::Checkpoint(args) => &args.store,
+            Self::Stats(args) => &args.store,
+            Self::Locks(args) => &args.store,
+            Self::Txn(args) => &args.store,
+            _ => return String::new(),
+        };
+        let (folder, remedy) = (open::quoted(&store.folder), open::backup_or_repair(&store.folder));
+        format!("; percolite verify {folder} says what is damaged; {remedy}")
+    }
+}
+
+/// In errors that say what to do about damage.
+const REPAIR: &str = "percolite repair ";
+
 /// In whatever words RocksDB and the library put it, those of the system are among them.
 const NO_ROOM: &str = "No space left on device";
 const MAKE_ROOM: &str = "; the disk is full: make room first";
@@ -129,8 +156,7 @@ fn main() -> ExitCode {
             return ExitCode::from(Code::Usage as u8);
         }
     };
-    // These say themselves what is damaged and what to do about it.
-    let advised = matches!(command, Command::Restore(_) | Command::Repair(_) | Command::Verify(_) | Command::Demo(_));
+    let damaged = command.about_damage();
     let done = match command {
         Command::Get(args) => get::run(&args),
         Command::Put(args) => put::run(&args),
@@ -162,9 +188,10 @@ fn main() -> ExitCode {
             let code = Code::of(&why);
             let told = one_line(&why);
             let advice = match code {
-                Code::Damaged if !advised => REMEDY,
-                Code::Failed if told.contains(NO_ROOM) => MAKE_ROOM,
-                _ => "",
+                // What does not open says so itself.
+                Code::Damaged if !told.contains(REPAIR) => damaged,
+                Code::Failed if told.contains(NO_ROOM) => MAKE_ROOM.into(),
+                _ => String::new(),
             };
             eprintln!("error: {told}{advice}");
             ExitCode::from(code as u8)

@@ -8,9 +8,10 @@ use std::time::SystemTime;
 
 use anyhow::Result;
 use jiff::{Span, Zoned};
-use percolite::{Keyspace, Snapshot, Store, Timestamp};
+use percolite::{Keyspace, Scan, Snapshot, Store, Timestamp, Txn, Versions};
 
 use crate::exit::Code;
+use crate::range::Rows;
 
 /// The option of commands that can show the past.
 #[derive(clap::Args)]
@@ -28,7 +29,51 @@ pub enum When {
     Ago(Span),
 }
 
+/// What is read: a moment's state, or what an open transaction sees, its own writes among it.
+pub enum View<'a> {
+    Snapshot(Snapshot),
+    Txn(&'a Txn),
+}
+
+impl View<'_> {
+    pub fn get(&self, keyspace: &Keyspace, key: &[u8]) -> percolite::Result<Option<Vec<u8>>> {
+        match self {
+            Self::Snapshot(snapshot) => snapshot.get(keyspace, key),
+            Self::Txn(txn) => txn.get(keyspace, key),
+        }
+    }
+
+    pub fn scan(&self, keyspace: &Keyspace, rows: &Rows) -> Scan {
+        match (self, rows) {
+            (Self::Snapshot(snapshot), Rows::Prefix(prefix)) => snapshot.prefix(keyspace, prefix),
+            (Self::Snapshot(snapshot), Rows::Between(..)) => snapshot.range(keyspace, rows.bounds()),
+            (Self::Txn(txn), Rows::Prefix(prefix)) => txn.prefix(keyspace, prefix),
+            (Self::Txn(txn), Rows::Between(..)) => txn.range(keyspace, rows.bounds()),
+        }
+    }
+
+    /// Without what the open transaction has written: that is no version yet.
+    pub fn versions(&self, keyspace: &Keyspace, key: &[u8]) -> percolite::Result<Versions> {
+        match self {
+            Self::Snapshot(snapshot) => snapshot.versions(keyspace, key),
+            Self::Txn(txn) => txn.versions(keyspace, key),
+        }
+    }
+}
+
 impl Moment {
+    /// What is read: the moment that is said, else what the open transaction sees if there is one, and the keyspace of that name there.
+    pub fn view<'a>(&self, store: &Store, txn: Option<&'a Txn>, keyspace: &str) -> Result<(View<'a>, Keyspace)> {
+        match txn.filter(|_| self.at.is_none()) {
+            Some(txn) => Ok((View::Txn(txn), crate::open::keyspace(store, keyspace, false)?)),
+            None => {
+                let snapshot = self.snapshot(store)?;
+                let keyspace = self.keyspace(store, &snapshot, keyspace)?;
+                Ok((View::Snapshot(snapshot), keyspace))
+            }
+        }
+    }
+
     /// What the store was then, or is.
     pub fn snapshot(&self, store: &Store) -> Result<Snapshot> {
         match self.at {
@@ -41,7 +86,7 @@ impl Moment {
     }
 
     /// The keyspace of that name in the snapshot; it may have been dropped since.
-    pub fn keyspace(&self, store: &Store, snapshot: &Snapshot, name: &str) -> Result<Keyspace> {
+    fn keyspace(&self, store: &Store, snapshot: &Snapshot, name: &str) -> Result<Keyspace> {
         if self.at.is_none() {
             return crate::open::keyspace(store, name, false);
         }

@@ -8,7 +8,6 @@ use percolite::{Builder, Error, ErrorKind, Keyspace, Status, Store};
 
 use crate::exit::Code;
 use crate::interrupt::Interrupt;
-use crate::output::count;
 use crate::progress::Progress;
 use crate::tuning::Tuning;
 
@@ -41,7 +40,7 @@ impl Folder {
 
     /// The same where what is lost of the log is told elsewhere.
     pub fn look_silently(&self) -> Result<Store> {
-        Ok(Store::builder().read_only(true).open(&self.folder)?)
+        Store::builder().read_only(true).open(&self.folder).map_err(|why| does_not_open(&self.folder, why))
     }
 
     /// To look, if need be with the eyes of the process that has it open. What is lost of the log is for the caller to tell.
@@ -49,7 +48,7 @@ impl Folder {
         let why = match Store::builder().read_only(true).open(&self.folder) {
             Ok(store) => return Ok(Seen::Closed(store)),
             Err(why) if matches!(why.kind(), ErrorKind::Busy(_)) => why,
-            Err(why) => return Err(why.into()),
+            Err(why) => return Err(does_not_open(&self.folder, why)),
         };
         match Status::read(&self.folder)? {
             Some(status) => Ok(Seen::Open(Box::new(status))),
@@ -81,7 +80,7 @@ impl Folder {
                 Err(why) if is_missing(&self.folder) || is_unfinished(&self.folder) => {
                     Err(Code::NotAStore.error(format!("{why}; to make a store there, say --create")))
                 }
-                Err(why) => Err(why.into()),
+                Err(why) => Err(does_not_open(&self.folder, why)),
             };
         }
         opened(&self.folder, tuning.builder())
@@ -95,9 +94,31 @@ fn opened(folder: &Path, builder: Builder) -> Result<Store> {
 /// Tells people what of the log is not read, which no exit code says.
 pub fn telling_lost(store: Store) -> Store {
     for lost in store.lost_logs() {
-        eprintln!("warning: {lost}; see `percolite verify --help`");
+        let folder = lost.file.parent().map(quoted).unwrap_or_default();
+        eprintln!("warning: {lost}; percolite verify {folder} shows it, and its --help says what to do");
     }
     store
+}
+
+/// An error of opening. Of a damaged store nothing can be asked then, and only what is left of it can be had.
+fn does_not_open(folder: &Path, why: Error) -> anyhow::Error {
+    match why.kind() {
+        ErrorKind::Corruption(_) => {
+            Code::Damaged.error(format!("{why}; it does not open; {}", backup_or_repair(folder)))
+        }
+        _ => why.into(),
+    }
+}
+
+/// What to do about a store that is damaged.
+pub fn backup_or_repair(folder: &Path) -> String {
+    format!("go back to a checkpoint or a dump, or else: percolite repair {} NEW", quoted(folder))
+}
+
+/// A folder as a shell takes it.
+pub fn quoted(folder: &Path) -> String {
+    let folder = folder.display().to_string();
+    shlex::try_quote(&folder).map_or_else(|_| folder.clone(), Into::into)
 }
 
 fn is_store(folder: &Path) -> bool {
@@ -121,7 +142,7 @@ fn may_not_write(folder: &Path, why: Error) -> anyhow::Error {
             format!("{} cannot be written to ({why}); looking at it works: get, scan, dump, verify", folder.display());
         return Code::Failed.error(what);
     }
-    why.into()
+    does_not_open(folder, why)
 }
 
 /// Waits until the rows of large transactions are unlocked, which goes on in the background behind their commit, and closes the
@@ -145,7 +166,8 @@ pub fn finish(store: Store) -> Result<()> {
                     "interrupted behind the commit, so nothing is lost: all of it is in, and the rows that are still locked are unlocked when the store is next opened for writing",
                 ));
             }
-            progress.at(ended, format!("committed; {} unlocked of {}", count(ended, "row"), stats.rows_streamed));
+            progress.expect(stats.rows_streamed, "");
+            progress.at(ended, "rows unlocked after the commit");
             std::thread::sleep(LOOK_EVERY);
         }
     }

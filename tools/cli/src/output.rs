@@ -2,9 +2,12 @@
 //!
 //! `println!` panics when nobody reads any more (`percolite demo | head`). Here that is an error of its own, [`Unread`],
 //! which ends the program without a word, after everything has been tidied up on the way out.
+//!
+//! A terminal gets tables ([`crate::table`]). Anything else gets plain lines, with a tab between columns: no borders, no colours, nothing
+//! cut off.
 
 use std::fmt;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal as _, Write};
 
 use anyhow::Result;
 
@@ -19,6 +22,11 @@ impl fmt::Display for Unread {
 }
 
 impl std::error::Error for Unread {}
+
+/// Whether people read it, and not a program.
+pub fn is_for_people() -> bool {
+    io::stdout().is_terminal()
+}
 
 /// Prints a line.
 pub fn say(line: impl fmt::Display) -> Result<()> {
@@ -50,6 +58,11 @@ impl Lines {
 
     pub fn say(&mut self, line: impl fmt::Display) -> Result<()> {
         writeln!(self.0, "{line}").map_err(unsaid)
+    }
+
+    /// A line as it is, or several, with their ends.
+    pub fn bytes(&mut self, lines: &[u8]) -> Result<()> {
+        self.0.write_all(lines).map_err(unsaid)
     }
 
     pub fn finish(mut self) -> Result<()> {

@@ -1,8 +1,9 @@
-//! Progress of long work: a bar on standard error where that is a terminal, and nothing elsewhere.
+//! Progress of long work: a bar on standard error where that is a terminal, and nothing elsewhere. It tells how much is done, how fast
+//! that goes, and where the end is known, or can be guessed, how long the rest takes.
 
-use std::fmt::Display;
+use std::fmt::{Display, Write};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanCount, ProgressBar, ProgressState, ProgressStyle};
 
 pub struct Progress(ProgressBar);
 
@@ -10,35 +11,67 @@ impl Progress {
     /// Through so many bytes, if that is known.
     pub fn new(bytes: Option<u64>) -> Self {
         let bar = bytes.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
-        let template = match bytes {
-            Some(_) => "{bar:32} {bytes} of {total_bytes}, {msg}, {elapsed}",
-            None => "{spinner} {bytes}, {msg}, {elapsed}",
-        };
-        if let Ok(style) = ProgressStyle::with_template(template) {
-            bar.set_style(style);
-        }
-        Self(bar)
+        let progress = Self(bar);
+        progress.styled(match bytes {
+            Some(_) => "{bar:20} {bytes} of {total_bytes}, {msg}, {bytes_per_sec}, {elapsed}, {eta} left",
+            None => "{spinner} {bytes}, {msg}, {bytes_per_sec}, {elapsed}",
+        });
+        progress
     }
 
-    /// Through rows, of which nothing but the message tells.
+    /// Through rows, locks or cells, of which there may be no more to tell than the message.
     pub fn of_rows() -> Self {
-        let bar = ProgressBar::new_spinner();
-        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}, {elapsed}") {
-            bar.set_style(style);
+        let progress = Self(ProgressBar::new_spinner());
+        progress.styled("{spinner} {msg}, {elapsed}");
+        progress
+    }
+
+    /// There are so many of them, or `about` so many.
+    pub fn expect(&self, total: u64, about: &str) {
+        if self.is_seen() {
+            self.0.set_length(total);
+            self.styled(&format!(
+                "{{bar:20}} {{human_pos}} of {about}{{human_len}} {{msg}}, {{rate}}, {{elapsed}}, {{eta}} left"
+            ));
+            // Whatever came before has its own rate.
+            self.0.reset_eta();
         }
-        Self(bar)
+    }
+
+    /// Whether anybody sees it.
+    pub fn is_seen(&self) -> bool {
+        !self.0.is_hidden()
     }
 
     pub fn clear(&self) {
         self.0.finish_and_clear();
     }
 
-    pub fn at(&self, bytes: u64, what: impl Display) {
-        if !self.0.is_hidden() {
+    pub fn at(&self, position: u64, what: impl Display) {
+        if self.is_seen() {
             self.0.set_message(what.to_string());
-            self.0.set_position(bytes);
+            // What was expected may have been too little.
+            if self.0.length().is_some_and(|length| length < position) {
+                self.0.set_length(position);
+            }
+            self.0.set_position(position);
+            if position == 0 {
+                self.0.reset_eta();
+            }
         }
     }
+
+    fn styled(&self, template: &str) {
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            self.0.set_style(style.with_key("rate", rate));
+        }
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate")]
+fn rate(state: &ProgressState, out: &mut dyn Write) {
+    // A terminal that does not take it shows that itself.
+    let _ = write!(out, "{}/s", HumanCount(state.per_sec() as u64));
 }
 
 impl Drop for Progress {

@@ -1,9 +1,10 @@
 //! `percolite repair`: what can still be read of a damaged store, in a new one.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use percolite::ErrorKind;
+use percolite::engine::storage::Column;
+use percolite::{ErrorKind, Store};
 use serde_json::json;
 
 use crate::exit::Code;
@@ -47,11 +48,16 @@ pub fn run(args: &Args) -> Result<()> {
     let interrupt = Interrupt::watch()?;
     open::refuse_inside(&args.from, &args.to)?;
     let made = Made::unless_there(&args.to);
-    let progress = Progress::new(None);
+    let progress = Progress::of_rows();
+    if progress.is_seen()
+        && let Some(rows) = rows_about(&args.from)
+    {
+        progress.expect(rows, "about ");
+    }
     let repaired = args.tuning.builder().repair(&args.from, &args.to, |so_far| {
         made.is_ours();
         let losses = if so_far.is_whole() { String::new() } else { format!(", {}", losses(so_far.losses_found)) };
-        progress.at(so_far.bytes, format!("{}{losses}", count(so_far.rows, "row")));
+        progress.at(so_far.rows, format!("rows{losses}"));
         interrupt.flow()
     });
     drop(progress);
@@ -93,6 +99,13 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let what = format!("{}; what could be read is in {}", losses(repaired.losses_found), args.to.display());
     Err(Code::Damaged.error(what))
+}
+
+/// How many rows there are to bring over, if RocksDB can open what is left.
+fn rows_about(from: &Path) -> Option<u64> {
+    let store = Store::builder().read_only(true).open(from).ok()?;
+    let columns = store.engine_figures().ok()?.columns;
+    columns.iter().find(|column| column.column == Column::Write).map(|column| column.cells)
 }
 
 fn losses(found: u64) -> String {

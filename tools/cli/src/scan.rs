@@ -1,18 +1,17 @@
 //! `percolite scan`: rows in order.
 
-use std::ffi::OsString;
-use std::ops::Bound;
+use std::ops::ControlFlow;
 
 use anyhow::Result;
-use percolite::Scan;
+use percolite::{Scan, Store, Txn};
 use serde_json::json;
 
-use crate::bytes::Forms;
-use crate::exit::Code;
+use crate::bytes::{FormArgs, Forms, value_fields};
 use crate::interrupt::Interrupt;
 use crate::moment::Moment;
 use crate::open::Folder;
-use crate::output::{Lines, say};
+use crate::output::{Lines, count, is_for_people, say};
+use crate::range::Range;
 use crate::table;
 
 /// So many rows are laid out as one table; those of the next are as wide as they need to be.
@@ -21,39 +20,51 @@ const TABLE_ROWS: usize = 500;
 const SHOWN_CHARS: usize = 400;
 
 /// The command's options.
-#[expect(clippy::struct_excessive_bools, reason = "each is an option")]
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   percolite scan shop fruit                       every row
   percolite scan shop fruit --from b --to d       keys from b up to, and without, d
   percolite scan shop fruit --prefix app          keys that begin with app
-  percolite scan shop fruit --reverse --limit 10  the last ten
+  percolite scan shop fruit --rev --limit 10      the last ten
   percolite scan shop fruit --at 2026-11-21T14:00 what there was then (see: percolite history)
   percolite scan shop fruit --count               how many there are
   percolite scan shop fruit --json > fruit.jsonl  JSON lines, which load reads back
+  percolite scan shop fruit > fruit.tsv           plain lines, which load reads back, too
+  percolite scan shop people --json --values json | jq .value.name
+  percolite scan shop people --json --values json |
+                       jq -c 'select(.value.born < 1900)' | percolite load shop old --values json
 
-The rows are those of one moment.")]
+The rows are those of one moment.
+
+A terminal gets a table, in which long values are cut. Anything else gets all of them, a line each: the key, a tab, the value. In text a \
+tab is \\t there, a line end \\n, a carriage return \\r, a backslash \\\\, and any other control character, and whatever is no text, \\x and \
+two hexadecimal digits a byte.
+
+With --values json, a value that is JSON stands as it is in \"value\" of --json. If it has several lines \"value\" has it in one, and \"text\" \
+as it was. One that is no JSON is in \"text\" alone, or in \"hex\" if it is no text, and there is no \"value\". `load --values json` reads all \
+of that back to the bit. In plain lines it is JSON in one line, or \\x and two digits a byte.")]
 pub struct Args {
     #[command(flatten)]
-    store: Folder,
+    pub store: Folder,
+    #[command(flatten)]
+    what: What,
+}
+
+/// What is asked for.
+#[expect(clippy::struct_excessive_bools, reason = "each is an option")]
+#[derive(clap::Args)]
+pub struct What {
     /// The keyspace
     keyspace: String,
-    /// The first key
-    #[arg(long, value_name = "KEY")]
-    from: Option<OsString>,
-    /// The key that is not shown any more
-    #[arg(long, value_name = "KEY")]
-    to: Option<OsString>,
-    /// What keys begin with
-    #[arg(long, value_name = "KEY", conflicts_with_all = ["from", "to"])]
-    prefix: Option<OsString>,
+    #[command(flatten)]
+    range: Range,
     /// From the last key to the first
-    #[arg(long)]
-    reverse: bool,
+    #[arg(long, visible_alias = "reverse")]
+    rev: bool,
     /// At most so many rows
     #[arg(long, value_name = "N")]
-    limit: Option<usize>,
+    pub limit: Option<u64>,
     /// Leave the values out
     #[arg(long)]
     keys_only: bool,
@@ -63,82 +74,162 @@ pub struct Args {
     #[command(flatten)]
     moment: Moment,
     #[command(flatten)]
-    forms: Forms,
+    pub forms: FormArgs,
     /// JSON lines: {"key": …, "value": …}
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
-
-type Row = (Vec<u8>, Vec<u8>);
 
 pub fn run(args: &Args) -> Result<()> {
-    let read = |key: &Option<OsString>| key.as_ref().map(|key| args.forms.keys.read(key)).transpose();
-    let (from, to, prefix) = (read(&args.from)?, read(&args.to)?, read(&args.prefix)?);
-    if let (Some(from), Some(to)) = (&from, &to)
-        && from > to
-    {
-        return Err(Code::Usage.error("--from lies behind --to: they name the range from below, in either direction"));
-    }
+    let what = &args.what;
+    let forms = what.forms.get();
+    // A range that makes no sense is told before the store is opened.
+    what.range.rows(forms.keys)?;
     let interrupt = Interrupt::watch()?;
-    let store = args.store.look()?;
-    let snapshot = args.moment.snapshot(&store)?;
-    let keyspace = args.moment.keyspace(&store, &snapshot, &args.keyspace)?;
-    let rows = if let Some(prefix) = prefix {
-        snapshot.prefix(&keyspace, prefix)
-    } else {
-        let from = from.map_or(Bound::Unbounded, Bound::Included);
-        snapshot.range(&keyspace, (from, to.map_or(Bound::Unbounded, Bound::Excluded)))
-    };
-    let rows = in_order(rows, args.reverse).take(args.limit.unwrap_or(usize::MAX));
-    if args.count {
-        let mut count = 0_u64;
-        for row in rows {
-            interrupt.check("the rows were not counted to the end")?;
-            row?;
-            count += 1;
-        }
-        return if args.json { say(json!({ "rows": count })) } else { say(count) };
-    }
-    show(args, rows, &interrupt)
+    what.show(&args.store.look()?, None, forms, None, &interrupt)
 }
 
-fn in_order(rows: Scan, reverse: bool) -> Box<dyn Iterator<Item = percolite::Result<Row>>> {
-    if reverse { Box::new(rows.rev()) } else { Box::new(rows) }
-}
-
-fn show(args: &Args, rows: impl Iterator<Item = percolite::Result<Row>>, interrupt: &Interrupt) -> Result<()> {
-    let mut out = Lines::new();
-    let mut page: Vec<Row> = Vec::new();
-    for row in rows {
-        if interrupt.is_wanted() {
-            out.finish()?;
-            return interrupt.check("these are not all rows");
-        }
-        let (key, value) = row?;
-        if args.json {
-            let key = args.forms.keys.json(&key);
-            out.say(if args.keys_only {
-                json!({ "key": key })
-            } else {
-                json!({ "key": key, "value": args.forms.values.json(&value) })
+impl What {
+    /// Shows the rows, as the open transaction sees them if there is one. A table for people has at most so many, unless it is said how
+    /// many there are to be.
+    pub fn show(
+        &self,
+        store: &Store,
+        txn: Option<&Txn>,
+        forms: Forms,
+        shown: Option<u64>,
+        interrupt: &Interrupt,
+    ) -> Result<()> {
+        let rows = self.range.rows(forms.keys)?;
+        let (view, keyspace) = self.moment.view(store, txn, &self.keyspace)?;
+        let mut rows = view.scan(&keyspace, &rows);
+        let limit = self.limit.unwrap_or(u64::MAX);
+        if self.count {
+            let mut count = 0_u64;
+            self.each(&mut rows, limit, |_, _| {
+                count += 1;
+                interrupt.check("the rows were not counted to the end")
             })?;
-            continue;
+            return if self.json { say(json!({ "rows": count })) } else { say(count) };
         }
-        page.push((key, value));
-        if page.len() == TABLE_ROWS {
-            out.say(table_of(args, &std::mem::take(&mut page)))?;
-        }
+        let partly = || interrupt.check("these are not all rows");
+        let mut out = Lines::new();
+        let ended = if self.json {
+            self.json_lines(&mut rows, limit, forms, &mut out, partly)
+        } else if is_for_people() {
+            self.tables(&mut rows, limit.min(self.limit.or(shown).unwrap_or(u64::MAX)), forms, &mut out, partly)
+        } else {
+            self.plain_lines(&mut rows, limit, forms, &mut out, partly)
+        };
+        out.finish().and(ended)
     }
-    if !page.is_empty() {
-        out.say(table_of(args, &page))?;
-    }
-    out.finish()
-}
 
-fn table_of(args: &Args, rows: &[Row]) -> String {
-    let value = |value: &[u8]| table::shorten(&args.forms.values.show(value), SHOWN_CHARS);
-    if args.keys_only {
-        return table::texts(["key"], rows.iter().map(|(key, _)| [args.forms.keys.show(key)]).collect());
+    /// Has `see` see each row, until it fails or there are enough.
+    fn each(&self, rows: &mut Scan, limit: u64, mut see: impl FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()> {
+        let mut left = limit;
+        if self.rev {
+            while left > 0
+                && let Some(row) = rows.next_back().transpose()?
+            {
+                see(&row.0, &row.1)?;
+                left -= 1;
+            }
+            return Ok(());
+        }
+        if left == 0 {
+            return Ok(());
+        }
+        let ended = rows.visit(|key, value| {
+            left -= 1;
+            match see(key, value) {
+                Ok(()) if left > 0 => ControlFlow::Continue(()),
+                ended => ControlFlow::Break(ended),
+            }
+        })?;
+        ended.break_value().unwrap_or(Ok(()))
     }
-    table::texts(["key", "value"], rows.iter().map(|(key, v)| [args.forms.keys.show(key), value(v)]).collect())
+
+    fn json_lines(
+        &self,
+        rows: &mut Scan,
+        limit: u64,
+        forms: Forms,
+        out: &mut Lines,
+        go_on: impl Fn() -> Result<()>,
+    ) -> Result<()> {
+        let mut line = Vec::new();
+        self.each(rows, limit, |key, value| {
+            line.clear();
+            line.extend_from_slice(b"{\"key\":");
+            forms.keys.json(key, &mut line);
+            if !self.keys_only {
+                value_fields(forms.values, Some(value), &mut line);
+            }
+            line.extend_from_slice(b"}\n");
+            out.bytes(&line)?;
+            go_on()
+        })
+    }
+
+    fn plain_lines(
+        &self,
+        rows: &mut Scan,
+        limit: u64,
+        forms: Forms,
+        out: &mut Lines,
+        go_on: impl Fn() -> Result<()>,
+    ) -> Result<()> {
+        let mut line = Vec::new();
+        self.each(rows, limit, |key, value| {
+            line.clear();
+            forms.keys.plain(key, &mut line);
+            if !self.keys_only {
+                line.push(b'\t');
+                forms.values.plain(value, &mut line);
+            }
+            line.push(b'\n');
+            out.bytes(&line)?;
+            go_on()
+        })
+    }
+
+    fn tables(
+        &self,
+        rows: &mut Scan,
+        limit: u64,
+        forms: Forms,
+        out: &mut Lines,
+        go_on: impl Fn() -> Result<()>,
+    ) -> Result<()> {
+        let mut page: Vec<[String; 2]> = Vec::new();
+        let mut is_more = false;
+        let mut seen = 0;
+        let scanned = self.each(rows, limit.saturating_add(1).min(self.limit.unwrap_or(u64::MAX)), |key, value| {
+            if seen == limit {
+                is_more = true;
+                return Ok(());
+            }
+            seen += 1;
+            let value = if self.keys_only { String::new() } else { forms.values.show(value) };
+            page.push([forms.keys.show(key), table::shorten(&value, SHOWN_CHARS)]);
+            if page.len() == TABLE_ROWS {
+                out.say(self.table_of(std::mem::take(&mut page)))?;
+            }
+            go_on()
+        });
+        if !page.is_empty() {
+            out.say(self.table_of(page))?;
+        }
+        if is_more {
+            out.say(format_args!("… and more; --limit N shows more than {}", count(limit, "row")))?;
+        }
+        scanned
+    }
+
+    fn table_of(&self, rows: Vec<[String; 2]>) -> String {
+        if self.keys_only {
+            return table::texts(["key"], rows.into_iter().map(|[key, _]| [key]).collect());
+        }
+        table::texts(["key", "value"], rows)
+    }
 }

@@ -29,10 +29,10 @@ does: see `percolite top --help`. --json is then that document, with its age_s. 
 Anything else only that process can tell.")]
 pub struct Args {
     #[command(flatten)]
-    store: Folder,
+    pub store: Folder,
     /// Count all rows, and estimate none; of a store that is closed only
     #[arg(long)]
-    exact: bool,
+    pub exact: bool,
     /// One JSON document
     #[arg(long)]
     json: bool,

@@ -1,8 +1,11 @@
 //! Tables: how rows, times and locks look.
 //!
-//! Tables are as wide as the terminal, at most 100 columns, and 100 columns where there is no terminal. Keys are any bytes;
+//! Tables are as wide as the terminal, at most 100 columns. Keys are any bytes;
 //! what is not printable is escaped, and what is too long ends in an ellipsis. A zero byte, which the demo's index puts
 //! between its two halves, is shown as a dot.
+//!
+//! Without a terminal a table is plain: a line a row, the header first, a tab between columns. Only the demo draws its tables always, as
+//! parts of its story, 100 columns wide.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -13,7 +16,7 @@ use indicatif::HumanCount;
 use percolite::{CommitPoint, Keyspace, KeyspaceId, LockInfo, RowKey, Timestamp};
 
 use crate::bytes::Form;
-use crate::output::count;
+use crate::output::{count, is_for_people};
 
 const WIDTH_MAX: u16 = 100;
 const WIDTH_MIN: u16 = 20;
@@ -46,14 +49,24 @@ impl Names {
 
 /// A table with a header.
 pub fn texts<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) -> String {
+    if is_for_people() { drawn(header, rows) } else { plain(header, &rows) }
+}
+
+/// A table with a header and numbers, which stand to the right.
+pub fn figures<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) -> String {
+    if is_for_people() { drawn_figures(header, rows) } else { plain(header, &rows) }
+}
+
+/// The same as [`texts`], drawn for whoever reads it.
+pub fn drawn<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) -> String {
     let mut table = empty(UTF8_FULL_CONDENSED);
     table.set_header(header);
     table.add_rows(rows);
     table.to_string()
 }
 
-/// A table with a header and numbers, which stand to the right.
-pub fn figures<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) -> String {
+/// The same as [`figures`], drawn for whoever reads it.
+pub fn drawn_figures<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) -> String {
     let mut table = empty(UTF8_FULL_CONDENSED);
     table.set_header(header);
     table.add_rows(rows);
@@ -61,6 +74,12 @@ pub fn figures<const N: usize>(header: [&str; N], rows: Vec<[String; N]>) -> Str
         column.set_cell_alignment(CellAlignment::Right);
     }
     table.to_string()
+}
+
+fn plain<const N: usize>(header: [&str; N], rows: &[[String; N]]) -> String {
+    let rows = rows.iter().map(|row| row.each_ref().map(String::as_str));
+    let line = |cells: [&str; N]| cells.map(|cell| cell.replace(['\t', '\n', '\r'], " ")).join("\t");
+    std::iter::once(header).chain(rows).map(line).collect::<Vec<_>>().join("\n")
 }
 
 /// Locks, one row of the table for each transaction that holds some.
@@ -197,6 +216,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_plain_table_has_a_line_for_each_row_and_a_tab_between_columns() {
+        let rows = vec![["a".to_owned(), "1\n2\t3".to_owned()], [String::new(), "x".repeat(500)]];
+        assert_eq!(plain(["key", "value"], &rows), format!("key\tvalue\na\t1 2 3\n\t{}", "x".repeat(500)));
+    }
 
     proptest! {
         #[test]

@@ -7,7 +7,7 @@ use percolite::{Builder, Store};
 
 const NO_SIZE: &str = "not a size: 64M, 2G, or a number of bytes";
 /// How often a command that writes for longer says what it does, for `top` to be shown.
-const STATUS_EVERY: Duration = Duration::from_secs(1);
+pub const STATUS_EVERY: Duration = Duration::from_secs(1);
 
 /// How the store is to be run.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
@@ -40,6 +40,11 @@ impl From<Compression> for percolite::Compression {
 impl Tuning {
     pub fn is_set(&self) -> bool {
         self.memory.is_some() || self.compression.is_some()
+    }
+
+    /// How many of these fit into the memory that is named; any number if none is.
+    pub fn share(&self, bytes: usize) -> usize {
+        self.memory.map_or(usize::MAX, |memory| memory / bytes)
     }
 
     pub fn builder(&self) -> Builder {

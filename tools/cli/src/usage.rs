@@ -13,18 +13,24 @@ pub fn parse<Cli: Parser>() -> Result<Cli, String> {
         ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::DisplayVersion => {
             why.exit()
         }
-        _ => told::<Cli>(&why.render().to_string(), std::env::args_os().nth(1).as_deref()),
+        _ => told(&why, &help_of::<Cli>(std::env::args_os().nth(1).as_deref())),
     })
 }
 
-/// What clap says in many lines, in one.
-fn told<Cli: CommandFactory>(text: &str, command: Option<&OsStr>) -> String {
-    let paragraphs = text.trim().split("\n\n").take_while(|told| !told.starts_with("Usage:"));
-    let told: Vec<String> = paragraphs.filter(|told| !told.starts_with("For more information")).map(joined).collect();
+/// Where help is to be had.
+fn help_of<Cli: CommandFactory>(command: Option<&OsStr>) -> String {
     let command = command.filter(|name| Cli::command().find_subcommand(name).is_some()).and_then(OsStr::to_str);
     let command = command.map(|name| format!(" {name}")).unwrap_or_default();
+    format!("percolite{command} --help")
+}
+
+/// What clap says in many lines, in one, and where more is said.
+pub fn told(why: &clap::Error, help: &str) -> String {
+    let text = why.render().to_string();
+    let paragraphs = text.trim().split("\n\n").take_while(|told| !told.starts_with("Usage:"));
+    let told: Vec<String> = paragraphs.filter(|told| !told.starts_with("For more information")).map(joined).collect();
     let told = told.join("; ");
-    format!("{}; see `percolite{command} --help`", told.strip_prefix("error: ").unwrap_or(&told))
+    format!("{}; see `{help}`", told.strip_prefix("error: ").unwrap_or(&told))
 }
 
 /// A sentence, and the list behind it if it has one.
@@ -68,7 +74,7 @@ mod tests {
         ) {
             let line = std::iter::once("percolite").chain(words.iter().map(String::as_str));
             let Err(why) = Cli::try_parse_from(line) else { return Ok(()) };
-            let told = told::<Cli>(&why.render().to_string(), words.first().map(OsStr::new));
+            let told = told(&why, &help_of::<Cli>(words.first().map(OsStr::new)));
             prop_assert!(why.exit_code() == 0 || told.lines().count() == 1, "{}", told);
             prop_assert!(told.ends_with("--help`") && !told.starts_with("error"), "{}", told);
         }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::exit::Code;
 use crate::interrupt::Interrupt;
-use crate::open::Folder;
+use crate::open::{self, Folder};
 use crate::output::{count, say};
 use crate::progress::Progress;
 use crate::table;
@@ -28,7 +28,7 @@ as damaged-*.log.kept (later logs as unread-*.log.kept), and it goes on being to
 and indexes of tables are looked at only as far as reading the cells in order needs them.")]
 pub struct Args {
     #[command(flatten)]
-    store: Folder,
+    pub store: Folder,
     /// One JSON document
     #[arg(long)]
     json: bool,
@@ -36,14 +36,17 @@ pub struct Args {
 
 pub fn run(args: &Args) -> Result<()> {
     let interrupt = Interrupt::watch()?;
-    let store = open(args)?;
-    let progress = Progress::new(None);
+    let store = opened(args)?;
+    let progress = Progress::of_rows();
+    if progress.is_seen() {
+        progress.expect(store.engine_figures()?.columns.iter().map(|column| column.cells).sum(), "about ");
+    }
     let mut read = (0, 0);
     let verified = store.verify(|so_far| {
         read = (so_far.cells(), so_far.problems_found);
         let problems =
             if so_far.is_sound() { String::new() } else { format!(", {}", count(so_far.problems_found, "problem")) };
-        progress.at(so_far.bytes, format!("{}{problems}", count(so_far.cells(), "cell")));
+        progress.at(so_far.cells(), format!("cells{problems}"));
         interrupt.flow()
     });
     drop(progress);
@@ -93,7 +96,7 @@ pub fn run(args: &Args) -> Result<()> {
         };
     }
     let problems = count(verified.problems_found + verified.lost_logs.len() as u64, "problem");
-    Err(damaged(args, &format!("{problems} found")))
+    Err(Code::Damaged.error(format!("{problems} found; {}", open::backup_or_repair(&args.store.folder))))
 }
 
 /// A problem, or a loss of a repair, for programs.
@@ -109,22 +112,14 @@ pub fn problem_json(problem: &Problem) -> Value {
 }
 
 /// What has lost its database beyond opening is damaged, too.
-fn open(args: &Args) -> Result<Store> {
-    args.store.look_silently().or_else(|why| {
-        let is_damaged = Code::of(&why) == Code::Damaged;
+fn opened(args: &Args) -> Result<Store> {
+    args.store.look_silently().inspect_err(|why| {
+        let is_damaged = Code::of(why) == Code::Damaged;
         if args.json {
-            say(
+            // Of an output that nobody reads the error says enough.
+            let _ = say(
                 json!({ "opens": false, "sound": if is_damaged { Some(false) } else { None }, "why": why.to_string() }),
-            )?;
+            );
         }
-        if !is_damaged {
-            return Err(why);
-        }
-        Err(damaged(args, &format!("it does not open: {}", crate::one_line(&why))))
     })
-}
-
-fn damaged(args: &Args, what: &str) -> anyhow::Error {
-    let folder = args.store.folder.display();
-    Code::Damaged.error(format!("{what}; go back to a checkpoint or a dump, or else: percolite repair {folder} NEW"))
 }

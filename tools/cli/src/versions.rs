@@ -3,14 +3,14 @@
 use std::ffi::OsString;
 
 use anyhow::Result;
-use percolite::Version;
+use percolite::{Store, Txn, Version};
 use serde_json::json;
 
-use crate::bytes::Forms;
+use crate::bytes::{FormArgs, Forms, value_fields};
 use crate::exit::Code;
 use crate::moment::Moment;
 use crate::open::Folder;
-use crate::output::Lines;
+use crate::output::{Lines, is_for_people};
 use crate::table;
 
 /// What people see of a value.
@@ -28,12 +28,22 @@ Examples:
   percolite versions shop fruit apple --json      JSON lines
 
 How long versions are kept, and how exact times are, says `percolite history --help`. Where they are not, there is the newest alone. \
-A key that never was is told on standard error, and the exit code is 3.")]
+A key that never was is told on standard error, and the exit code is 3.
+
+Without a terminal a version is a plain line, with a tab between its time, its timestamp, its owner, `put` or `deleted`, and the value as \
+`percolite scan --help` says.")]
 pub struct Args {
     #[command(flatten)]
-    store: Folder,
+    pub store: Folder,
+    #[command(flatten)]
+    what: What,
+}
+
+/// What is asked for.
+#[derive(clap::Args)]
+pub struct What {
     /// The keyspace
-    keyspace: String,
+    pub keyspace: String,
     /// The key
     key: OsString,
     #[command(flatten)]
@@ -42,17 +52,85 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
     #[command(flatten)]
-    forms: Forms,
-    /// JSON lines: {"timestamp": …, "ms": …, "time": …, "owner": …, "value": …}
+    pub forms: FormArgs,
+    /// JSON lines: {"timestamp": …, "ms": …, "time": …, "owner": …, "deleted": …, "value": …}
     #[arg(long)]
-    json: bool,
+    pub json: bool,
 }
 
-/// Of a table of versions.
-pub const HEADER: [&str; 4] = ["committed", "timestamp", "owner", "value"];
+const HEADER: [&str; 4] = ["committed", "timestamp", "owner", "value"];
 
-/// A version's row in such a table.
-pub fn cells(version: &Version, forms: Forms) -> [String; 4] {
+pub fn run(args: &Args) -> Result<()> {
+    let what = &args.what;
+    let forms = what.forms.get();
+    let key = what.key(forms)?;
+    if what.show(&args.store.look()?, None, &key, forms)? {
+        return Ok(());
+    }
+    Err(Code::Missing.error(format!("{:?} was never in the keyspace {:?}", forms.keys.show(&key), what.keyspace)))
+}
+
+impl What {
+    pub fn key(&self, forms: Forms) -> Result<Vec<u8>> {
+        forms.keys.read(&self.key)
+    }
+
+    /// Shows the versions. The answer is whether there are any.
+    pub fn show(&self, store: &Store, txn: Option<&Txn>, key: &[u8], forms: Forms) -> Result<bool> {
+        let (view, keyspace) = self.moment.view(store, txn, &self.keyspace)?;
+        let mut versions = view.versions(&keyspace, key)?.peekable();
+        if versions.peek().is_none() {
+            return Ok(false);
+        }
+        let (mut out, mut rows) = (Lines::new(), Vec::new());
+        for version in versions.take(self.limit.unwrap_or(usize::MAX)) {
+            let version = version?;
+            if self.json {
+                out.bytes(&json_line(&version, forms))?;
+            } else if is_for_people() {
+                rows.push(cells(&version, forms));
+            } else {
+                out.bytes(&plain_line(&version, forms))?;
+            }
+        }
+        if !rows.is_empty() {
+            out.say(table::texts(HEADER, rows))?;
+        }
+        out.finish()?;
+        Ok(true)
+    }
+}
+
+fn json_line(version: &Version, forms: Forms) -> Vec<u8> {
+    let ts = version.commit_ts;
+    let mut line = json!({
+        "timestamp": ts.to_string(),
+        "ms": ts.millis(),
+        "time": table::moment(ts),
+        "owner": version.owner.to_string(),
+        "deleted": version.value.is_none(),
+    })
+    .to_string()
+    .into_bytes();
+    // The value is no JSON value of this program's, but text.
+    line.pop();
+    value_fields(forms.values, version.value.as_deref(), &mut line);
+    line.extend_from_slice(b"}\n");
+    line
+}
+
+fn plain_line(version: &Version, forms: Forms) -> Vec<u8> {
+    let ts = version.commit_ts;
+    let is = if version.value.is_some() { "put" } else { "deleted" };
+    let mut line = format!("{}\t{ts}\t{}\t{is}\t", table::moment(ts), version.owner).into_bytes();
+    if let Some(value) = &version.value {
+        forms.values.plain(value, &mut line);
+    }
+    line.push(b'\n');
+    line
+}
+
+fn cells(version: &Version, forms: Forms) -> [String; 4] {
     let value = version.value.as_ref().map_or_else(|| "(deleted)".into(), |value| forms.values.show(value));
     [
         table::time(version.commit_ts.millis(), "%Y-%m-%d %H:%M:%S%.3f UTC"),
@@ -60,42 +138,4 @@ pub fn cells(version: &Version, forms: Forms) -> [String; 4] {
         version.owner.to_string(),
         table::shorten(&value, SHOWN_CHARS),
     ]
-}
-
-pub fn run(args: &Args) -> Result<()> {
-    let key = args.forms.keys.read(&args.key)?;
-    let store = args.store.look()?;
-    let snapshot = args.moment.snapshot(&store)?;
-    let keyspace = args.moment.keyspace(&store, &snapshot, &args.keyspace)?;
-    let versions = snapshot.versions(&keyspace, &key)?;
-    let mut out = Lines::new();
-    let mut rows = Vec::new();
-    let mut versions = versions.peekable();
-    let found = versions.peek().is_some();
-    for version in versions.take(args.limit.unwrap_or(usize::MAX)) {
-        let version = version?;
-        if args.json {
-            let Version { commit_ts, owner, value, .. } = version;
-            out.say(json!({
-                "timestamp": commit_ts.to_string(),
-                "ms": commit_ts.millis(),
-                "time": table::moment(commit_ts),
-                "owner": owner.to_string(),
-                "value": value.map(|value| args.forms.values.json(&value)),
-            }))?;
-            continue;
-        }
-        rows.push(cells(&version, args.forms));
-    }
-    if !found {
-        return Err(Code::Missing.error(format!(
-            "{:?} was never in the keyspace {:?}",
-            args.forms.keys.show(&key),
-            args.keyspace
-        )));
-    }
-    if !args.json {
-        out.say(table::texts(HEADER, rows))?;
-    }
-    out.finish()
 }

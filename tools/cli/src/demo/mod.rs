@@ -14,8 +14,8 @@ mod jobs;
 mod load;
 mod orphans;
 mod parse;
-pub mod place;
-pub mod transfers;
+mod place;
+mod transfers;
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -32,6 +32,7 @@ use self::load::Wish;
 use self::place::{Place, Spaces};
 use crate::output::{count, say};
 use crate::table;
+use crate::tuning::STATUS_EVERY;
 
 const THREADS: u32 = 16;
 const ACCOUNTS: u32 = 1000;
@@ -44,6 +45,7 @@ Examples:
   percolite demo                          with Debian's package list, or what else there is
   percolite demo --input people.jsonl     with data of your own
   percolite demo --dir bank               keeps the store, to be looked at with the other commands
+  percolite demo --dir bank --seconds 60  long enough to watch it: percolite top bank
 
 The exit code is 0 only if everything was seen that should be.")]
 pub struct Args {
@@ -105,7 +107,8 @@ pub fn run(args: &Args) -> Result<()> {
     let seed = args.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
     let place = Place::new(args.dir.as_deref(), args.keep)?;
     let mut seen = Seen::default();
-    let store = Store::open(place.path())?;
+    // For `percolite top`, where the folder is known.
+    let store = Store::builder().publish_status(STATUS_EVERY).open(place.path())?;
     let spaces = Spaces::create(&store)?;
     say(format_args!("The store is in {}.", place.path().display()))?;
     say(format_args!("To have the same random choices again: --seed {seed}"))?;
@@ -190,7 +193,7 @@ fn move_money(store: &Store, spaces: &Spaces, time: Duration, seed: u64, seen: &
         ]);
     }
     let header = ["accounts", "commits/s", "conflicts", "retries", "commits per sync", "sums whole"];
-    say(table::figures(header, rows))?;
+    say(table::drawn_figures(header, rows))?;
     say("A conflict: two transfers wanted the same account at the same time, and the\n\
          later one had to begin again. A sync: the disk confirms the log. A sum: all\n\
          accounts added up, in a snapshot.")?;
@@ -219,7 +222,7 @@ fn kill_writers(place: &Place, plans: &[Plan], seen: &mut Seen) -> Result<()> {
         let killed = count(as_planned, "writer");
         seen.note(as_planned == planned && planned > 0, format!("{killed} killed by SIGKILL {}", moment.name()));
     }
-    say(table::texts(["transaction", "last words", "died of"], rows))
+    say(table::drawn(["transaction", "last words", "died of"], rows))
 }
 
 fn recover(place: &Place, fields: &Fields, plans: &[Plan], seen: &mut Seen) -> Result<()> {

@@ -84,7 +84,7 @@ pub fn read_away(
         let rows = plan.rows.len().to_string();
         table.push([plan.job.name(), plan.moment.name().to_owned(), rows, found.to_owned()]);
     }
-    say(table::texts(["transaction", "writer killed", "rows", "of it is there"], table))?;
+    say(table::drawn(["transaction", "writer killed", "rows", "of it is there"], table))?;
     seen.note(right, "of commits killed before the commit point nothing is there, of others all");
 
     let whole = compare(&snapshot, spaces, fields)?;

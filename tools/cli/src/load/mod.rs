@@ -4,6 +4,7 @@
 //! from being heard. Each transaction is durable before the next begins; so at any end it is known what is in: everything before
 //! some record, and nothing behind it.
 
+mod known;
 mod pairs;
 
 use std::path::PathBuf;
@@ -15,8 +16,9 @@ use anyhow::{Context as _, Result};
 use percolite::{ErrorKind, Keyspace, Store};
 use serde_json::json;
 
-use self::pairs::{Layout, Portion, Source};
-use crate::bytes::Forms;
+use self::known::Known;
+use self::pairs::{Layout, Pair, Portion, Source};
+use crate::bytes::{Form, FormArgs};
 use crate::exit::Code;
 use crate::interrupt::Interrupt;
 use crate::open::{self, Folder};
@@ -27,6 +29,9 @@ use crate::tuning::Tuning;
 /// How often to look for Ctrl-C while there is nothing to read.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
+/// A key that is known takes less than a quarter of this; `--memory` is mostly for the store.
+const KEY_KEPT_BYTES: usize = 128;
+
 /// The command's options.
 #[expect(clippy::struct_excessive_bools, reason = "each is an option")]
 #[derive(clap::Args)]
@@ -36,13 +41,17 @@ Examples:
   percolite load --create shop people --key id p.jsonl  other objects, whose field `id` is the key
   percolite load --create shop fruit fruit.csv          two columns; --header if they have names
   percolite scan shop fruit --json | percolite load --create copy fruit -
+  percolite scan shop fruit | percolite load --create copy fruit -
+                                                        the same with plain lines, which are smaller
+  jq -c '{key: .id, value: .}' p.json | percolite load --create shop people --values json
   percolite load shop fruit big.csv --skip 120000       goes on where a load was interrupted
 
-In JSON, a key or value that is no text is {\"hex\": \"00ff\"} or {\"base64\": \"AP8=\"}; any other JSON is kept as it is. \
-Rows that are there already are replaced. Ctrl-C ends it behind the transaction that runs, and says what is in.")]
+In JSON, a key or value that is no text is {\"hex\": \"00ff\"} or {\"base64\": \"AP8=\"}; any other JSON is kept as it is. With \
+--values json every value is, a string with its quotes. In TSV \\t, \\n, \\r, \\\\ and \\xHH are what `scan` means by them, unless the layout is \
+raw-tsv. Rows that are there already are replaced, and it is said how many. Telling that takes up to 75 MB, or a quarter of --memory. Ctrl-C ends it behind the transaction that runs, and says what is in.")]
 pub struct Args {
     #[command(flatten)]
-    store: Folder,
+    pub store: Folder,
     /// The keyspace
     keyspace: String,
     /// The file; - is standard input
@@ -51,7 +60,7 @@ pub struct Args {
     /// How the file is laid out; default: by its name, else by its beginning
     #[arg(long)]
     layout: Option<Layout>,
-    /// JSON lines: the field that is the key; the value is the whole object
+    /// JSON lines: the field that is the key; the value is the whole object, as it is
     #[arg(long, value_name = "FIELD")]
     key: Option<String>,
     /// CSV and TSV: the first line names the columns
@@ -72,7 +81,7 @@ pub struct Args {
     #[command(flatten)]
     tuning: Tuning,
     #[command(flatten)]
-    forms: Forms,
+    forms: FormArgs,
     /// One JSON document on what was loaded
     #[arg(long)]
     json: bool,
@@ -84,6 +93,8 @@ struct Loaded {
     /// Records of the input that are done with: everything before this one.
     records: u64,
     rows: u64,
+    /// Those of them whose keys were there already, from before or from an earlier record.
+    replaced: u64,
     bytes: u64,
     left_out: u64,
     transactions: u64,
@@ -100,6 +111,17 @@ enum End {
     },
 }
 
+impl Args {
+    fn check(&self) -> Result<()> {
+        if self.key.is_some() && !matches!(self.forms.get().values, Form::Text | Form::Json) {
+            return Err(Code::Usage.error(
+                "--values is for {\"key\": …, \"value\": …} and for columns: with --key the value is the object",
+            ));
+        }
+        Ok(())
+    }
+}
+
 pub fn run(args: &Args) -> Result<()> {
     let interrupt = Interrupt::watch()?;
     let wish = pairs::Wish {
@@ -108,11 +130,13 @@ pub fn run(args: &Args) -> Result<()> {
         header: args.header,
         skip: args.skip,
         batch: usize::try_from(args.batch).unwrap_or(usize::MAX),
-        forms: args.forms,
+        forms: args.forms.get(),
     };
+    args.check()?;
     let source = Source::open(&args.file, wish)?;
     let store = args.store.write_tuned(args.create, &args.tuning)?;
     let keyspace = open::keyspace_to_write(&store, &args.keyspace, args.create)?;
+    let mut known = Known::of(&store, &keyspace, args.tuning.share(KEY_KEPT_BYTES).min(known::KEPT_MAX))?;
     let progress = Progress::new(source.length);
     let (read, began) = (source.read.clone(), Instant::now());
 
@@ -136,8 +160,9 @@ pub fn run(args: &Args) -> Result<()> {
                 let told = format!("line {line} {why}; --skip-bad leaves such records out");
                 break End::Failed(Code::Failed.error(told));
             }
-            Some(Portion::Rows(rows)) => match put(&store, &keyspace, &rows) {
-                Ok(()) => {
+            Some(Portion::Rows(rows)) => match put(&store, &keyspace, &rows, &mut known) {
+                Ok(replaced) => {
+                    loaded.replaced += replaced;
                     loaded.records += rows.len() as u64;
                     loaded.rows += rows.len() as u64;
                     loaded.bytes += rows.iter().map(|(key, value)| (key.len() + value.len()) as u64).sum::<u64>();
@@ -169,8 +194,17 @@ fn next(portions: &Receiver<Portion>) -> Option<Portion> {
     }
 }
 
-fn put(store: &Store, keyspace: &Keyspace, rows: &[(Vec<u8>, Vec<u8>)]) -> Result<()> {
-    let put = store.transact(|txn| rows.iter().try_for_each(|(key, value)| txn.put(keyspace, key, value)));
+/// Puts them in a transaction. The answer is how many of them replaced another.
+fn put(store: &Store, keyspace: &Keyspace, rows: &[Pair], known: &mut Known) -> Result<u64> {
+    let asked = known.sort(store, keyspace, rows)?;
+    let put = store.transact(|txn| {
+        let mut replaced = asked.replaced;
+        for key in &asked.keys {
+            replaced += u64::from(txn.contains(keyspace, key)?);
+        }
+        rows.iter().try_for_each(|(key, value)| txn.put(keyspace, key, value))?;
+        Ok::<_, percolite::Error>(replaced)
+    });
     put.context("a transaction failed")
 }
 
@@ -186,6 +220,8 @@ fn report(args: &Args, loaded: &Loaded, took: Duration, end: End) -> Result<()> 
         say(json!({
             "complete": whole,
             "rows": loaded.rows,
+            "new": loaded.rows - loaded.replaced,
+            "replaced": loaded.replaced,
             "bytes": loaded.bytes,
             "left_out": loaded.left_out,
             "transactions": loaded.transactions,
@@ -196,8 +232,10 @@ fn report(args: &Args, loaded: &Loaded, took: Duration, end: End) -> Result<()> 
     let (rows, left_out) = (count(loaded.rows, "row"), count(loaded.left_out, "record"));
     let is_open = matches!(&end, End::Failed(why) if is_undetermined(why));
     let behind = if is_open { "perhaps those of the next transaction" } else { "nothing behind" };
+    let (new, replaced) =
+        (indicatif::HumanCount(loaded.rows - loaded.replaced), indicatif::HumanCount(loaded.replaced));
     let is_in = format!(
-        "in the keyspace {:?} now: {rows} of the input, and {behind}; to go on: --skip {}",
+        "in the keyspace {:?} now: {rows} of the input ({new} new, {replaced} replaced), and {behind}; to go on: --skip {}",
         args.keyspace, loaded.records
     );
     match end {
@@ -213,7 +251,7 @@ fn report(args: &Args, loaded: &Loaded, took: Duration, end: End) -> Result<()> 
             let bad = if loaded.left_out == 0 { String::new() } else { format!(", {left_out} left out") };
             let transactions = count(loaded.transactions, "transaction");
             say(format_args!(
-                "{rows} in {transactions}{bad}, {:.1} s, {} a second",
+                "{rows} in {transactions}: {new} new, {replaced} replaced{bad}; {:.1} s, {} a second",
                 took.as_secs_f64(),
                 count(rate, "row")
             ))

@@ -1,8 +1,11 @@
 //! Reading keys and values from JSON lines, CSV or TSV.
 
 use std::cell::Cell;
-use std::fs::File;
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::{File, Metadata};
 use std::io::{self, BufRead, BufReader, Read};
+use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,9 +14,10 @@ use std::sync::mpsc::SyncSender;
 
 use anyhow::{Context as _, Result};
 use percolite::{KEY_MAX_BYTES, VALUE_MAX_BYTES};
-use serde_json::Value;
+use serde_json::value::RawValue;
 
-use crate::bytes::{Form, Forms, RECORD_MAX_BYTES};
+use crate::bytes::{Fields, Form, Forms, RECORD_MAX_BYTES};
+use crate::exit::Code;
 
 /// A portion ends when it has so many bytes.
 const PORTION_BYTES: usize = 4 << 20;
@@ -27,8 +31,20 @@ pub enum Layout {
     Jsonl,
     /// Columns separated by commas, quoted where needed
     Csv,
-    /// Columns separated by tabs, never quoted
+    /// Columns separated by tabs, never quoted; \t, \n, \r, \\ and \xHH stand for other bytes
     Tsv,
+    /// Columns separated by tabs, as they are
+    RawTsv,
+}
+
+impl Layout {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Jsonl => "JSON lines",
+            Self::Csv => "CSV",
+            Self::Tsv | Self::RawTsv => "TSV",
+        }
+    }
 }
 
 /// What to read.
@@ -118,7 +134,10 @@ impl Source {
         let read = Arc::<AtomicU64>::default();
         let cannot = || format!("cannot read {}", file.display());
         let (input, length): (Box<dyn Read + Send>, _) = if file.as_os_str() == "-" {
-            (Box::new(io::stdin()), None)
+            // What is redirected is a file as any other.
+            let length = io::stdin().as_fd().try_clone_to_owned().and_then(|input| File::from(input).metadata());
+            let length = length.ok().filter(Metadata::is_file).map(|found| found.len());
+            (Box::new(io::stdin()), length)
         } else {
             let input = File::open(file).with_context(cannot)?;
             let found = input.metadata().with_context(cannot)?;
@@ -127,9 +146,15 @@ impl Source {
         let mut stream = Box::new(BufReader::with_capacity(1 << 18, Counted(input, Arc::clone(&read))));
         let layout = match wish.layout.or_else(|| by_name(file)) {
             Some(layout) => layout,
-            None if wish.key.is_some() => Layout::Jsonl,
             None => by_beginning(stream.fill_buf().with_context(cannot)?),
         };
+        if wish.key.is_some() && layout != Layout::Jsonl && length != Some(0) {
+            let what = "; where each line is a JSON object, say --layout jsonl";
+            return Err(refused(file, layout, "--key is for objects, and the key of columns is the first", what));
+        }
+        if wish.header && layout == Layout::Jsonl {
+            return Err(refused(file, layout, "--header is for columns, and fields have their names", ""));
+        }
         Ok(Self { stream, layout, wish, length, read })
     }
 
@@ -139,8 +164,8 @@ impl Source {
         let mut sending = Sending { to, rows: Vec::new(), bytes: 0, skip: wish.skip, batch: wish.batch };
         let read = match layout {
             Layout::Jsonl => json_lines(stream, &wish, &mut sending),
-            Layout::Csv => columns(stream, b',', true, &wish, &mut sending),
-            Layout::Tsv => columns(stream, b'\t', false, &wish, &mut sending),
+            Layout::Csv => columns(stream, b',', layout, &wish, &mut sending),
+            Layout::Tsv | Layout::RawTsv => columns(stream, b'\t', layout, &wish, &mut sending),
         };
         let end = match read {
             // Nobody listens any more.
@@ -213,13 +238,21 @@ fn by_name(file: &Path) -> Option<Layout> {
     }
 }
 
+/// A key of columns may begin as an object does.
 fn by_beginning(bytes: &[u8]) -> Layout {
-    let first = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    match first.iter().find(|byte| !byte.is_ascii_whitespace()) {
-        Some(b'{') => Layout::Jsonl,
+    let mut lines = bytes.split_inclusive(|byte| *byte == b'\n');
+    let first = lines.find(|line| !line.trim_ascii().is_empty()).unwrap_or_default();
+    let is_object = || serde_json::from_slice::<serde::de::IgnoredAny>(first).is_ok();
+    match first.trim_ascii_start().first() {
+        Some(b'{') if !first.contains(&b'\t') || !first.ends_with(b"\n") || is_object() => Layout::Jsonl,
         _ if first.contains(&b'\t') => Layout::Tsv,
         _ => Layout::Csv,
     }
+}
+
+fn refused(file: &Path, layout: Layout, why: &str, remedy: &str) -> anyhow::Error {
+    let name = if file.as_os_str() == "-" { "standard input".into() } else { file.display().to_string() };
+    Code::Usage.error(format!("{name} is taken for {}: {why}{remedy}", layout.name()))
 }
 
 fn json_lines(mut stream: Box<dyn BufRead + Send>, wish: &Wish, sending: &mut Sending<'_>) -> Result<bool> {
@@ -241,37 +274,57 @@ fn json_lines(mut stream: Box<dyn BufRead + Send>, wish: &Wish, sending: &mut Se
 }
 
 fn from_json(text: &[u8], wish: &Wish) -> Result<Pair, String> {
-    let value: Value = serde_json::from_slice(text).map_err(|why| {
-        let told = why.to_string();
-        // serde_json counts lines too, and here there is always one.
-        format!("is not JSON: {} (column {})", told.split(" at line ").next().unwrap_or_default(), why.column())
+    let told = |why: anyhow::Error| format!("cannot be used: {why}");
+    let Some(name) = &wish.key else {
+        let fields: Fields<'_> = serde_json::from_slice(text).map_err(|why| no_row(text, &why))?;
+        let value = fields.value(wish.forms.values).ok_or_else(|| no_value(text))?;
+        return Ok((wish.forms.keys.read_json(fields.key).map_err(told)?, value.map_err(told)?));
+    };
+    let fields: BTreeMap<String, &RawValue> = serde_json::from_slice(text).map_err(|why| no_object(&why))?;
+    let key = fields.get(name).filter(|key| key.get() != "null");
+    let key = key.ok_or_else(|| {
+        let names: Vec<&str> = fields.keys().map(String::as_str).collect();
+        format!("has no field {name:?}, only {}", names.join(", "))
     })?;
-    let Value::Object(mut fields) = value else { return Err("is JSON, but not an object".into()) };
-    let read = |form: Form, value: &Value| form.read_json(value).map_err(|why| format!("cannot be used: {why}"));
-    let names: Vec<&str> = fields.keys().map(String::as_str).collect();
-    match &wish.key {
-        Some(name) => {
-            let key = fields.get(name).filter(|key| !key.is_null());
-            let key = key.ok_or_else(|| format!("has no field {name:?}, only {}", names.join(", ")))?;
-            Ok((read(wish.forms.keys, key)?, text.trim_ascii().to_vec()))
-        }
-        None => match (fields.remove("key"), fields.remove("value")) {
-            (Some(key), Some(value)) if fields.is_empty() => {
-                Ok((read(wish.forms.keys, &key)?, read(wish.forms.values, &value)?))
-            }
-            _ => Err("is not {\"key\": …, \"value\": …}; --key says which field is the key of other objects".into()),
-        },
+    Ok((wish.forms.keys.read_json(key).map_err(told)?, text.trim_ascii().to_vec()))
+}
+
+/// Why a line is no object.
+fn no_object(why: &serde_json::Error) -> String {
+    if why.is_data() {
+        return "is JSON, but not an object".into();
     }
+    let told = why.to_string();
+    // serde_json counts lines too, and here there is always one.
+    format!("is not JSON: {} (column {})", told.split(" at line ").next().unwrap_or_default(), why.column())
+}
+
+/// Why a line is no row.
+fn no_row(text: &[u8], why: &serde_json::Error) -> String {
+    match serde_json::from_slice::<BTreeMap<String, serde::de::IgnoredAny>>(text) {
+        Err(why) => no_object(&why),
+        Ok(_) if why.is_data() => no_value(text),
+        Ok(_) => no_object(why),
+    }
+}
+
+fn no_value(text: &[u8]) -> String {
+    let names = serde_json::from_slice::<BTreeMap<String, serde::de::IgnoredAny>>(text).unwrap_or_default();
+    if names.contains_key("key") && (names.contains_key("text") || names.contains_key("hex")) {
+        return "has a value as --values json writes them: say --values json".into();
+    }
+    "is not {\"key\": …, \"value\": …}; --key says which field is the key of other objects".into()
 }
 
 fn columns(
     stream: Box<dyn BufRead + Send>,
     comma: u8,
-    quoted: bool,
+    layout: Layout,
     wish: &Wish,
     sending: &mut Sending<'_>,
 ) -> Result<bool> {
     let (all, end) = (Rc::default(), Rc::new(Cell::new(RECORD_MAX_BYTES + AHEAD_BYTES as u64)));
+    let quoted = layout == Layout::Csv;
     let stream = Bounded { stream, given: 0, end: Rc::clone(&end), behind: BEHIND, all: Rc::clone(&all) };
     let mut reader = csv::ReaderBuilder::new()
         .has_headers(wish.header)
@@ -311,7 +364,7 @@ fn columns(
         }
         closed(&record, reader.position())?;
         let pair = match (record.get(0), record.get(1), record.len()) {
-            (Some(key), Some(value), 2) => from_columns(key, value, wish.forms),
+            (Some(key), Some(value), 2) => from_columns(key, value, layout, wish.forms),
             (_, _, columns) => Err(format!("has {columns} columns, not a key and a value")),
         };
         if !sending.record(line, pair) {
@@ -324,10 +377,11 @@ fn is_too_long(why: &csv::Error) -> bool {
     matches!(why.kind(), csv::ErrorKind::Io(why) if why.kind() == io::ErrorKind::FileTooLarge)
 }
 
-fn from_columns(key: &[u8], value: &[u8], forms: Forms) -> Result<Pair, String> {
+fn from_columns(key: &[u8], value: &[u8], layout: Layout, forms: Forms) -> Result<Pair, String> {
     use std::os::unix::ffi::OsStrExt as _;
     let read = |form: Form, bytes: &[u8]| {
-        form.read(std::ffi::OsStr::from_bytes(bytes)).map_err(|why| format!("cannot be used: {why}"))
+        let read = if layout == Layout::Tsv { form.read_plain(bytes) } else { form.read(OsStr::from_bytes(bytes)) };
+        read.map_err(|why| format!("cannot be used: {why}"))
     };
     Ok((read(forms.keys, key)?, read(forms.values, value)?))
 }

@@ -1,28 +1,43 @@
-//! What Tab offers: statements, and behind some of them the names of keyspaces.
+//! What Tab offers: statements, after some of them the names of keyspaces, and their options.
 
+use clap::Command;
 use percolite::Store;
 use reedline::{Completer, Span, Suggestion};
 
-use super::statement::{WITH_KEYSPACE, WORDS};
+use super::statement::{built, words_that_begin};
 
 pub struct Words {
     store: Store,
+    statements: Command,
 }
 
 impl Words {
     pub fn new(store: Store) -> Self {
-        Self { store }
+        Self { store, statements: built() }
     }
 
-    fn candidates(&self, before: &[&str]) -> Vec<String> {
-        match before {
-            [] => WORDS.map(str::to_owned).to_vec(),
-            [first] if WITH_KEYSPACE.contains(first) => {
-                let names = self.store.keyspaces().unwrap_or_default();
-                names.into_iter().filter_map(|name| shlex::try_quote(&name).ok().map(Into::into)).collect()
-            }
-            _ => Vec::new(),
+    fn candidates(&self, before: &[&str], word: &str) -> Vec<String> {
+        let Some((first, rest)) = before.split_first() else { return words_that_begin() };
+        if *first == "help" && rest.is_empty() {
+            return words_that_begin();
         }
+        let Some(statement) = self.statements.find_subcommand(first) else { return Vec::new() };
+        let long = |name: &str| statement.get_arguments().find(|option| option.get_long() == name.strip_prefix("--"));
+        if let Some(option) = rest.last().filter(|last| last.starts_with("--")).and_then(|last| long(last)) {
+            let values = option.get_possible_values();
+            if option.get_action().takes_values() {
+                return values.iter().map(|value| value.get_name().to_owned()).collect();
+            }
+        }
+        if word.starts_with('-') {
+            return statement.get_arguments().filter_map(|option| Some(format!("--{}", option.get_long()?))).collect();
+        }
+        let takes_keyspace = statement.get_positionals().any(|found| found.get_id() == "keyspace");
+        if takes_keyspace && rest.iter().all(|word| word.starts_with('-')) {
+            let names = self.store.keyspaces().unwrap_or_default();
+            return names.into_iter().filter_map(|name| shlex::try_quote(&name).ok().map(Into::into)).collect();
+        }
+        Vec::new()
     }
 }
 
@@ -32,7 +47,7 @@ impl Completer for Words {
         let start = typed.rfind(char::is_whitespace).map_or(0, |blank| blank + 1);
         let (before, word) = typed.split_at(start);
         let before: Vec<&str> = before.split_whitespace().collect();
-        let found = self.candidates(&before).into_iter().filter(|candidate| candidate.starts_with(word));
+        let found = self.candidates(&before, word).into_iter().filter(|candidate| candidate.starts_with(word));
         let suggestion = |value| Suggestion {
             value,
             span: Span::new(start, position),
@@ -50,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn statements_come_first_and_keyspaces_behind_those_that_take_one() {
+    fn statements_come_first_then_keyspaces_and_options() {
         let store = Store::in_memory().unwrap();
         store.keyspace("fruit").unwrap();
         store.keyspace("red fruit").unwrap();
@@ -58,8 +73,16 @@ mod tests {
         let mut offered =
             |line: &str| words.complete(line, line.len()).into_iter().map(|found| found.value).collect::<Vec<_>>();
         assert_eq!(offered("co"), ["commit"]);
+        assert_eq!(offered("st"), ["stats"]);
+        assert_eq!(offered("help sc"), ["scan"]);
         assert_eq!(offered("get "), ["fruit", "'red fruit'"]);
         assert_eq!(offered("put fr"), ["fruit"]);
-        assert!(offered("get fruit a").is_empty() && offered("commit ").is_empty());
+        assert_eq!(offered("scan --rev fr"), ["fruit"]);
+        assert_eq!(offered("scan fruit --re"), ["--rev"]);
+        assert_eq!(offered("get fruit --values "), ["text", "hex", "base64", "json"]);
+        assert_eq!(offered("scan fruit --keys b"), ["base64"]);
+        for nothing in ["get fruit a", "commit ", "keyspaces ", "fetch ", "scan fruit --limit "] {
+            assert!(offered(nothing).is_empty(), "{nothing}");
+        }
     }
 }

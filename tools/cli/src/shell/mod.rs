@@ -1,46 +1,36 @@
 //! `percolite shell`: statements one by one, alone or in transactions.
 //!
-//! [`statement`] is the language, [`complete`] what helps to type it; this file runs it.
+//! [`statement`] is the language, [`complete`] what helps to type it, and [`session`] what a statement does; this file reads them.
 
 mod complete;
+mod session;
 mod statement;
 
 use std::io::{BufRead as _, IsTerminal as _, Read as _};
-use std::ops::Bound;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::Ordering;
 
-use anyhow::{Context as _, Result, bail};
-use percolite::{Keyspace, Savepoint, Store, Txn};
+use anyhow::{Context as _, Result};
+use percolite::Store;
 use reedline::{
     ColumnarMenu, DefaultPrompt, DefaultPromptSegment, Emacs, FileBackedHistory, KeyCode, KeyModifiers,
     MenuBuilder as _, Reedline, ReedlineEvent, ReedlineMenu, Signal, default_emacs_keybindings,
 };
-
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 
 use self::complete::Words;
-use self::statement::{HELP, Rows, Statement};
-use crate::bytes::{Forms, RECORD_MAX_BYTES};
+use self::session::{COMMITTING, Next, OPEN, Session};
+use crate::bytes::{FormArgs, RECORD_MAX_BYTES};
 use crate::exit::Code;
 use crate::interrupt::Interrupt;
+use crate::one_line;
 use crate::open::{self, Folder};
-use crate::output::{count, say};
+use crate::output::say;
 use crate::tuning::Tuning;
-use crate::{locks, one_line, table, versions};
 
 const HISTORY_LINES: usize = 1000;
-/// So many rows a scan shows, and so many versions, unless it is told otherwise.
-const SHOWN: usize = 100;
-
-/// No transaction is open; one is; or one is being committed, and nobody can say yet whether it is.
-const CLOSED: u8 = 0;
-const OPEN: u8 = 1;
-const COMMITTING: u8 = 2;
-
-const NO_TXN: &str = "no transaction is open: begin opens one";
 
 /// The command's options.
 #[derive(clap::Args)]
@@ -49,15 +39,18 @@ Examples:
   percolite shell shop
   percolite shell --create shop      makes the store if there is none
   percolite shell --read-only shop   changes nothing
+  percolite shell shop --values json --json
+                                     for every statement that does not say otherwise
   printf 'begin\\nput fruit apple red\\ncommit\\n' | percolite shell shop
+  echo 'scan fruit --rev --limit 3 --json' | percolite shell shop | jq -r .key
 
-`help` shows the statements. Tab completes them and the names of keyspaces. What is typed is kept in \
+`help` shows the statements, which take the options of the commands of the same names. Tab completes them, the names of keyspaces, and options. What is typed is kept in \
 ~/.local/state/percolite/history, unless --no-history is said.
 
 When the statements come from a file or a pipe the first error ends it; a transaction that is open then is rolled back.")]
 pub struct Args {
     #[command(flatten)]
-    store: Folder,
+    pub store: Folder,
     /// Make the store if it is not there
     #[arg(long, conflicts_with = "read_only")]
     create: bool,
@@ -70,7 +63,10 @@ pub struct Args {
     #[command(flatten)]
     tuning: Tuning,
     #[command(flatten)]
-    forms: Forms,
+    forms: FormArgs,
+    /// Answers are JSON lines
+    #[arg(long)]
+    json: bool,
 }
 
 pub fn run(args: &Args) -> Result<()> {
@@ -80,7 +76,8 @@ pub fn run(args: &Args) -> Result<()> {
         txn: None,
         savepoints: Vec::new(),
         standing: Arc::default(),
-        forms: args.forms,
+        forms: args.forms.get(),
+        json: args.json,
     };
     let ran = if std::io::stdin().is_terminal() { session.typed(args) } else { session.piped() };
     let left_open = session.txn.take().is_some();
@@ -89,23 +86,6 @@ pub fn run(args: &Args) -> Result<()> {
         eprintln!("the open transaction was rolled back");
     }
     ran.and(open::finish(store))
-}
-
-struct Session {
-    store: Store,
-    txn: Option<Txn>,
-    /// Of the open transaction, oldest first. A name may be there twice; the later one counts.
-    savepoints: Vec<(String, Savepoint)>,
-    /// One of the three below, for who ends the program.
-    standing: Arc<AtomicU8>,
-    forms: Forms,
-}
-
-/// Whether there is more to come.
-#[derive(PartialEq, Eq)]
-enum Next {
-    Statement,
-    End,
 }
 
 impl Session {
@@ -180,170 +160,6 @@ impl Session {
                 _ => {}
             }
         }
-    }
-
-    fn line(&mut self, line: &str) -> Result<Next> {
-        let Some(statement) = Statement::parse(line, self.forms)? else { return Ok(Next::Statement) };
-        let changes = matches!(statement, Statement::Put { .. } | Statement::Delete { .. } | Statement::Create(_));
-        if statement == Statement::Commit || changes && self.txn.is_none() {
-            self.standing.store(COMMITTING, Ordering::SeqCst);
-        }
-        let next = self.statement(statement);
-        self.standing.store(if self.txn.is_some() { OPEN } else { CLOSED }, Ordering::SeqCst);
-        next
-    }
-
-    fn statement(&mut self, statement: Statement) -> Result<Next> {
-        match statement {
-            Statement::Help => say(HELP)?,
-            Statement::Quit => return Ok(Next::End),
-            Statement::Begin => {
-                if self.txn.is_some() {
-                    bail!("a transaction is open already: commit or rollback");
-                }
-                let txn = self.store.begin()?;
-                say(format_args!("begun; it reads the state of {:#}", txn.read_ts()))?;
-                self.txn = Some(txn);
-            }
-            Statement::Commit => {
-                let commit = self.open_txn()?.commit()?;
-                say(format_args!("committed at {:#}", commit.ts))?;
-            }
-            Statement::Rollback => {
-                self.open_txn()?.roll_back()?;
-                say("rolled back")?;
-            }
-            Statement::Savepoint(name) => {
-                let savepoint = self.txn.as_mut().context(NO_TXN)?.savepoint();
-                self.savepoints.push((name, savepoint));
-                say("marked")?;
-            }
-            Statement::RollbackTo(name) => {
-                let place = self.savepoint(&name)?;
-                if let (Some(txn), Some((_, savepoint))) = (&mut self.txn, self.savepoints.get(place)) {
-                    txn.rollback_to(*savepoint)?;
-                }
-                self.savepoints.truncate(place + 1);
-                say(format_args!("rolled back to {name:?}; the transaction goes on"))?;
-            }
-            Statement::Release(name) => {
-                let place = self.savepoint(&name)?;
-                self.savepoints.truncate(place);
-                say("forgotten; what was written stays")?;
-            }
-            Statement::Create(name) => {
-                self.store.keyspace(&name)?;
-                say(format_args!("there is a keyspace {name:?}"))?;
-            }
-            Statement::Keyspaces => {
-                let names = self.store.keyspaces()?;
-                say(table::texts(["keyspace"], names.into_iter().map(|name| [name]).collect()))?;
-            }
-            Statement::Locks => {
-                let table = locks::table_of(&self.store, self.forms, |_| true)?;
-                say(table.unwrap_or_else(|| "there are no locks".into()))?;
-            }
-            Statement::Get { keyspace, key } => {
-                let keyspace = self.keyspace(&keyspace)?;
-                let value = self.read(|txn| txn.get(&keyspace, &key))?;
-                match value {
-                    Some(value) => say(self.forms.values.show(&value))?,
-                    None => say("not there")?,
-                }
-            }
-            Statement::Scan { keyspace, rows, limit } => self.scan(&keyspace, &rows, limit.unwrap_or(SHOWN))?,
-            Statement::Versions { keyspace, key, limit } => self.versions(&keyspace, &key, limit.unwrap_or(SHOWN))?,
-            Statement::Put { keyspace, key, value } => {
-                let keyspace = self.keyspace(&keyspace)?;
-                self.change(|txn| txn.put(&keyspace, &key, &value).map(|()| true))?;
-            }
-            Statement::Delete { keyspace, key } => {
-                let keyspace = self.keyspace(&keyspace)?;
-                let delete = |txn: &mut Txn| {
-                    let is_there = txn.contains(&keyspace, &key)?;
-                    if is_there { txn.delete(&keyspace, &key).map(|()| true) } else { Ok(false) }
-                };
-                self.change(delete)?;
-            }
-        }
-        Ok(Next::Statement)
-    }
-
-    fn scan(&self, keyspace: &str, rows: &Rows, limit: usize) -> Result<()> {
-        let keyspace = self.keyspace(keyspace)?;
-        let rows = self.read(|txn| {
-            let scan = match rows {
-                Rows::Prefix(prefix) => txn.prefix(&keyspace, prefix),
-                Rows::Between(from, to) => {
-                    let from = from.as_deref().map_or(Bound::Unbounded, Bound::Included);
-                    txn.range(&keyspace, (from, to.as_deref().map_or(Bound::Unbounded, Bound::Excluded)))
-                }
-            };
-            scan.take(limit.saturating_add(1)).collect::<percolite::Result<Vec<_>>>()
-        })?;
-        let cells = |(key, value): &(Vec<u8>, Vec<u8>)| [self.forms.keys.show(key), self.forms.values.show(value)];
-        say(table::texts(["key", "value"], rows.iter().take(limit).map(cells).collect()))?;
-        if rows.len() > limit {
-            say(format_args!("… and more; `limit N` shows more than {}", count(limit as u64, "row")))
-        } else {
-            Ok(())
-        }
-    }
-
-    /// Without what the open transaction has written: that is no version yet.
-    fn versions(&self, keyspace: &str, key: &[u8], limit: usize) -> Result<()> {
-        let keyspace = self.keyspace(keyspace)?;
-        let found = self.read(|txn| {
-            txn.versions(&keyspace, key)?.take(limit.saturating_add(1)).collect::<percolite::Result<Vec<_>>>()
-        })?;
-        if found.is_empty() {
-            return say("never there");
-        }
-        let rows = found.iter().take(limit).map(|version| versions::cells(version, self.forms)).collect();
-        say(table::texts(versions::HEADER, rows))?;
-        if found.len() > limit {
-            return say(format_args!("… and more; `limit N` shows more than {}", count(limit as u64, "version")));
-        }
-        Ok(())
-    }
-
-    fn open_txn(&mut self) -> Result<Txn> {
-        self.savepoints.clear();
-        self.txn.take().context(NO_TXN)
-    }
-
-    /// The place of the last savepoint of that name.
-    fn savepoint(&self, name: &str) -> Result<usize> {
-        if self.txn.is_none() {
-            bail!(NO_TXN);
-        }
-        let place = self.savepoints.iter().rposition(|(known, _)| known == name);
-        place.ok_or_else(|| Code::Missing.error(format!("the transaction has no savepoint {name:?}")))
-    }
-
-    fn keyspace(&self, name: &str) -> Result<Keyspace> {
-        open::keyspace(&self.store, name, false)
-    }
-
-    /// In the open transaction, or one of its own.
-    fn read<T>(&self, work: impl Fn(&Txn) -> percolite::Result<T>) -> Result<T> {
-        Ok(match &self.txn {
-            Some(txn) => work(txn)?,
-            None => self.store.transact(|txn| work(txn))?,
-        })
-    }
-
-    /// The same; `work` says whether there was anything to change.
-    fn change(&mut self, work: impl Fn(&mut Txn) -> percolite::Result<bool>) -> Result<()> {
-        let changed = match &mut self.txn {
-            Some(txn) => work(txn)?,
-            None => self.store.transact(|txn| work(txn))?,
-        };
-        say(match (changed, &self.txn) {
-            (false, _) => "not there",
-            (true, Some(_)) => "noted, to be committed",
-            (true, None) => "committed",
-        })
     }
 }
 

@@ -1,154 +1,139 @@
-//! The statements of the shell: words, quoted as in other shells.
+//! The statements of the shell: those of the command line without the store, and those of transactions. Words are quoted as in other shells.
 
-use std::ffi::OsStr;
+use clap::{CommandFactory as _, Parser};
 
 use anyhow::Result;
 
-use crate::bytes::{Form, Forms};
+use crate::bytes::FormArgs;
 use crate::exit::Code;
+use crate::{delete, get, put, scan, usage, versions};
 
-pub const HELP: &str = "\
-get KEYSPACE KEY                       a value
-put KEYSPACE KEY VALUE                 sets it
-delete KEYSPACE KEY                    removes the row
-scan KEYSPACE [PREFIX] [limit N]       rows in order; [from KEY] [to KEY] in the place of a prefix, without the last
-versions KEYSPACE KEY [limit N]        what commits have made of a row
-keyspaces                              their names
-create KEYSPACE                        makes one
-begin, commit, rollback                a transaction: what is between takes effect at once, or not at all
-savepoint NAME                         marks a point in the transaction; rollback to NAME takes back what came behind it,
-release NAME                           forgets the mark and those behind it, and takes back nothing
-locks                                  what dead processes have left locked
-help, quit
+const NOTES: &str = "\
+Words with blanks go into quotes: put fruit 'red apple' \"it's sweet\". Options are those of the command line, as in \
+scan fruit --rev --limit 10 --json, and `help scan` shows them. A line that begins with # is a comment.";
 
-Words with blanks go into quotes: put fruit 'red apple' \"it's sweet\"";
+const TEMPLATE: &str = "{subcommands}{after-help}";
 
-/// Each begins a statement.
-pub const WORDS: [&str; 15] = [
-    "begin",
-    "commit",
-    "create",
-    "delete",
-    "get",
-    "help",
-    "keyspaces",
-    "locks",
-    "put",
-    "quit",
-    "release",
-    "rollback",
-    "savepoint",
-    "scan",
-    "versions",
-];
-/// Those behind which a keyspace comes.
-pub const WITH_KEYSPACE: [&str; 5] = ["get", "put", "delete", "scan", "versions"];
+#[derive(Parser)]
+#[command(name = "", no_binary_name = true, help_template = TEMPLATE, after_help = NOTES)]
+struct Line {
+    #[command(subcommand)]
+    statement: Statement,
+}
 
-/// Those that are one word.
-const ALONE: [&str; 7] = ["begin", "commit", "exit", "help", "keyspaces", "locks", "quit"];
-
-#[derive(Debug, PartialEq, Eq)]
+/// A statement.
+#[derive(clap::Subcommand)]
 pub enum Statement {
-    Get { keyspace: String, key: Vec<u8> },
-    Put { keyspace: String, key: Vec<u8>, value: Vec<u8> },
-    Delete { keyspace: String, key: Vec<u8> },
-    Scan { keyspace: String, rows: Rows, limit: Option<usize> },
-    Versions { keyspace: String, key: Vec<u8>, limit: Option<usize> },
-    Create(String),
-    Keyspaces,
-    Locks,
+    /// Show values
+    Get(get::What),
+    /// Set values
+    Put(put::What),
+    /// Remove rows
+    Delete(delete::What),
+    /// Show rows in order
+    Scan(scan::What),
+    /// Show what commits have made of a row
+    Versions(versions::What),
+    /// Begin a transaction: what is between takes effect at once, or not at all
     Begin,
+    /// Have it take effect
     Commit,
-    Rollback,
-    Savepoint(String),
-    RollbackTo(String),
-    Release(String),
-    Help,
+    /// Take it back, or with `to NAME` what came after the savepoint
+    Rollback {
+        /// Nothing, or: to NAME
+        #[arg(num_args = 0..=2, value_names = ["to", "NAME"])]
+        to: Vec<String>,
+    },
+    /// Mark a point in the transaction
+    Savepoint {
+        /// Its name
+        name: String,
+    },
+    /// Forget a savepoint and those after it, and take back nothing
+    Release {
+        /// Its name
+        name: String,
+    },
+    /// Show the names of keyspaces
+    Keyspaces {
+        /// JSON lines
+        #[arg(long)]
+        json: bool,
+    },
+    /// Make a keyspace
+    Create {
+        /// Its name
+        name: String,
+    },
+    /// Show what dead processes have left locked
+    Locks {
+        #[command(flatten)]
+        forms: FormArgs,
+        /// JSON lines
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show how the store stands since the shell has opened it
+    Stats {
+        /// One JSON document
+        #[arg(long)]
+        json: bool,
+    },
+    /// End the shell
+    #[command(visible_alias = "exit")]
     Quit,
 }
 
-/// Which rows of a keyspace.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Rows {
-    Prefix(Vec<u8>),
-    /// From the first up to, and without, the second.
-    Between(Option<Vec<u8>>, Option<Vec<u8>>),
+/// What a line is.
+pub enum Parsed {
+    /// Empty, or a comment.
+    Nothing,
+    /// Help, which is asked for.
+    Help(String),
+    Statement(Statement),
 }
 
-impl Statement {
-    /// A line; `None` when it is empty or a comment.
-    pub fn parse(line: &str, forms: Forms) -> Result<Option<Self>> {
-        let words = shlex::split(line).ok_or_else(|| Code::Usage.error("a quote is not closed"))?;
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let Some((first, rest)) = words.split_first() else { return Ok(None) };
-        let bytes = |form: Form, text: &str| form.read(OsStr::new(text));
-        let first = first.to_ascii_lowercase();
-        let statement = match (first.trim_end_matches(';'), rest) {
-            ("get", [keyspace, key]) => Self::Get { keyspace: (*keyspace).into(), key: bytes(forms.keys, key)? },
-            ("put", [keyspace, key, value]) => Self::Put {
-                keyspace: (*keyspace).into(),
-                key: bytes(forms.keys, key)?,
-                value: bytes(forms.values, value)?,
-            },
-            ("delete", [keyspace, key]) => Self::Delete { keyspace: (*keyspace).into(), key: bytes(forms.keys, key)? },
-            ("scan", [keyspace, rest @ ..]) => {
-                let (rest, limit) = match rest {
-                    [rest @ .., "limit", limit] => (rest, Some(number(limit)?)),
-                    rest => (rest, None),
-                };
-                let key = |text: &str| bytes(forms.keys, text);
-                let rows = match rest {
-                    [] => Rows::Prefix(Vec::new()),
-                    [prefix] => Rows::Prefix(key(prefix)?),
-                    ["from", from] => Rows::Between(Some(key(from)?), None),
-                    ["to", to] => Rows::Between(None, Some(key(to)?)),
-                    ["from", from, "to", to] => match (key(from)?, key(to)?) {
-                        (from, to) if from > to => return Err(Code::Usage.error("`from` lies behind `to`")),
-                        (from, to) => Rows::Between(Some(from), Some(to)),
-                    },
-                    _ => return Err(unknown(line)),
-                };
-                Self::Scan { keyspace: (*keyspace).into(), rows, limit }
+impl Parsed {
+    pub fn of(line: &str) -> Result<Self> {
+        let mut words = shlex::split(line).ok_or_else(|| Code::Usage.error("a quote is not closed"))?;
+        let Some(first) = words.first_mut() else { return Ok(Self::Nothing) };
+        *first = first.trim_end_matches(';').to_ascii_lowercase();
+        if first.is_empty() {
+            return Ok(Self::Nothing);
+        }
+        let first = first.clone();
+        let why = match Line::try_parse_from(words) {
+            Ok(Line { statement: Statement::Rollback { to } })
+                if !matches!(to.as_slice(), [] | [_, _]) || to.first().is_some_and(|to| to != "to") =>
+            {
+                return Err(Code::Usage.error("it is: rollback, or rollback to NAME"));
             }
-            ("versions", [keyspace, key]) => {
-                Self::Versions { keyspace: (*keyspace).into(), key: bytes(forms.keys, key)?, limit: None }
-            }
-            ("versions", [keyspace, key, "limit", limit]) => Self::Versions {
-                keyspace: (*keyspace).into(),
-                key: bytes(forms.keys, key)?,
-                limit: Some(number(limit)?),
-            },
-            ("create", [keyspace]) => Self::Create((*keyspace).into()),
-            ("keyspaces", []) => Self::Keyspaces,
-            ("locks", []) => Self::Locks,
-            ("begin", []) => Self::Begin,
-            ("commit", []) => Self::Commit,
-            ("rollback", []) => Self::Rollback,
-            ("rollback", ["to", name]) => Self::RollbackTo((*name).into()),
-            ("savepoint", [name]) => Self::Savepoint((*name).into()),
-            ("release", [name]) => Self::Release((*name).into()),
-            ("help", []) => Self::Help,
-            ("quit" | "exit", []) => Self::Quit,
-            _ => return Err(unknown(line)),
+            Ok(line) => return Ok(Self::Statement(line.statement)),
+            Err(why) => why,
         };
-        Ok(Some(statement))
+        if why.exit_code() == 0 {
+            return Ok(Self::Help(why.render().to_string().trim_end().to_owned()));
+        }
+        if !words_that_begin().contains(&first) {
+            return Err(Code::Usage.error(format!("there is no statement {first:?}; `help` shows them")));
+        }
+        Err(Code::Usage.error(usage::told(&why, &format!("help {first}"))))
     }
 }
 
-fn number(text: &str) -> Result<usize> {
-    text.parse().map_err(|_| Code::Usage.error(format!("{text:?} is no number of rows")))
+/// Each begins a statement.
+pub fn words_that_begin() -> Vec<String> {
+    let mut words: Vec<String> = built().get_subcommands().map(|statement| statement.get_name().to_owned()).collect();
+    words.push("exit".into());
+    words.sort();
+    words
 }
 
-fn unknown(line: &str) -> anyhow::Error {
-    let first = line.split_whitespace().next().unwrap_or_default().to_ascii_lowercase();
-    let shape =
-        HELP.lines().find(|shape| shape.split([' ', ',']).next() == Some(&first) && WORDS.contains(&first.as_str()));
-    Code::Usage.error(match shape {
-        _ if ALONE.contains(&first.as_str()) => format!("nothing comes behind {first:?}"),
-        _ if first == "rollback" => "it is: rollback, or rollback to NAME".into(),
-        Some(shape) => format!("it is: {}", shape.split("  ").next().unwrap_or_default()),
-        None => format!("there is no statement {first:?}; `help` shows them"),
-    })
+/// The statements, and all that they take.
+pub fn built() -> clap::Command {
+    let mut line = Line::command();
+    line.build();
+    line
 }
 
 #[cfg(test)]
@@ -156,74 +141,79 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
 
     use super::*;
+    use crate::bytes::Forms;
 
-    fn parse(line: &str) -> Result<Option<Statement>> {
-        Statement::parse(line, Forms::default())
+    fn wrong(line: &str) -> String {
+        match Parsed::of(line) {
+            Err(why) => why.to_string(),
+            Ok(_) => panic!("{line} makes sense"),
+        }
+    }
+
+    fn put(line: &str) -> Vec<(Vec<u8>, Vec<u8>)> {
+        match Parsed::of(line).unwrap() {
+            Parsed::Statement(Statement::Put(what)) => what.rows(what.forms.or(Forms::default())).unwrap(),
+            _ => panic!("{line} puts nothing"),
+        }
     }
 
     proptest::proptest! {
         #[test]
         fn no_line_makes_a_statement_panic(line: String, words in proptest::collection::vec("[a-z'\"# \\\\;\0-\u{7f}]{0,12}", 0..6)) {
-            let _ = parse(&line);
-            for first in WORDS {
+            let _ = Parsed::of(&line);
+            for first in words_that_begin() {
                 let line = format!("{first} {}", words.join(" "));
                 // An error is one line, whatever was typed.
-                if let Err(why) = parse(&line) {
-                    assert!(!why.to_string().is_empty() && !why.to_string().chars().any(char::is_control), "{why:?}");
+                if let Err(why) = Parsed::of(&line) {
+                    assert!(!why.to_string().is_empty() && !why.to_string().contains('\n'), "{why:?}");
                 }
             }
         }
 
         #[test]
         fn words_that_are_quoted_come_through_whatever_is_in_them(key in "[^\0]{1,20}", value in "[^\0]{0,20}") {
-            let line = format!("put rows {} {}", shlex::try_quote(&key).unwrap(), shlex::try_quote(&value).unwrap());
-            let put = Statement::Put { keyspace: "rows".into(), key: key.into_bytes(), value: value.into_bytes() };
-            assert_eq!(parse(&line).unwrap(), Some(put));
+            let line = format!("put rows -- {} {}", shlex::try_quote(&key).unwrap(), shlex::try_quote(&value).unwrap());
+            assert_eq!(put(&line), [(key.into_bytes(), value.into_bytes())]);
         }
     }
 
     #[test]
     fn quoted_words_are_one() {
-        let put = Statement::Put { keyspace: "fruit".into(), key: b"red apple".into(), value: b"it's".into() };
-        assert_eq!(parse("put fruit 'red apple' \"it's\"").unwrap(), Some(put));
-        assert_eq!(parse("  # a comment").unwrap(), None);
-        assert!(parse("get fruit 'apple").unwrap_err().to_string().contains("quote"));
+        assert_eq!(put("put fruit 'red apple' \"it's\""), [(b"red apple".into(), b"it's".into())]);
+        assert!(matches!(Parsed::of("  # a comment").unwrap(), Parsed::Nothing));
+        assert!(matches!(Parsed::of(" ; ").unwrap(), Parsed::Nothing));
+        assert!(wrong("get fruit 'apple").contains("quote"));
     }
 
     #[test]
-    fn a_statement_of_the_wrong_shape_is_shown_its_shape() {
-        assert_eq!(parse("put fruit").unwrap_err().to_string(), "it is: put KEYSPACE KEY VALUE");
-        assert_eq!(parse("quit now").unwrap_err().to_string(), "nothing comes behind \"quit\"");
-        assert_eq!(parse("fetch it").unwrap_err().to_string(), "there is no statement \"fetch\"; `help` shows them");
-    }
-
-    #[test]
-    fn a_scan_is_of_a_prefix_or_between_two_keys() {
-        let rows = |line: &str| match parse(line).unwrap() {
-            Some(Statement::Scan { rows, limit, .. }) => (rows, limit),
-            other => panic!("{other:?}"),
-        };
-        let key = |text: &str| Some(text.as_bytes().to_vec());
-        assert_eq!(rows("scan fruit"), (Rows::Prefix(vec![]), None));
-        assert_eq!(rows("scan fruit limit 3"), (Rows::Prefix(vec![]), Some(3)));
-        assert_eq!(rows("scan fruit limit"), (Rows::Prefix(b"limit".into()), None));
-        assert_eq!(rows("scan fruit from b to d limit 3"), (Rows::Between(key("b"), key("d")), Some(3)));
-        assert_eq!(rows("scan fruit to d"), (Rows::Between(None, key("d")), None));
-        for wrong in [
-            "scan fruit a b",
-            "scan fruit from b limit x",
-            "scan fruit from d to b",
-            "scan",
-            "versions fruit",
-            "rollback to",
-            "release",
-        ] {
-            assert!(parse(wrong).is_err(), "{wrong}");
+    fn a_statement_that_makes_no_sense_is_told_where_help_is() {
+        assert_eq!(
+            wrong("put fruit"),
+            "the following required arguments were not provided: <KEY VALUE>...; see `help put`"
+        );
+        assert_eq!(wrong("quit now"), "unexpected argument 'now' found; see `help quit`");
+        assert_eq!(wrong("fetch it"), "there is no statement \"fetch\"; `help` shows them");
+        for rollback in ["rollback to", "rollback a b", "rollback a"] {
+            assert_eq!(wrong(rollback), "it is: rollback, or rollback to NAME");
+        }
+        for line in
+            ["scan fruit a", "scan fruit --limit x", "scan", "versions fruit", "release", "put f --values xml a b"]
+        {
+            wrong(line);
         }
     }
 
     #[test]
-    fn every_word_is_helped_with() {
-        assert!(WORDS.iter().all(|word| HELP.contains(word)));
+    fn every_statement_is_helped_with() {
+        let Parsed::Help(all) = Parsed::of("help").unwrap() else { panic!("no help") };
+        for word in words_that_begin() {
+            assert!(all.contains(&word), "{word}: {all}");
+            if !matches!(word.as_str(), "help" | "exit") {
+                let Parsed::Help(help) = Parsed::of(&format!("help {word}")).unwrap() else {
+                    panic!("no help: {word}")
+                };
+                assert!(help.contains(&format!("Usage: {word}")), "{help}");
+            }
+        }
     }
 }

@@ -48,6 +48,17 @@ impl Place {
         Ran::of(line, child.wait_with_output().unwrap())
     }
 
+    /// Runs it in a terminal, with what is typed. The answer is all that the terminal shows, in lines as it ends them.
+    pub fn in_terminal(&self, line: &str, typed: &str) -> Ran {
+        let line = format!("{} {line}", env!("CARGO_BIN_EXE_percolite"));
+        let mut script = Command::new("script");
+        script.args(["-qec", &format!("stty cols 100; exec {line}"), "/dev/null"]).env("TERM", "xterm");
+        script.current_dir(self.path()).env("HOME", self.path());
+        let mut child = script.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(typed.as_bytes()).unwrap();
+        Ran::of(&line, child.wait_with_output().unwrap())
+    }
+
     /// Has a shell commit these, each by itself, and kills it.
     pub fn kill_after(&self, store: &str, puts: impl IntoIterator<Item = String>) {
         let mut shell = self.command(&format!("shell {store}")).stdin(Stdio::piped()).spawn().unwrap();

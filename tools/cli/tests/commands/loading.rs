@@ -43,7 +43,11 @@ fn a_record_that_cannot_be_read_ends_it_or_is_left_out_and_it_is_said_what_is_in
     let place = Place::with_shop();
     let input = "a,1\nb,2\nc\nd,4\n";
     let ran = place.fed("load shop fruit --layout csv", input).fails(1, "line 3 has 1 columns");
-    assert!(ran.err.contains("2 rows of the input, and nothing behind; to go on: --skip 2"), "{}", ran.err);
+    assert!(
+        ran.err.contains("2 rows of the input (2 new, 0 replaced), and nothing behind; to go on: --skip 2"),
+        "{}",
+        ran.err
+    );
     assert_eq!(place.ok("scan shop fruit --count"), "4\n");
     let ran = place.fed("load shop fruit --layout csv --skip-bad --skip 2 --json", input).succeeds();
     let told: serde_json::Value = serde_json::from_str(&ran).unwrap();
@@ -119,8 +123,65 @@ fn a_quote_that_is_never_closed_is_refused_and_what_was_before_it_is_in() {
     let place = Place::with_shop();
     let ran = place.fed("load shop fruit --layout csv", "a,1\nb,\"2\nc,3\nd,4\n");
     let ran = ran.fails(1, "the quote that opens in line 2 is never closed");
-    assert!(ran.err.contains("1 row of the input, and nothing behind; to go on: --skip 1"), "{}", ran.err);
+    assert!(
+        ran.err.contains("1 row of the input (1 new, 0 replaced), and nothing behind; to go on: --skip 1"),
+        "{}",
+        ran.err
+    );
     let ran = place.fed("load shop fruit --layout csv --skip 9", "a,1\nb,2\n");
     ran.fails(1, "the input has 2 records, and --skip 9 leaves out more: nothing was put");
     assert_eq!(place.ok("scan shop fruit --count"), "3\n");
+}
+
+#[test]
+fn it_is_said_exactly_how_many_rows_are_new_and_how_many_replaced_others() {
+    let place = Place::with_shop();
+    let told = place
+        .fed("load shop fruit --layout csv --batch 2", "apple,1\nkiwi,2\nkiwi,3\nfig,4\npear,5\nfig,6\n")
+        .succeeds();
+    assert!(told.starts_with("6 rows in 3 transactions: 2 new, 4 replaced; "), "{told}");
+    // In one transaction that is too large for memory, in no order, with half of it there and a tenth of it twice.
+    let key = |n: u32| n.wrapping_mul(7919) % 100_003;
+    let half: String = (0..30_000).map(|n| format!("{:06}\tvalue\n", key(n))).collect();
+    let all: String = (0..60_000).chain(0..6_000).map(|n| format!("{:06}\tvalue\n", key(n))).collect();
+    for (store, options) in [("s", "--batch 100000 --memory 8M"), ("t", "--batch 7"), ("u", "--skip-bad --batch 1000")]
+    {
+        let json = |input: &str, more: &str| {
+            let line = format!("load --create {store} rows - --layout tsv --json {options} {more}");
+            let told: serde_json::Value = serde_json::from_str(&place.fed(&line, input).succeeds()).unwrap();
+            (told["rows"].as_u64().unwrap(), told["new"].as_u64().unwrap(), told["replaced"].as_u64().unwrap())
+        };
+        assert_eq!(json(&half, ""), (30_000, 30_000, 0), "{options}");
+        assert_eq!(json(&all, "--skip 10000"), (56_000, 30_000, 26_000), "{options}");
+        assert_eq!(place.ok(&format!("scan {store} rows --count")), "60000\n");
+    }
+}
+
+#[test]
+fn options_for_another_layout_are_refused_and_nothing_is_put() {
+    let place = Place::with_shop();
+    place.file("rows.tsv", "a\t1\n");
+    place.file("rows.jsonl", "{\"key\": \"a\", \"value\": \"1\"}\n");
+    for (line, what) in [
+        ("load shop fruit rows.tsv --key 1", "rows.tsv is taken for TSV: --key is for objects"),
+        ("load shop fruit rows.jsonl --key 1 --layout csv", "is taken for CSV: --key is for objects"),
+        ("load shop fruit rows.jsonl --header", "is taken for JSON lines: --header is for columns"),
+        ("load shop fruit rows.jsonl --key key --values hex", "with --key the value is the object"),
+    ] {
+        place.run(line).fails(2, what);
+    }
+    place.fed("load shop fruit --key id", "a\t1\n").fails(2, "standard input is taken for TSV: --key is for objects");
+    assert_eq!(place.ok("scan shop fruit --count"), "2\n");
+}
+
+#[test]
+fn backslashes_of_a_tsv_are_escapes_unless_it_is_raw() {
+    let place = Place::with_shop();
+    place.fed("load shop fruit --layout tsv", "a\tb\\tc\\\\\n").succeeds();
+    assert_eq!(place.ok("get shop fruit a"), "b\tc\\\n");
+    place.fed("load shop fruit --layout raw-tsv", "a\tC:\\temp\n").succeeds();
+    assert_eq!(place.ok("get shop fruit a"), "C:\\temp\n");
+    place
+        .fed("load shop fruit --layout tsv", "a\tC:\\Users\n")
+        .fails(1, "--layout raw-tsv takes backslashes as they are");
 }

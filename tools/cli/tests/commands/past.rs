@@ -46,7 +46,7 @@ fn the_past_is_shown_as_it_was_where_history_is_kept() {
     let then = if began_with_it { "green\n" } else { "red\n" };
     assert_eq!(place.ok(&format!("get --at {time} shop fruit apple")), then);
     let shown = place.ok(&format!("versions --at {before} shop fruit apple"));
-    assert!(shown.contains("green") && shown.contains("red") && shown.contains("committed"), "{shown}");
+    assert!(shown.contains("green") && shown.contains("red") && shown.contains("\tput\t"), "{shown}");
     place.run(&format!("versions --at {before} shop fruit kiwi")).fails(3, "was never in");
     assert_eq!(place.ok(&format!("versions --at {before} shop fruit apple --limit 0 --json")), "");
     place.ok(&format!("versions --at {before} shop fruit apple --limit 0"));

@@ -2,7 +2,7 @@
 
 use std::io::Read as _;
 
-use crate::common::Place;
+use crate::common::{Place, Ran};
 
 #[test]
 fn what_is_put_is_got_and_what_is_deleted_is_gone() {
@@ -61,7 +61,19 @@ fn scans_are_bounded_on_both_sides_and_go_in_both_directions() {
     assert_eq!(keys(""), "a b ba c d");
     assert_eq!(keys("--from b --to d"), "b ba c");
     assert_eq!(keys("--prefix b"), "b ba");
-    assert_eq!(keys("--reverse --limit 2"), "d c");
+    assert_eq!(keys("--rev --limit 2"), "d c");
+    assert_eq!(keys("--reverse"), "d c ba b a");
+    assert_eq!(keys("--rev --prefix b"), "ba b");
+    assert_eq!(keys("--rev --from b --to d --limit 2"), "c ba");
+    assert_eq!(keys("--rev --limit 0"), "");
+    assert_eq!(keys("--limit 0"), "");
+    place.ok("history s --keep 1h");
+    let then = place.json("stats s --json")[0]["newest_ts"].as_str().unwrap().to_owned();
+    place.ok("put s k e 6");
+    assert_eq!(keys(&format!("--rev --limit 1 --at {then}")), "d");
+    assert_eq!(keys("--rev --limit 1"), "e");
+    assert_eq!(place.ok("scan s k --rev --limit 2"), "e\t6\nd\t5\n");
+    assert_eq!(place.ok("scan s k --rev --count --limit 3"), "3\n");
     assert_eq!(keys("--from b --to b"), "");
     assert_eq!(place.json("scan s k --count --json --prefix b")[0]["rows"], 2);
 }
@@ -163,4 +175,84 @@ fn the_store_is_run_with_the_memory_and_the_compression_that_are_asked_for() {
         }
         place.run(&format!("{command} --compression zip")).fails(2, "possible values: none, lz4");
     }
+}
+
+#[test]
+fn without_a_terminal_rows_are_plain_lines_and_load_reads_them_back_to_the_byte() {
+    let place = Place::with_shop();
+    // A tab, a line end, a backslash, what looks like an escape, no text, a byte order mark, an object.
+    let odd = ["09610a", "5c", "5c78", "ff00fe", "efbbbf61", "7b220961", "0d", "e282ac7f"];
+    for (n, hex) in odd.iter().enumerate() {
+        place.ok(&format!("put shop fruit --keys hex --values hex {hex} {}", odd[odd.len() - 1 - n]));
+    }
+    let long = "x".repeat(5000);
+    place.fed("put shop fruit zlong --value-from -", &long).succeeds();
+    let plain = place.ok("scan shop fruit");
+    assert_eq!(plain.lines().count(), 11, "{plain}");
+    assert!(plain.contains("\napple\tred\n") && plain.contains(&format!("\nzlong\t{long}\n")), "{plain}");
+    assert!(plain.contains("\\ta\\n\t\u{20ac}\\x7f\n"), "{plain}");
+    let all = place.ok("scan shop fruit --json --keys hex --values hex");
+    for (keys, values) in [("text", "text"), ("hex", "base64"), ("base64", "hex")] {
+        let forms = format!("--keys {keys} --values {values}");
+        let shown = place.ok(&format!("scan shop fruit {forms}"));
+        place.fed(&format!("load --create {keys} fruit - {forms}"), shown).succeeds();
+        assert_eq!(place.ok(&format!("scan {keys} fruit --json --keys hex --values hex")), all, "{forms}");
+    }
+    assert_eq!(place.ok("scan shop fruit --keys-only --prefix p"), "pear\n");
+    assert_eq!(place.ok("keyspaces shop --count"), "fruit\t1\t11\n");
+}
+
+#[test]
+fn a_terminal_gets_tables_in_which_long_values_are_cut() {
+    let place = Place::with_shop();
+    place.fed("put shop fruit zlong --value-from -", "x".repeat(5000)).succeeds();
+    let shown = place.in_terminal("scan shop fruit", "").out;
+    assert!(shown.contains("│ apple") && shown.contains('┌') && shown.contains('…'), "{shown}");
+    assert!(shown.matches('x').count() < 500, "{shown}");
+    let shown = place.in_terminal("keyspaces shop", "").out;
+    assert!(shown.contains("│ fruit"), "{shown}");
+}
+
+#[test]
+fn values_that_are_json_come_out_as_json_and_go_in_again_to_the_bit() {
+    let place = Place::with_shop();
+    let put = |key: &str, value: &str| {
+        let mut put = place.command("put shop fruit --values json");
+        Ran::of("put", put.args([key, value]).output().unwrap())
+    };
+    put("object", " {\"b\": 1.0, \"a\": [null]} ").succeeds();
+    put("string", "\"red\"").succeeds();
+    put("hex", "{\"hex\":\"00\"}").succeeds();
+    put("none", "null").succeeds();
+    put("number", "-1e400").succeeds();
+    put("bad", "{").fails(2, "\"{\" is no JSON");
+    place.fed("put shop fruit bad --value-from - --values json", "red").fails(2, "is no JSON");
+    place.fed("put shop fruit pretty --value-from -", "{\n  \"a\": 1\n}\n").succeeds();
+    place.ok("put shop fruit binary --values hex ff");
+    let shown = place.ok("scan shop fruit --json --values json");
+    let line = |key: &str| {
+        let begin = format!("{{\"key\":\"{key}\"");
+        shown.lines().find(|line| line.starts_with(&begin)).unwrap().strip_prefix(&begin).unwrap()
+    };
+    assert_eq!(line("object"), r#","value":{"b": 1.0, "a": [null]}}"#);
+    assert_eq!(line("string"), r#","value":"red"}"#);
+    assert_eq!(line("hex"), r#","value":{"hex":"00"}}"#);
+    assert_eq!(line("none"), r#","value":null}"#);
+    assert_eq!(line("number"), r#","value":-1e400}"#);
+    assert_eq!(line("pretty"), r#","value":{"a":1},"text":"{\n  \"a\": 1\n}\n"}"#);
+    assert_eq!(line("apple"), r#","text":"red"}"#);
+    assert_eq!(line("binary"), r#","hex":"ff"}"#);
+    place.fed("load --create copy fruit - --values json", &shown).succeeds();
+    let hex = "--json --keys hex --values hex";
+    assert_eq!(place.ok(&format!("scan copy fruit {hex}")), place.ok(&format!("scan shop fruit {hex}")));
+    place.fed("load --create other fruit -", &shown).fails(1, "say --values json");
+    assert_eq!(place.ok("get shop fruit pretty string apple --values json"), "{\"a\":1}\n\"red\"\n\\x726564\n");
+    let ran = place.run("get shop fruit none nothing --values json --json").fails(3, "nothing");
+    assert_eq!(ran.out, "{\"key\":\"none\",\"value\":null}\n{\"key\":\"nothing\"}\n");
+    let versions = place.json("versions shop fruit object --values json --json");
+    assert_eq!(versions[0]["value"], serde_json::json!({ "b": 1.0, "a": [null] }));
+    // Records that were loaded by a field are objects.
+    place.fed("load shop people --create --key id", "{\"id\": 7, \"name\": \"Ada\"}\n").succeeds();
+    assert_eq!(place.json("scan shop people --json --values json")[0]["value"]["name"], "Ada");
+    place.run("get shop fruit apple --keys json").fails(2, "possible values: text, hex, base64");
 }

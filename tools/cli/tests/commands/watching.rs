@@ -97,7 +97,10 @@ fn a_process_that_tells_nothing_is_named_as_that_and_the_remedy_too() {
     }
     drop(store);
     place.run("top nothing").fails(5, "there is no folder nothing");
-    place.run("top shop --accounts 10").fails(2, "cannot be used with");
+    place.run("top shop --accounts 10").fails(2, "unexpected argument");
+    let ran =
+        place.run("top").fails(2, "percolite top STORE; for one to watch: percolite demo --dir bank --seconds 60");
+    assert!(ran.out.is_empty(), "{}", ran.out);
 }
 
 /// A command that goes on, and what it says, line by line.
@@ -190,7 +193,7 @@ fn writes_that_rocksdb_refuses_are_told_by_stats_and_top() {
     wait_for("nothing was told", || Status::read(&path).unwrap().is_some());
     let shown = place.ok("stats s");
     let refused = shown.lines().find(|line| line.contains("writes RocksDB refused")).unwrap();
-    assert!(refused.contains(" 0 ") && !refused.contains("waited"), "{shown}");
+    assert!(refused.ends_with("\t0") && !refused.contains("waited"), "{shown}");
     assert_eq!(place.json("stats s --json")[0]["stats"]["write_stalls"], 0);
     let (mut table, mut json) = (Going::of(&place, "top s"), Going::of(&place, "top s --json"));
     let enough = AtomicBool::new(false);
@@ -218,4 +221,18 @@ fn writes_that_rocksdb_refuses_are_told_by_stats_and_top() {
     store.close().unwrap();
     table.ends();
     json.ends();
+}
+
+#[test]
+fn the_demo_can_be_watched_with_rates_latencies_and_who_was_slow() {
+    let place = Place::new();
+    let mut demo = place.command("demo --dir bank --seconds 60 --source sample").spawn().unwrap();
+    let bank = place.path().join("bank");
+    let transfers = |told: Status| told.live.iter().any(|live| live.label.as_deref() == Some("transfer"));
+    wait_for("no transfers", || Status::read(&bank).ok().flatten().is_some_and(transfers));
+    let second = &place.json("top bank --seconds 2 --json")[0];
+    assert!(second["commits_per_second"].as_f64() > Some(0.0), "{second}");
+    assert!(second["latencies"]["commit"]["count"].as_u64() > Some(0), "{second}");
+    demo.kill().unwrap();
+    demo.wait().unwrap();
 }

@@ -1,0 +1,270 @@
+//! What the statements of the shell do, in the open transaction or alone.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use anyhow::{Context as _, Result, bail};
+use percolite::{Keyspace, Savepoint, Store, Txn};
+use serde_json::json;
+
+use super::statement::{Parsed, Statement};
+use crate::bytes::{Form, Forms};
+use crate::exit::Code;
+use crate::interrupt::Interrupt;
+use crate::open;
+use crate::output::{is_for_people, say};
+use crate::{delete, get, locks, put, table, told, versions};
+
+/// So many rows a scan shows to people, unless it is told otherwise.
+const SHOWN: u64 = 100;
+
+/// No transaction is open; one is; or one is being committed, and nobody can say yet whether it is.
+pub const CLOSED: u8 = 0;
+pub const OPEN: u8 = 1;
+pub const COMMITTING: u8 = 2;
+
+const NO_TXN: &str = "no transaction is open: begin opens one";
+
+/// An open shell.
+pub struct Session {
+    pub store: Store,
+    pub txn: Option<Txn>,
+    /// Of the open transaction, oldest first. A name may be there twice; the later one counts.
+    pub savepoints: Vec<(String, Savepoint)>,
+    /// One of the three above, for who ends the program.
+    pub standing: Arc<AtomicU8>,
+    /// Unless a statement says otherwise.
+    pub forms: Forms,
+    pub json: bool,
+}
+
+/// Whether there is more to come.
+#[derive(PartialEq, Eq)]
+pub enum Next {
+    Statement,
+    End,
+}
+
+impl Session {
+    /// Runs a line.
+    pub fn line(&mut self, line: &str) -> Result<Next> {
+        let statement = match Parsed::of(line)? {
+            Parsed::Nothing => return Ok(Next::Statement),
+            Parsed::Help(help) => return say(help).map(|()| Next::Statement),
+            Parsed::Statement(statement) => statement,
+        };
+        let changes = matches!(statement, Statement::Put(_) | Statement::Delete(_) | Statement::Create { .. });
+        if matches!(statement, Statement::Commit) || changes && self.txn.is_none() {
+            self.standing.store(COMMITTING, Ordering::SeqCst);
+        }
+        let next = self.statement(statement);
+        self.standing.store(if self.txn.is_some() { OPEN } else { CLOSED }, Ordering::SeqCst);
+        next
+    }
+
+    fn statement(&mut self, statement: Statement) -> Result<Next> {
+        match statement {
+            Statement::Quit => return Ok(Next::End),
+            Statement::Begin => {
+                if self.txn.is_some() {
+                    bail!("a transaction is open already: commit or rollback");
+                }
+                let txn = self.store.begin()?;
+                self.tell(
+                    json!({ "begun": txn.read_ts().to_string() }),
+                    format_args!("begun; it reads the state of {:#}", txn.read_ts()),
+                )?;
+                self.txn = Some(txn);
+            }
+            Statement::Commit => {
+                let ts = self.open_txn()?.commit()?.ts;
+                self.tell(json!({ "committed": ts.to_string() }), format_args!("committed at {ts:#}"))?;
+            }
+            Statement::Rollback { to } => self.roll_back(to.last())?,
+            Statement::Savepoint { name } => {
+                let savepoint = self.txn.as_mut().context(NO_TXN)?.savepoint();
+                self.tell(json!({ "savepoint": name }), "marked")?;
+                self.savepoints.push((name, savepoint));
+            }
+            Statement::Release { name } => {
+                let place = self.savepoint(&name)?;
+                self.savepoints.truncate(place);
+                self.tell(json!({ "released": name }), "forgotten; what was written stays")?;
+            }
+            Statement::Create { name } => {
+                let id = self.store.keyspace(&name)?.id().0;
+                self.tell(json!({ "name": name, "id": id }), format_args!("there is a keyspace {name:?}"))?;
+            }
+            Statement::Keyspaces { json } => self.keyspaces(json || self.json)?,
+            Statement::Locks { forms, json } => {
+                locks::show(&self.store, forms.or(self.forms), json || self.json, |_| true)?;
+            }
+            Statement::Stats { json } => self.stats(json || self.json)?,
+            Statement::Get(what) => self.get(what)?,
+            Statement::Scan(mut what) => {
+                what.json |= self.json;
+                let forms = what.forms.or(self.forms);
+                what.show(&self.store, self.txn.as_ref(), forms, Some(SHOWN), &Interrupt::never())?;
+            }
+            Statement::Versions(what) => self.versions(what)?,
+            Statement::Put(what) => self.put(what)?,
+            Statement::Delete(what) => self.delete(what)?,
+        }
+        Ok(Next::Statement)
+    }
+
+    /// Says it as JSON, or in words.
+    fn tell(&self, json: serde_json::Value, words: impl std::fmt::Display) -> Result<()> {
+        if self.json { say(json) } else { say(words) }
+    }
+
+    fn roll_back(&mut self, to: Option<&String>) -> Result<()> {
+        let Some(name) = to else {
+            self.open_txn()?.roll_back()?;
+            return self.tell(json!({ "rolled_back": true }), "rolled back");
+        };
+        let place = self.savepoint(name)?;
+        if let (Some(txn), Some((_, savepoint))) = (&mut self.txn, self.savepoints.get(place)) {
+            txn.rollback_to(*savepoint)?;
+        }
+        self.savepoints.truncate(place + 1);
+        let words = format_args!("rolled back to {name:?}; the transaction goes on");
+        self.tell(json!({ "rolled_back_to": name }), words)
+    }
+
+    fn keyspaces(&self, json: bool) -> Result<()> {
+        let names = self.store.keyspaces()?;
+        if json {
+            return names.iter().try_for_each(|name| say(json!({ "name": name })));
+        }
+        if is_for_people() {
+            return say(table::texts(["keyspace"], names.into_iter().map(|name| [name]).collect()));
+        }
+        names.iter().try_for_each(|name| {
+            let mut line = Vec::new();
+            Form::Text.plain(name.as_bytes(), &mut line);
+            say(String::from_utf8_lossy(&line))
+        })
+    }
+
+    fn stats(&self, json: bool) -> Result<()> {
+        let status = self.store.status();
+        if json {
+            return say(told::document(&status)?);
+        }
+        told::tables(&status).into_iter().try_for_each(say)
+    }
+
+    fn get(&self, mut what: get::What) -> Result<()> {
+        what.json |= self.json;
+        let forms = what.forms.or(self.forms);
+        let keys = what.keys(forms)?;
+        what.show(&self.store, self.txn.as_ref(), &keys, forms, &mut |_, out| {
+            if what.json { Ok(()) } else { out.say("not there") }
+        })
+    }
+
+    fn versions(&self, mut what: versions::What) -> Result<()> {
+        what.json |= self.json;
+        let forms = what.forms.or(self.forms);
+        let is_any = what.show(&self.store, self.txn.as_ref(), &what.key(forms)?, forms)?;
+        if is_any || what.json { Ok(()) } else { say("never there") }
+    }
+
+    fn put(&mut self, mut what: put::What) -> Result<()> {
+        what.json |= self.json;
+        let rows = what.rows(what.forms.or(self.forms))?;
+        let keyspace = self.keyspace(&what.keyspace)?;
+        self.change(|txn| Ok(put::put(txn, &keyspace, &rows)?))?;
+        self.tell_change(what.json, json!({ "put": rows.len() }), true)
+    }
+
+    /// A row that is not there is no error here.
+    fn delete(&mut self, mut what: delete::What) -> Result<()> {
+        what.json |= self.json;
+        let forms = what.forms.or(self.forms);
+        let wanted = what.wanted(forms)?;
+        let keyspace = self.keyspace(&what.keyspace)?;
+        let interrupt = Interrupt::never();
+        let mut deleted = 0;
+        let done = self.change(|txn| {
+            deleted = what.delete(txn, &keyspace, &wanted, forms, &interrupt)?;
+            Ok(())
+        });
+        let is_there = match done {
+            Err(why) if Code::of(&why) == Code::Missing => false,
+            done => done.map(|()| deleted > 0)?,
+        };
+        self.tell_change(what.json, json!({ "deleted": if is_there { deleted } else { 0 } }), is_there)
+    }
+
+    fn open_txn(&mut self) -> Result<Txn> {
+        self.savepoints.clear();
+        self.txn.take().context(NO_TXN)
+    }
+
+    /// The place of the last savepoint of that name.
+    fn savepoint(&self, name: &str) -> Result<usize> {
+        if self.txn.is_none() {
+            bail!(NO_TXN);
+        }
+        let place = self.savepoints.iter().rposition(|(known, _)| known == name);
+        place.ok_or_else(|| Code::Missing.error(format!("the transaction has no savepoint {name:?}")))
+    }
+
+    fn keyspace(&self, name: &str) -> Result<Keyspace> {
+        open::keyspace(&self.store, name, false)
+    }
+
+    /// In the open transaction, or one of its own. After an error nothing of it is left in either.
+    fn change(&mut self, mut work: impl FnMut(&mut Txn) -> Result<()>) -> Result<()> {
+        let Some(txn) = &mut self.txn else { return self.store.transact(work) };
+        let before = txn.savepoint();
+        let done = work(txn);
+        if done.is_err() {
+            txn.rollback_to(before)?;
+        }
+        done
+    }
+
+    fn tell_change(&self, is_json: bool, json: serde_json::Value, is_there: bool) -> Result<()> {
+        if is_json {
+            return say(json);
+        }
+        say(match (is_there, &self.txn) {
+            (false, _) => "not there",
+            (true, Some(_)) => "noted, to be committed",
+            (true, None) => "committed",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    /// From a pipe the first error ends it, so this is of what is typed.
+    #[test]
+    fn a_statement_that_fails_leaves_nothing_of_itself_in_the_transaction() {
+        let store = Store::in_memory().unwrap();
+        let rows = store.keyspace("rows").unwrap();
+        store.transact(|txn| txn.put(&rows, "a", "1")).unwrap();
+        let mut session = Session {
+            store: store.clone(),
+            txn: None,
+            savepoints: Vec::new(),
+            standing: Arc::default(),
+            forms: Forms::default(),
+            json: true,
+        };
+        let long = "k".repeat(17 << 10);
+        for line in ["begin", "put rows b 2", &format!("put rows c 3 {long} 4"), "delete rows a d", "commit"] {
+            let done = session.line(line);
+            assert_eq!(done.is_err(), line.len() > 1000, "{line}");
+        }
+        let there = store.snapshot().unwrap().range(&rows, ..).map(|row| row.unwrap().0).collect::<Vec<_>>();
+        assert_eq!(there, [b"a", b"b"]);
+    }
+}
