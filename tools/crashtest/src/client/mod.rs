@@ -89,6 +89,8 @@ pub struct Client<'a> {
     /// One that was dropped.
     gone: Option<Keyspace>,
     beside_every: usize,
+    /// Whether it writes there before anywhere else, so that what it streams has its primary there.
+    beside_first: bool,
     who: Who,
     dice: Dice,
     sink: &'a dyn Sink,
@@ -146,6 +148,7 @@ impl<'a> Client<'a> {
             beside,
             gone: None,
             beside_every: BESIDE_EVERY,
+            beside_first: false,
             who,
             dice,
             sink,
@@ -188,6 +191,12 @@ impl<'a> Client<'a> {
     #[must_use]
     pub fn with_beside_every(self, transactions: usize) -> Self {
         Self { beside_every: transactions, ..self }
+    }
+
+    /// The same client, whose large transactions have their primary in the keyspace beside.
+    #[must_use]
+    pub fn with_beside_first(self, beside_first: bool) -> Self {
+        Self { beside_first, ..self }
     }
 
     /// How often it has seen write skew where nothing forbids it.
@@ -385,8 +394,9 @@ impl<'a> Client<'a> {
         let stamp = Stamp { session: self.who.session, number: self.begun, write: 0 };
         let mut dice = self.dice.split();
         let rows = self.rows.clone();
+        let first = if self.beside_first { self.write_to_beside(txn, &mut dice) } else { Ok(()) };
         let mut recorded = Recorded::new(txn, &rows, stamp, &mut dice, self.who.habits.long_values);
-        let mut worked = work(&mut recorded);
+        let mut worked = first.and_then(|()| work(&mut recorded));
         if worked.is_ok() && recorded.has_written() && recorded.dice().one_in(AFTERTHOUGHT) {
             worked = afterthought(&mut recorded);
         }
@@ -398,16 +408,20 @@ impl<'a> Client<'a> {
             worked = txn.put(&self.rows, stored(marker), sealed);
             ops.push(Op::Write(marker.clone(), Some(seen)));
         }
-        if let Some(beside) =
-            self.beside.as_ref().filter(|_| writes && worked.is_ok() && dice.one_in(self.beside_every))
-        {
-            worked = txn.put(beside, stored(&dice.below(3).to_string()), "beside");
-            self.wrote_beside = Some(beside.id());
+        if writes && worked.is_ok() && !self.beside_first {
+            worked = self.write_to_beside(txn, &mut dice);
         }
         let entry = self.entry(Some(txn.start_ts()), txn.read_ts().to_u64(), Some(began), ops);
         let number = self.sink.number();
         self.sink.asked(number, Entry { txn: entry, life: self.who.life, durable: self.is_durable(), marker });
         (number, worked)
+    }
+
+    /// Writes to the keyspace beside, once in so many transactions.
+    fn write_to_beside(&mut self, txn: &mut Txn, dice: &mut Dice) -> Result<(), Error> {
+        let Some(beside) = self.beside.as_ref().filter(|_| dice.one_in(self.beside_every)) else { return Ok(()) };
+        self.wrote_beside = Some(beside.id());
+        txn.put(beside, stored(&dice.below(3).to_string()), "beside")
     }
 
     fn entry(&self, start_ts: Option<Timestamp>, read_ts: u64, began: Option<u64>, ops: Vec<Op>) -> Transaction {

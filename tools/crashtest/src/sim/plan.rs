@@ -113,7 +113,7 @@ impl Focus {
     pub fn stalls(self) -> Option<(&'static str, usize)> {
         match self {
             Self::Clears => None,
-            Self::Erases => Some(("percolite-sweep", 10)),
+            Self::Erases => Some(("percolite-sweep", 40)),
             Self::Remembers => Some((WATCHER, 10)),
             Self::Expires => Some((CLIENT, 60)),
         }
@@ -197,7 +197,7 @@ impl Plan {
             Focus::Erases => {
                 self.drops = true;
                 (self.stream_at_bytes, self.thinks, self.sweep) = (1, 0, true);
-                (self.lives, self.visits, self.restores) = (3, 1, false);
+                (self.lives, self.visits, self.restores) = (3, 8, false);
                 (self.durability, self.history) = (Durability::Sync, [KeepHistory::AsBefore; 3]);
             }
             Focus::Remembers => {

@@ -261,6 +261,7 @@ impl<'a> Embedded<'a> {
                 let keyspaces = (rows, Some(beside));
                 let mut client = Client::new((&store, &*engine), keyspaces, &sink, who, dice.split())
                     .with_beside_every(beside_every)
+                    .with_beside_first(focus == Some(Focus::Erases))
                     .with_past(&past)
                     .of_renamed(renames)
                     .of_durable(shows_durable)
