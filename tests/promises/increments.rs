@@ -409,7 +409,7 @@ impl Source {
         let tag = self.writes;
         match step {
             Step::Write(writes) => {
-                let keyspaces: Vec<_> = (0..4).map(|number| name(number)).collect();
+                let keyspaces: Vec<_> = (0..4).map(name).collect();
                 let opened: BTreeMap<usize, _> = writes
                     .iter()
                     .map(|(number, ..)| (*number, self.store.keyspace(&keyspaces[*number]).unwrap()))
