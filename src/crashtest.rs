@@ -172,6 +172,7 @@ named! {
         LaterLogsNotKept "later-logs-not-kept" "of a damaged log and those after it only the damaged one is kept"
         FloorReleasedEarly "floor-released-early" "the floor of the history may rise before a view of the past is taken"
         OracleLeftOpen "oracle-left-open" "closing notes the newest timestamp, and others are handed out after it"
+        OwnBoundsIncluded "own-bounds-included" "a scan shows a transaction's own row at a bound that is excluded"
         MultiGetIgnoresLocks "multi-get-ignores-locks" "reading several rows at once never looks at the lock column"
         ExpiredWriterCommits "expired-writer-commits" "a transaction whose snapshot has expired commits"
         SyncsWithoutEnd "syncs-without-end" "deferring never ends: each sync has another one made, though nobody waits"

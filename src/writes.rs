@@ -124,12 +124,15 @@ impl Writes {
 
     /// The rows of a range as they are now.
     pub fn range(self: &Arc<Self>, start: Bound<&[u8]>, end: Bound<&[u8]>) -> Range {
+        let with_bounds = mutated!(OwnBoundsIncluded);
         let front = match start {
+            Bound::Excluded(start) if with_bounds => self.first_that_is_not(|row| row < start),
             Bound::Included(start) => self.first_that_is_not(|row| row < start),
             Bound::Excluded(start) => self.first_that_is_not(|row| row <= start),
             Bound::Unbounded => self.first_that_is_not(|_| false),
         };
         let back = match end {
+            Bound::Excluded(end) if with_bounds => self.first_that_is_not(|row| row <= end),
             Bound::Included(end) => self.first_that_is_not(|row| row <= end),
             Bound::Excluded(end) => self.first_that_is_not(|row| row < end),
             Bound::Unbounded => self.first_that_is_not(|_| true),
