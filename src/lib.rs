@@ -30,13 +30,20 @@
 //! **Snapshot isolation.** A transaction reads one moment of the store and its own writes over it. Of two that overlap and
 //! write the same row, the first to commit wins; the other is told which row, by whom and when ([`Conflict`]), and
 //! [`Store::transact`] runs it again. Write skew is possible, as in every store with snapshot isolation:
-//! [`Txn::get_for_update`] closes it for the rows named.
+//! [`Txn::get_for_update`], which is optimistic too, closes it for the rows named; a range takes a
+//! [guard row](cookbook#a-range-that-must-not-change).
 //!
 //! **Durability.** By default a commit is acknowledged when it would survive a power cut ([`Durability`]). Whatever a
 //! transaction has read is durable too by the time that anything computed from it is acknowledged.
 //!
-//! **Crashes.** A transaction is whole or absent after any crash. What a crash leaves half done is resolved lazily, by
-//! whoever reads it, and by a background sweep; opening never waits for it.
+//! **Crashes.** A transaction is whole or absent after any crash, and opening never waits for what a
+//! crash left half done. Commits in one phase, by default all up to 32 MiB
+//! ([`Builder::stream_at_bytes`]), leave nothing. Larger ones, and those in [two
+//! phases](CommitProtocol::TwoPhase), leave a lock on each row that they had written. The first reader
+//! or writer that meets one pays: a few point reads and one or two small writes. A [background
+//! sweep](Builder::sweep) resolves the others; until it has, reads look for locks. See
+//! [after a crash](cookbook#after-a-crash) for figures, and [`Store::locks`] and [`Store::stats`] for
+//! what is left.
 //!
 //! **Answers.** Why a transaction was slow or in conflict, the store says itself: [`Store::slow_transactions`], [`Store::live`],
 //! [`Store::latencies`], [`Store::stats`]. Give transactions a [label](TxnOptions::labelled), and they are called by it.

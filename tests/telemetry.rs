@@ -21,6 +21,7 @@ use tracing::span;
 struct Kept {
     values: Arc<Mutex<BTreeMap<String, Arc<AtomicU64>>>>,
     described: Arc<Mutex<BTreeSet<String>>>,
+    histograms: Arc<Mutex<BTreeSet<String>>>,
     events: Arc<Mutex<Vec<String>>>,
 }
 
@@ -59,6 +60,7 @@ impl Recorder for Kept {
     }
     fn describe_histogram(&self, key: KeyName, _unit: Option<Unit>, _what: SharedString) {
         self.describe(&key);
+        self.histograms.lock().unwrap().insert(key.as_str().to_owned());
     }
     fn register_counter(&self, key: &Key, _metadata: &Metadata<'_>) -> Counter {
         Counter::from_arc(self.value(key))
@@ -177,6 +179,7 @@ fn a_recorder_and_a_subscriber_are_told_what_stats_and_logs_say() {
     for name in &names {
         assert!(documentation.contains(&format!("\"{name}\"")), "{name}");
     }
+    the_dashboard_shows_every_metric_and_alerts_ask_for_no_other(&names, &kept.histograms.lock().unwrap());
 
     let events = kept.events.lock().unwrap();
     for (start, parts) in [
@@ -228,4 +231,41 @@ fn an_orderly_close_warns_of_nothing(kept: &Kept) {
     let warned = |event: &&String| event.starts_with("WARN") || event.starts_with("ERROR");
     let events = kept.events.lock().unwrap();
     assert_eq!(events.iter().skip(from).find(warned), None);
+}
+
+const DASHBOARD: &str = include_str!("../examples/metrics/dashboard.json");
+const ALERTS: &str = include_str!("../examples/metrics/alerts.yml");
+const PAGE: &str = include_str!("../examples/metrics/README.md");
+
+/// `names` are what the stores of this process have registered.
+fn the_dashboard_shows_every_metric_and_alerts_ask_for_no_other(
+    names: &BTreeSet<String>,
+    histograms: &BTreeSet<String>,
+) {
+    // As Prometheus knows them: of a histogram there are only its parts.
+    let asked = |text: &str| -> BTreeSet<String> {
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let series = words.filter(|word| word.starts_with("percolite_")).map(|series| {
+            let histogram = ["_bucket", "_sum", "_count"].iter().find_map(|part| series.strip_suffix(part));
+            let name = histogram.filter(|name| histograms.contains(*name)).unwrap_or(series);
+            assert!(names.contains(name), "there is no {series}");
+            assert_eq!(histograms.contains(name), name != series, "{series} is no series");
+            name.to_owned()
+        });
+        series.collect()
+    };
+    assert_eq!(asked(DASHBOARD), *names);
+    assert!(!asked(ALERTS).is_empty());
+
+    let alerts = ALERTS.lines().filter_map(|line| line.trim().strip_prefix("- alert: "));
+    let explained: Vec<_> =
+        PAGE.lines().filter_map(|line| line.strip_prefix("| `Percolite")?.split('`').next()).collect();
+    assert_eq!(alerts.map(|alert| alert.strip_prefix("Percolite").unwrap()).collect::<Vec<_>>(), explained);
+
+    let dashboard: serde_json::Value = serde_json::from_str(DASHBOARD).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap().iter().filter(|panel| panel["type"] != "row");
+    let titles: Vec<_> = panels.map(|panel| panel["title"].as_str().unwrap()).collect();
+    let (_, panels) = PAGE.split_once("## Panels").unwrap();
+    let rows = panels.lines().filter_map(|line| line.strip_prefix("| ")?.split(" |").next());
+    assert_eq!(titles, rows.skip(1).collect::<Vec<_>>());
 }

@@ -11,7 +11,8 @@
 //! With the feature `metrics`. Each has the label `store`, the number of the store in this process, counted from 0 as they are
 //! opened. The recorder must be installed before a store is opened. Counters and histograms are recorded as things happen; gauges, and
 //! the counters of writes that had to wait, are set twice a second by the background thread, where there is one. Durations are in
-//! seconds where the name does not say otherwise.
+//! seconds where the name does not say otherwise. `examples/metrics` in the repository has a Grafana
+//! dashboard that shows all of them, and Prometheus alerts, and says what each means.
 //!
 //! | name | what | labels |
 //! |---|---|---|

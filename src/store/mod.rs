@@ -137,7 +137,8 @@ impl Store {
         Builder::default()
     }
 
-    /// Opens the store in a folder with default options. See [`Builder::open`].
+    /// Opens the store in a folder with default options. See [`Builder::open`], also for what a crash
+    /// has left.
     ///
     /// # Errors
     /// Those of [`Builder::open`].

@@ -14,6 +14,12 @@ impl Builder {
     /// Opens the store in a folder, which is created if it is missing or empty (but not [read-only](Builder::read_only)). One process, and one `Store` in it, can
     /// have a folder open at a time.
     ///
+    /// After a crash RocksDB replays its log first, which is at most about as much as
+    /// [`Builder::write_buffer_bytes`] holds. Locks that the crash left are not resolved here, however
+    /// many: the [sweep](Builder::sweep) does it in the background, and whoever meets one before.
+    /// See [after a crash](crate::cookbook#after-a-crash) for what is left, what it costs and how to
+    /// see it.
+    ///
     /// # Errors
     /// [`ErrorKind::Busy`](crate::ErrorKind::Busy) when it is open elsewhere,
     /// [`ErrorKind::NotAStore`](crate::ErrorKind::NotAStore) when the folder holds something else or a newer format (nothing in

@@ -218,8 +218,13 @@ impl Builder {
         self
     }
 
-    /// Whether a background thread resolves the locks that a crash left behind. Default: yes. Without it they are resolved
-    /// only by those who meet them, and a dropped keyspace keeps its space while there may be any.
+    /// Whether a background thread resolves the locks that a crash left behind. Default: yes. Opening waits for it in neither case.
+    ///
+    /// Without it a lock is resolved by the first reader or writer that meets it, and all by
+    /// [`Store::resolve_orphans`](super::Store::resolve_orphans). Until that was called, or a sweep in
+    /// a later life has come to its end, [`Stats::may_have_orphans`](super::Stats::may_have_orphans)
+    /// stays true even if none is left: every read looks for locks, commits ask the engine for them,
+    /// and a dropped keyspace keeps its space. A store that was opened without any lock pays nothing.
     pub fn sweep(mut self, sweep: bool) -> Self {
         self.options.sweep = sweep;
         self

@@ -202,7 +202,7 @@ impl<K: Serialize + DeserializeOwned, V: Serialize + DeserializeOwned> TypedKeys
         Ok(reader.read(&self.keyspace, &self.key(key)?)?.is_some())
     }
 
-    /// [`Txn::get_for_update`].
+    /// A row's value, checked again at commit, without a lock: [`Txn::get_for_update`].
     ///
     /// # Errors
     /// Those of [`Txn::get_for_update`], and of [every typed call](TypedKeyspace#errors).

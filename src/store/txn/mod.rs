@@ -152,8 +152,17 @@ impl Txn {
         Ok(self.get(keyspace, key)?.is_some())
     }
 
-    /// A row's value, which must not change before this transaction commits: reading it counts as writing it, for
-    /// conflicts. The row may be absent.
+    /// A row's value, checked again at commit: optimistic, it locks nothing and waits for nothing.
+    ///
+    /// For conflicts, reading the row so counts as writing it. If another transaction has written it
+    /// since this one's snapshot, or read it so, the commit fails with [`ErrorKind::Conflict`]; and
+    /// once this one has committed, theirs does. Nothing is noticed before. The row may be absent.
+    ///
+    /// In PostgreSQL, MySQL and RocksDB's `TransactionDB` the same words mean a lock that others wait
+    /// for; RocksDB's `OptimisticTransactionDB` checks at commit, as here. Only a transaction that is
+    /// [streamed](super::Builder::stream_at_bytes) locks the row before its commit, like the rows
+    /// that it writes, and a conflict may then end it earlier. Rows that are not there yet are
+    /// guarded by a [guard row](crate::cookbook#a-range-that-must-not-change).
     ///
     /// # Errors
     /// Those of [`Txn::get`] and [`Txn::put`].
