@@ -65,6 +65,11 @@ impl Known {
             Some(kept) => Asked { keys: Vec::new(), replaced: kept.insert(rows) },
             None => self.sort_unknown(rows),
         };
+        // Followed in either case: where there come to be too many keys it is needed again.
+        let greatest = rows.iter().map(|(key, _)| key).max();
+        if greatest > self.greatest.as_ref() {
+            self.greatest = greatest.cloned();
+        }
         self.read += asked.keys.len() as u64;
         if self.kept.as_ref().is_some_and(|kept| kept.hashes.len() > self.kept_max) {
             self.kept = None;
@@ -73,7 +78,7 @@ impl Known {
         Ok(asked)
     }
 
-    fn sort_unknown<'a>(&mut self, rows: &'a [Pair]) -> Asked<'a> {
+    fn sort_unknown<'a>(&self, rows: &'a [Pair]) -> Asked<'a> {
         let mut asked = Asked { keys: Vec::new(), replaced: 0 };
         let (mut ascending, mut others) = (Vec::<&[u8]>::new(), HashSet::new());
         for (key, _) in rows {
@@ -85,9 +90,6 @@ impl Known {
             } else {
                 asked.keys.push(key);
             }
-        }
-        if let Some(greatest) = ascending.last() {
-            self.greatest = Some(greatest.to_vec());
         }
         asked
     }
@@ -105,7 +107,6 @@ impl Known {
             kept.hashes.insert(kept_hash(&kept.seeds, key));
             if kept.hashes.len() > self.kept_max { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
-        // What is the greatest key is not followed any more, and greater ones than this are only asked for in vain.
         self.kept = all.is_continue().then_some(kept);
         Ok(())
     }
