@@ -9,7 +9,7 @@
 //! Only this process writes while it has the store, so what was true once stays so but for its own writes.
 
 use std::collections::HashSet;
-use std::hash::{BuildHasher as _, RandomState};
+use std::hash::{BuildHasher as _, BuildHasherDefault, Hasher, RandomState};
 use std::ops::ControlFlow;
 
 use anyhow::Result;
@@ -35,7 +35,7 @@ pub struct Known {
 
 /// All keys of the keyspace.
 struct Keys {
-    hashes: HashSet<u128>,
+    hashes: HashSet<u128, BuildHasherDefault<Half>>,
     seeds: [RandomState; 2],
 }
 
@@ -102,13 +102,32 @@ impl Known {
         if about > self.read.saturating_mul(IN_ORDER) || about > self.kept_max as u64 {
             return Ok(());
         }
-        let mut kept = Keys { hashes: HashSet::new(), seeds: [RandomState::new(), RandomState::new()] };
+        let mut kept = Keys { hashes: HashSet::default(), seeds: [RandomState::new(), RandomState::new()] };
         let all = store.snapshot()?.range(keyspace, ..).visit(|key, _| {
             kept.hashes.insert(kept_hash(&kept.seeds, key));
             if kept.hashes.len() > self.kept_max { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
         self.kept = all.is_continue().then_some(kept);
         Ok(())
+    }
+}
+
+/// What is a hash already needs no other.
+#[derive(Default)]
+struct Half(u64);
+
+impl Hasher for Half {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "half of it")]
+    fn write_u128(&mut self, hash: u128) {
+        self.0 = hash as u64;
     }
 }
 
