@@ -120,13 +120,14 @@ impl Form {
     pub fn plain(self, bytes: &[u8], out: &mut Vec<u8>) {
         match self {
             Self::Text => escape(bytes, out),
-            Self::Json => match as_json(bytes) {
-                Some(text) => out.extend_from_slice(one_line(text).as_bytes()),
-                None => {
+            Self::Json => {
+                if let Some(text) = as_json(bytes) {
+                    out.extend_from_slice(one_line(text).as_bytes());
+                } else {
                     out.extend_from_slice(NO_JSON);
                     encode(&HEXLOWER, bytes, out);
                 }
-            },
+            }
             Self::Hex => encode(&HEXLOWER, bytes, out),
             Self::Base64 => encode(&BASE64, bytes, out),
         }
@@ -315,7 +316,7 @@ fn string_in((before, after): (&str, &str), text: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(after.as_bytes());
 }
 
-/// As `COPY` of PostgreSQL: \t, \n, \r, \\, and \xHH for other control characters and for bytes that are no text.
+/// As `COPY` of `PostgreSQL`: \t, \n, \r, \\, and \xHH for other control characters and for bytes that are no text.
 fn escape(bytes: &[u8], out: &mut Vec<u8>) {
     if bytes.iter().all(|byte| matches!(byte, b' '..=b'~') && *byte != b'\\') {
         return out.extend_from_slice(bytes);

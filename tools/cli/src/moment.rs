@@ -64,14 +64,12 @@ impl View<'_> {
 impl Moment {
     /// What is read: the moment that is said, else what the open transaction sees if there is one, and the keyspace of that name there.
     pub fn view<'a>(&self, store: &Store, txn: Option<&'a Txn>, keyspace: &str) -> Result<(View<'a>, Keyspace)> {
-        match txn.filter(|_| self.at.is_none()) {
-            Some(txn) => Ok((View::Txn(txn), crate::open::keyspace(store, keyspace, false)?)),
-            None => {
-                let snapshot = self.snapshot(store)?;
-                let keyspace = self.keyspace(store, &snapshot, keyspace)?;
-                Ok((View::Snapshot(snapshot), keyspace))
-            }
+        if let Some(txn) = txn.filter(|_| self.at.is_none()) {
+            return Ok((View::Txn(txn), crate::open::keyspace(store, keyspace, false)?));
         }
+        let snapshot = self.snapshot(store)?;
+        let keyspace = self.keyspace(store, &snapshot, keyspace)?;
+        Ok((View::Snapshot(snapshot), keyspace))
     }
 
     /// What the store was then, or is.

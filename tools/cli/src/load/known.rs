@@ -9,7 +9,7 @@
 //! Only this process writes while it has the store, so what was true once stays so but for its own writes.
 
 use std::collections::HashSet;
-use std::hash::{BuildHasher as _, RandomState};
+use std::hash::{BuildHasher as _, BuildHasherDefault, Hasher, RandomState};
 use std::ops::ControlFlow;
 
 use anyhow::Result;
@@ -35,7 +35,7 @@ pub struct Known {
 
 /// All keys of the keyspace.
 struct Keys {
-    hashes: HashSet<u128>,
+    hashes: HashSet<u128, BuildHasherDefault<Half>>,
     seeds: [RandomState; 2],
 }
 
@@ -65,6 +65,11 @@ impl Known {
             Some(kept) => Asked { keys: Vec::new(), replaced: kept.insert(rows) },
             None => self.sort_unknown(rows),
         };
+        // Followed in either case: where there come to be too many keys it is needed again.
+        let greatest = rows.iter().map(|(key, _)| key).max();
+        if greatest > self.greatest.as_ref() {
+            self.greatest = greatest.cloned();
+        }
         self.read += asked.keys.len() as u64;
         if self.kept.as_ref().is_some_and(|kept| kept.hashes.len() > self.kept_max) {
             self.kept = None;
@@ -73,7 +78,7 @@ impl Known {
         Ok(asked)
     }
 
-    fn sort_unknown<'a>(&mut self, rows: &'a [Pair]) -> Asked<'a> {
+    fn sort_unknown<'a>(&self, rows: &'a [Pair]) -> Asked<'a> {
         let mut asked = Asked { keys: Vec::new(), replaced: 0 };
         let (mut ascending, mut others) = (Vec::<&[u8]>::new(), HashSet::new());
         for (key, _) in rows {
@@ -86,9 +91,6 @@ impl Known {
                 asked.keys.push(key);
             }
         }
-        if let Some(greatest) = ascending.last() {
-            self.greatest = Some(greatest.to_vec());
-        }
         asked
     }
 
@@ -100,14 +102,32 @@ impl Known {
         if about > self.read.saturating_mul(IN_ORDER) || about > self.kept_max as u64 {
             return Ok(());
         }
-        let mut kept = Keys { hashes: HashSet::new(), seeds: [RandomState::new(), RandomState::new()] };
+        let mut kept = Keys { hashes: HashSet::default(), seeds: [RandomState::new(), RandomState::new()] };
         let all = store.snapshot()?.range(keyspace, ..).visit(|key, _| {
             kept.hashes.insert(kept_hash(&kept.seeds, key));
             if kept.hashes.len() > self.kept_max { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
-        // What is the greatest key is not followed any more, and greater ones than this are only asked for in vain.
         self.kept = all.is_continue().then_some(kept);
         Ok(())
+    }
+}
+
+/// What is a hash already needs no other.
+#[derive(Default)]
+struct Half(u64);
+
+impl Hasher for Half {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "half of it")]
+    fn write_u128(&mut self, hash: u128) {
+        self.0 = hash as u64;
     }
 }
 

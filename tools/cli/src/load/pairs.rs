@@ -301,7 +301,7 @@ fn no_object(why: &serde_json::Error) -> String {
 
 /// Why a line is no row.
 fn no_row(text: &[u8], why: &serde_json::Error) -> String {
-    match serde_json::from_slice::<BTreeMap<String, serde::de::IgnoredAny>>(text) {
+    match serde_json::from_slice::<BTreeMap<String, &RawValue>>(text) {
         Err(why) => no_object(&why),
         Ok(_) if why.is_data() => no_value(text),
         Ok(_) => no_object(why),
@@ -309,7 +309,7 @@ fn no_row(text: &[u8], why: &serde_json::Error) -> String {
 }
 
 fn no_value(text: &[u8]) -> String {
-    let names = serde_json::from_slice::<BTreeMap<String, serde::de::IgnoredAny>>(text).unwrap_or_default();
+    let names = serde_json::from_slice::<BTreeMap<String, &RawValue>>(text).unwrap_or_default();
     if names.contains_key("key") && (names.contains_key("text") || names.contains_key("hex")) {
         return "has a value as --values json writes them: say --values json".into();
     }

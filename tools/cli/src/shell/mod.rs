@@ -33,6 +33,7 @@ use crate::tuning::Tuning;
 const HISTORY_LINES: usize = 1000;
 
 /// The command's options.
+#[expect(clippy::struct_excessive_bools, reason = "each is an option")]
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
