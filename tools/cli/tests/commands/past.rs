@@ -18,6 +18,7 @@ fn the_past_is_shown_as_it_was_where_history_is_kept() {
     // Whoever opens it without a word about it goes on with it.
     place.ok("put shop fruit apple green");
     place.ok("delete shop fruit apple");
+    let deleted = place.json("stats shop --json")[0]["newest_ts"].as_str().unwrap().parse::<Timestamp>().unwrap();
     place.ok("keyspaces shop --drop fruit");
 
     place.run("get shop fruit apple").fails(3, "there is no keyspace");
@@ -27,7 +28,7 @@ fn the_past_is_shown_as_it_was_where_history_is_kept() {
     let from = store.stats().history_from.unwrap();
     let then = store.snapshot_at(from).unwrap().keyspaces().unwrap();
     assert_eq!(then.len(), 1);
-    let snapshot = store.snapshot().unwrap();
+    let snapshot = store.snapshot_at(deleted).unwrap();
     let versions: Vec<_> = snapshot.versions(&then[0], "apple").unwrap().map(Result::unwrap).collect();
     let values: Vec<_> = versions.iter().map(|version| version.value.as_deref()).collect();
     assert_eq!(values, [None, Some(&b"green"[..]), Some(&b"red"[..])]);
