@@ -60,6 +60,7 @@ const PREVENTED: &[&str] = &[
     "g1a_aborted_read",
     "g1b_intermediate_read",
     "g1c_circular_information_flow",
+    "g2_predicate_closed_by_a_guard_row",
     "g_single_read_skew",
     "g_single_read_skew_predicate",
     "g_single_read_skew_write_predicate",
