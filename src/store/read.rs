@@ -78,7 +78,8 @@ impl Store {
 
     /// Several rows' values at the view.
     pub(super) fn read_each(&self, view: &PinnedView, rows: &[&RowKey]) -> Result<Vec<Option<Vec<u8>>>> {
-        if view.check_locks && !mutated!(MultiGetIgnoresLocks) || mutated!(ReadsLatest) {
+        let check_locks = view.check_locks && !mutated!(MultiGetIgnoresLocks);
+        if check_locks || mutated!(ReadsLatest) {
             return rows.iter().map(|row| self.read(view, row)).collect();
         }
         let mut cells: Vec<Cell> = rows.iter().map(|_| Cell::Missing).collect();
