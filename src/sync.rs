@@ -1,4 +1,4 @@
-//! The mutex of everything above the engine: parking_lot's.
+//! The mutex of everything above the engine: `parking_lot`'s.
 //!
 //! In builds for tests of crashes it lets the harness's scheduler switch threads before each lock is taken, and while one is
 //! held: what two locks of one function leave open in between is then met like any other interleaving.
