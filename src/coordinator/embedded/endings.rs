@@ -72,12 +72,12 @@ impl Embedded {
         let limit = self.group_rows();
         let page = Page { range: &ending.rest, backwards: false, limit, bookmark: None };
         let found = self.pipeline.engine().view()?.locks(&page)?;
-        let is_short = found.len() < limit;
+        let ends_here = mutated!(ShortPageEndsStream) && found.len() < limit;
         let last = found.last().map(|(row, _)| Bound::Excluded(row.as_bytes().to_vec()));
         let own: Vec<_> = found.into_iter().filter(|(_, lock)| lock.txn == ending.txn).collect();
         self.carry_out_together(ending.txn, &ending.primary, &own, ending.verdict, false)?;
         self.counters.rows_ended.add(own.len() as u64);
-        if let Some(last) = last.filter(|_| !(mutated!(StreamEndsEarly) || is_short && mutated!(ShortPageEndsStream))) {
+        if let Some(last) = last.filter(|_| !mutated!(StreamEndsEarly)).filter(|_| !ends_here) {
             ending.rest.start = last;
             crash_point!(EndingForward if ending.verdict != CommitPoint::RolledBack);
             crash_point!(EndingBack if ending.verdict == CommitPoint::RolledBack);

@@ -19,6 +19,7 @@ impl<'a> Unnamed<'a> {
         Self { store, keyspaces: Vec::new() }
     }
 
+    #[cfg(feature = "rocks")]
     pub fn has(&self, name: &str) -> bool {
         self.keyspaces.iter().any(|keyspace| keyspace.name() == name)
     }

@@ -92,13 +92,15 @@ impl<'a> Recorded<'a> {
     pub fn between(&mut self, first: &str, last: &str) -> Result<Vec<(String, String)>, Error> {
         // No key has a zero in it, so it comes between a key and all that follow.
         let behind = |key: &str| format!("{key}\0");
-        let (start, from) = match self.dice.one_in(2) {
-            true => (Bound::Included(stored(first)), first.to_owned()),
-            false => (Bound::Excluded(stored(first)), behind(first)),
+        let (start, from) = if self.dice.one_in(2) {
+            (Bound::Included(stored(first)), first.to_owned())
+        } else {
+            (Bound::Excluded(stored(first)), behind(first))
         };
-        let (end, to) = match self.dice.one_in(2) {
-            true => (Bound::Included(stored(last)), behind(last)),
-            false => (Bound::Excluded(stored(last)), last.to_owned()),
+        let (end, to) = if self.dice.one_in(2) {
+            (Bound::Included(stored(last)), behind(last))
+        } else {
+            (Bound::Excluded(stored(last)), last.to_owned())
         };
         let scan = self.txn.range(self.rows, (start, end));
         // A range between a row and itself is empty, whatever its bounds.

@@ -2,7 +2,7 @@
 
 use percolite::{Error, ErrorKind, Keyspace, Txn};
 
-use super::{Client, WRITTEN_TO_GONE, may_happen};
+use super::{Client, WRITTEN_TO_GONE, may_happen, unless_too_old};
 use crate::keys::stored;
 
 /// The one beside it, which comes and goes, so that transactions span two. It is created first and thus holds the primary
@@ -49,6 +49,15 @@ impl Client<'_> {
             Ok(None) => Ok(()),
             Err(why) => may_happen(why).map(drop),
         }
+    }
+
+    /// Drops or renames the keyspace beside, and makes it again; too slow for the age limit is no error.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn replace_beside(&mut self, renames: bool) -> Result<(), Error> {
+        let gone = if renames { self.rename_beside() } else { self.drop_beside() };
+        unless_too_old(gone.and_then(|()| self.create_beside()))
     }
 
     /// Renames the keyspace beside, or makes or drops one of the name that it would get. No row of one that is there may be lost by that.

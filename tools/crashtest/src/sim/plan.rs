@@ -7,8 +7,8 @@ use percolite::crashtest::Point;
 use percolite::engine::PAGE_BYTES;
 use percolite::{CommitProtocol, Durability, KeepHistory};
 
-use super::Mode;
 use super::scheduler::Due;
+use super::{Mode, other};
 use crate::client::{BESIDE_EVERY, Habits};
 use crate::dice::Dice;
 use crate::points::{Entry, Place, table};
@@ -215,6 +215,19 @@ impl Plan {
     /// One transaction in so many also writes to the keyspace beside.
     pub fn beside_every(&self) -> usize {
         if self.drops_on_purpose() { 2 } else { BESIDE_EVERY }
+    }
+
+    /// Where clients commit in different ways, those of one of them.
+    pub fn habits_of_client(&self, dice: &mut Dice) -> Habits {
+        let habits = self.habits();
+        if !self.mixed {
+            return habits;
+        }
+        Habits {
+            protocol: if dice.one_in(2) { other(self.protocol) } else { self.protocol },
+            durability: if dice.one_in(2) { Durability::Buffered } else { self.durability },
+            ..habits
+        }
     }
 
     fn drops_on_purpose(&self) -> bool {

@@ -21,8 +21,8 @@ use super::runtime::SimRuntime;
 use super::scheduler::Scheduler;
 use super::sink::Book;
 use super::thinking::Thinking;
-use super::{Seen, hours, other};
-use crate::client::{BESIDE, Client, Ended, Habits, Past, ROWS, Sink as _, Who, keeping, unless_too_old};
+use super::{Seen, hours};
+use crate::client::{BESIDE, Client, Ended, Past, ROWS, Sink as _, Who, keeping, unless_too_old};
 use crate::dice::Dice;
 use crate::invariants::{digest, keyspaces, structure};
 use crate::restores::Restores;
@@ -233,12 +233,7 @@ impl<'a> Embedded<'a> {
         for _ in 0..self.plan.clients {
             self.sessions += 1;
             let mut dice = self.dice.split();
-            let mixed = self.plan.mixed;
-            let habits = Habits {
-                protocol: if mixed && dice.one_in(2) { other(self.plan.protocol) } else { self.plan.protocol },
-                durability: if mixed && dice.one_in(2) { Durability::Buffered } else { self.plan.durability },
-                long_values: self.plan.long_values,
-            };
+            let habits = self.plan.habits_of_client(&mut dice);
             let (store, engine, rows, beside) = (store.clone(), Arc::clone(engine), rows.clone(), beside.clone());
             let (scheduler, sink, dead) = (Arc::clone(self.scheduler), self.book.of(dead), Arc::clone(dead));
             let (broken, session, first) = (Arc::clone(&self.broken), self.sessions, threads.is_empty());
@@ -279,11 +274,9 @@ impl<'a> Embedded<'a> {
                         match dice.below(40) {
                             0 => scheduler.sleep(Duration::from_millis(dice.below(3000) as u64)),
                             1 if clock_steps => scheduler.step_clock(hours(&mut dice)),
-                            2 if drops => unless_too_old(client.drop_beside().and_then(|()| client.create_beside()))?,
+                            2 if drops => client.replace_beside(false)?,
                             3..=5 if restores => unless_too_old(keeper.restore(sink.number()))?,
-                            6..=8 if renames => {
-                                unless_too_old(client.rename_beside().and_then(|()| client.create_beside()))?;
-                            }
+                            6..=8 if renames => client.replace_beside(true)?,
                             _ => {}
                         }
                         if watches && focus == Some(Focus::Remembers) {
@@ -294,7 +287,7 @@ impl<'a> Embedded<'a> {
                             client.run(&thinking)?;
                         }
                         if focus == Some(Focus::Erases) && client.has_written_beside() {
-                            unless_too_old(client.drop_beside().and_then(|()| client.create_beside()))?;
+                            client.replace_beside(false)?;
                         }
                         if is_dead(&dead) {
                             break;
@@ -323,9 +316,7 @@ impl<'a> Embedded<'a> {
             self.scheduler.join(thread);
         }
         if let Some(begun) = begun.ok().filter(|_| !is_dead(dead) && !may_fail) {
-            self.check_nothing_left(store, begun, dead);
-            self.check_goes_on(store, dead);
-            self.check_admits(store, dead);
+            self.check_through(store, begun, dead);
         }
     }
 

@@ -62,7 +62,7 @@ impl Embedded<'_> {
     }
 
     /// A life that has lost nothing can be written to, and makes everything durable in time.
-    pub(super) fn check_goes_on(&self, store: &Store, dead: &Dead) {
+    fn check_goes_on(&self, store: &Store, dead: &Dead) {
         let put = [BESIDE, ASIDE].iter().try_for_each(|name| {
             let keyspace = store.keyspace(name)?;
             store.transact(|txn| txn.put(&keyspace, "last", ""))
@@ -84,7 +84,7 @@ impl Embedded<'_> {
     }
 
     /// As many as may run at a time, each of which has just had a conflict, get in at once when nobody else is there.
-    pub(super) fn check_admits(&self, store: &Store, dead: &Dead) {
+    fn check_admits(&self, store: &Store, dead: &Dead) {
         let Ok(rows) = store.keyspace(BESIDE) else { return };
         let before = store.stats().unadmitted;
         let mut threads = Vec::new();
@@ -142,8 +142,15 @@ impl Embedded<'_> {
         }
     }
 
-    /// Once every client of a life is through, nothing is left of its transactions.
-    pub(super) fn check_nothing_left(&self, store: &Store, begun: Timestamp, dead: &Dead) {
+    /// Once every client of a life is through.
+    pub(super) fn check_through(&self, store: &Store, begun: Timestamp, dead: &Dead) {
+        self.check_nothing_left(store, begun, dead);
+        self.check_goes_on(store, dead);
+        self.check_admits(store, dead);
+    }
+
+    /// Nothing is left of their transactions.
+    fn check_nothing_left(&self, store: &Store, begun: Timestamp, dead: &Dead) {
         for _ in 0..ENDS_WITHIN {
             if store.stats().large_unfinished == 0 || is_dead(dead) {
                 break;
