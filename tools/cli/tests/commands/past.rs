@@ -1,6 +1,6 @@
 //! versions, history, and --at.
 
-use percolite::{Store, Timestamp};
+use percolite::{ErrorKind, Store, Timestamp};
 
 use crate::common::Place;
 
@@ -18,16 +18,19 @@ fn the_past_is_shown_as_it_was_where_history_is_kept() {
     // Whoever opens it without a word about it goes on with it.
     place.ok("put shop fruit apple green");
     place.ok("delete shop fruit apple");
+    let newest = || place.json("stats shop --json")[0]["newest_ts"].as_str().unwrap().to_owned();
+    let at_last: Timestamp = newest().parse().unwrap();
     place.ok("keyspaces shop --drop fruit");
 
     place.run("get shop fruit apple").fails(3, "there is no keyspace");
-    let newest = place.json("stats shop --json")[0]["newest_ts"].as_str().unwrap().to_owned();
-    place.run(&format!("get --at {newest} shop fruit apple")).fails(3, "there was no keyspace");
+    place.run(&format!("get --at {} shop fruit apple", newest())).fails(3, "there was no keyspace");
     let store = Store::builder().read_only(true).open(place.path().join("shop")).unwrap();
     let from = store.stats().history_from.unwrap();
     let then = store.snapshot_at(from).unwrap().keyspaces().unwrap();
     assert_eq!(then.len(), 1);
-    let snapshot = store.snapshot().unwrap();
+    let now = store.snapshot().unwrap().versions(&then[0], "apple").map(drop);
+    assert!(matches!(now.unwrap_err().kind(), ErrorKind::NoSuchKeyspace(_)), "it is read after its drop");
+    let snapshot = store.snapshot_at(at_last).unwrap();
     let versions: Vec<_> = snapshot.versions(&then[0], "apple").unwrap().map(Result::unwrap).collect();
     let values: Vec<_> = versions.iter().map(|version| version.value.as_deref()).collect();
     assert_eq!(values, [None, Some(&b"green"[..]), Some(&b"red"[..])]);
