@@ -1,10 +1,12 @@
 //! `percolite dump`, `restore` and `checkpoint`: taking a store elsewhere.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read as _, Write as _};
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
+use percolite::engine::storage::Column;
 use percolite::{DumpHeader, DumpOptions, Dumped, Existing, Since, Store};
 use serde_json::json;
 
@@ -82,8 +84,16 @@ pub fn dump(args: &DumpArgs) -> Result<()> {
     let store = args.store.look()?;
     let options = args.options(&store)?;
     let snapshot = args.moment.snapshot(&store)?;
-    let progress = Progress::new(None);
-    let told = |so_far: &Dumped| progress.at(so_far.bytes, count(so_far.rows, "row"));
+    let progress = Progress::of_rows();
+    // How much of it has changed nobody knows.
+    if options.since.is_none() && progress.is_seen() {
+        let columns = store.engine_figures()?.columns;
+        progress.expect(columns.iter().filter(|of| of.column == Column::Write).map(|of| of.cells).sum(), "about ");
+    }
+    let told = |so_far: &Dumped| {
+        let (rows, bytes) = (count(so_far.rows, "row"), indicatif::HumanBytes(so_far.bytes));
+        progress.at(so_far.rows, format_args!("{rows}, {bytes}"));
+    };
     if args.file.as_os_str() == "-" {
         if args.json {
             return Err(Code::Usage.error("the dump itself goes to standard output: leave --json out, or name a file"));
@@ -165,6 +175,9 @@ pub fn restore(args: &RestoreArgs) -> Result<()> {
         made.is_ours();
     }
     let progress = Progress::new(length);
+    // Of the file, whose blocks may be compressed: rows say nothing of how much of it is left.
+    let read = Cell::new(0);
+    let stream = Counted { stream, read: &read };
     let from = BufReader::with_capacity(1 << 20, Ending { stream, interrupt: interrupt.clone() });
     let (header, from) = header(from);
     // What is wrong with it is for the library to say.
@@ -173,7 +186,7 @@ pub fn restore(args: &RestoreArgs) -> Result<()> {
         return Err(Code::Failed.error(format!("{} {what}", args.store.folder.display())));
     }
     let existing = if args.replace { Existing::Replace } else { Existing::Refuse };
-    let restored = store.restore(from, existing, |so_far| progress.at(so_far.bytes, count(so_far.rows, "row")));
+    let restored = store.restore(from, existing, |so_far| progress.at(read.get(), count(so_far.rows, "row")));
     let restored = restored.map_err(|why| {
         interrupted(&interrupt, "nothing was restored").unwrap_or_else(|| made.failed("nothing was restored", why))
     })?;
@@ -189,6 +202,20 @@ fn header(from: impl io::Read) -> (percolite::Result<DumpHeader>, impl io::Read)
     let header = DumpHeader::read(&mut copied);
     let Copied { stream, bytes } = copied;
     (header, io::Cursor::new(bytes).chain(stream))
+}
+
+/// Counts what was read, in bytes.
+struct Counted<'a, S> {
+    stream: S,
+    read: &'a Cell<u64>,
+}
+
+impl<S: io::Read> io::Read for Counted<'_, S> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.stream.read(buffer)?;
+        self.read.set(self.read.get() + read as u64);
+        Ok(read)
+    }
 }
 
 /// Keeps what was read.
