@@ -115,7 +115,7 @@ impl Focus {
             Self::Clears => None,
             Self::Erases => Some(("percolite-sweep", 40)),
             Self::Remembers => Some((WATCHER, 10)),
-            Self::Expires => Some((CLIENT, 60)),
+            Self::Expires => Some((CLIENT, 25)),
         }
     }
 }
