@@ -38,7 +38,7 @@ pub struct Bounds {
 pub enum Unit {
     /// Bytes.
     Bytes,
-    /// Nothing: so many.
+    /// A number without a unit.
     Count,
     /// Nanoseconds.
     Nanoseconds,
@@ -256,14 +256,14 @@ mod tests {
 
     #[test]
     fn a_refusal_names_option_value_and_bounds() {
-        let told = |bounds: Bounds, value| bounds.check(value).unwrap_err().to_string();
-        assert_eq!(told(CACHE_BYTES, 0), "cache_bytes is 0 bytes; it must be from 1 MiB to 1 TiB");
-        assert_eq!(told(CACHE_BYTES, 1), "cache_bytes is 1 byte; it must be from 1 MiB to 1 TiB");
-        assert_eq!(told(ADMISSION, 0), "admission is 0; it must be at least 1");
-        assert_eq!(told(AGE_MAX, 999), "age_max is 999ns; it must be at least 1 ms");
+        let refusal = |bounds: Bounds, value| bounds.check(value).unwrap_err().to_string();
+        assert_eq!(refusal(CACHE_BYTES, 0), "cache_bytes is 0 bytes; it must be from 1 MiB to 1 TiB");
+        assert_eq!(refusal(CACHE_BYTES, 1), "cache_bytes is 1 byte; it must be from 1 MiB to 1 TiB");
+        assert_eq!(refusal(ADMISSION, 0), "admission is 0; it must be at least 1");
+        assert_eq!(refusal(AGE_MAX, 999), "age_max is 999ns; it must be at least 1 ms");
         let longest = Duration::MAX.as_nanos();
         assert_eq!(
-            told(PUBLISH_STATUS, longest),
+            refusal(PUBLISH_STATUS, longest),
             "publish_status is 18446744073709551615.999999999s; it must be at most 1 day"
         );
         assert_eq!(duration(longest), Duration::MAX);

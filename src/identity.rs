@@ -1,4 +1,4 @@
-//! A store's own number: random, given once, so that one store's dumps are told from another's.
+//! A store's own number: random and assigned once. It identifies the store in its dumps.
 
 use crate::engine::{Engine, EngineError};
 

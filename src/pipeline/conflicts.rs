@@ -66,7 +66,7 @@ pub enum LastCommit {
 }
 
 impl ConflictMemory {
-    /// Memory with at least this many slots, and one of them. Rows are known by their hashes, so nobody who chooses keys may know the seed.
+    /// Memory with at least this many slots, and one of them. Rows are identified by their hashes, so the seed must be unknown to a client that chooses keys.
     pub fn new(slots: usize, seed: u64) -> Self {
         let secrets = RapidSecrets::seed(seed);
         let slots = vec![Slot::default(); slots.next_power_of_two()].into();

@@ -13,7 +13,7 @@ use crate::row::RowKey;
 
 const PAGE_CELLS_MIN: usize = 16;
 const PAGE_CELLS_MAX: usize = 512;
-/// So large a part of what was read before is the next page, that whoever stops early has read little in vain.
+/// The next page is so large a part of what was read before, so a scan that stops early has read little in vain.
 const PAGE_PART: usize = 4;
 
 /// See the [module](self).

@@ -332,7 +332,7 @@ impl Embedded {
         }
     }
 
-    /// For a commit that the pipeline has made and not stamped: nobody could tell what the store holds now.
+    /// For a commit that the pipeline has made and not stamped: what the store holds now is unknown.
     pub(super) fn unstamped(&self, txn: TxnId) -> Error {
         let TxnId { start_ts, owner } = txn;
         let what = format!("defect: the transaction {start_ts} of owner {owner} was committed without a timestamp");

@@ -124,8 +124,8 @@ impl Embedded {
         Ok(commit_ts)
     }
 
-    /// Why the primary of a transaction that has locked all of its rows is not locked by it: its keyspace is gone, it has expired and
-    /// nobody kept anything for it, or it was rolled back.
+    /// Why the primary of a transaction that has locked all of its rows is not locked by it: its keyspace is gone, its view has expired
+    /// and what it read was collected, or it was rolled back.
     fn unlocked(&self, this: &TwoPhase<'_>) -> Error {
         let Conditions { lives, view } = this.conditions;
         let obstacle = match lives.iter().find(|life| life.is_over()) {
@@ -136,7 +136,7 @@ impl Embedded {
         self.explain(obstacle, this.txn, this.read_ts)
     }
 
-    /// Gives a transaction up. Its locks go in the background, and whoever meets one before takes it away.
+    /// Gives a transaction up. Its locks go in the background; a transaction with one in its way removes it first.
     pub fn abandon(&self, stream: &Stream) {
         self.pipeline.abandon(stream.txn.start_ts);
         self.end_later(stream.ending(None));

@@ -64,7 +64,7 @@ impl<'a> Increment<'a> {
             let locked = change_catalog(&mut txn, &catalog, header, listed, existing, &mut targets);
             match locked.and_then(|changes| txn.stream_now().map(|()| changes)) {
                 Ok(catalog) => {
-                    // Rows are the source's, whoever wrote them here.
+                    // A row is what the source has, whatever was committed here since.
                     txn.write_blindly();
                     return Ok(Self { store, unnamed, txn, targets, catalog });
                 }

@@ -27,7 +27,7 @@ pub struct Known {
     not_taken_upto: AtomicU64,
     listed_from: AtomicU64,
     listed_upto: AtomicU64,
-    /// It has no name yet, so nobody knows it but who fills it.
+    /// It has no name yet: only the restore that fills it has a handle.
     being_filled: AtomicBool,
 }
 

@@ -5,8 +5,8 @@
 //!
 //! **An increment** has what was committed after a moment, up to the snapshot: one pass over the newest versions finds it
 //! ([`changes`]). Deletions are found because the history keeps their records, so a moment before the history is refused. Keyspaces
-//! are known by their numbers, which the catalog never hands out twice: the catalog of the moment tells those that there were from
-//! those that are new, which are dumped whole.
+//! are identified by their numbers, which the catalog never assigns twice: one that the catalog of the moment does not list is new,
+//! and is dumped whole.
 
 mod blocks;
 mod changes;

@@ -28,7 +28,7 @@ impl Store {
     /// ([`Store::restored_upto`]), and onto no other. The store then has the source's keyspaces and rows as of the new moment, so far as
     /// nobody wrote here: rows that were written here meanwhile are replaced where the source has changed them since, and stay as they
     /// are where it has not. All of it is one large transaction ([`Builder::stream_at_bytes`](crate::Builder::stream_at_bytes)), which locks
-    /// the rows that it changes: whoever writes one of them at the same time gets a conflict, or gives one to the restore. It must not
+    /// the rows that it changes: a concurrent transaction that writes one of them, or the restore, ends with a conflict. It must not
     /// take longer than [`Builder::age_max`](crate::Builder::age_max) where the store is written to.
     ///
     /// # Errors
@@ -163,7 +163,7 @@ impl<'a> Restoring<'a> {
             _ => {
                 let buffered = TxnOptions { durability: Some(Durability::Buffered), ..TxnOptions::default() };
                 self.store.transact_with(buffered, |txn| {
-                    // Nobody else knows the keyspace. What memory has forgotten must not be taken for somebody who does.
+                    // Only this restore writes to the keyspace; a forgetful conflict memory must not make up another writer.
                     txn.write_blindly();
                     rows.iter().try_for_each(|(key, value)| txn.put(keyspace, &key.0, &value.0))
                 })?;
