@@ -114,12 +114,10 @@ impl What {
         }
         let partly = || interrupt.check("these are not all rows");
         let mut out = Lines::new();
-        let ended = if self.json {
-            self.json_lines(&mut rows, limit, forms, &mut out, partly)
-        } else if is_for_people() {
+        let ended = if !self.json && is_for_people() {
             self.tables(&mut rows, limit.min(self.limit.or(shown).unwrap_or(u64::MAX)), forms, &mut out, partly)
         } else {
-            self.plain_lines(&mut rows, limit, forms, &mut out, partly)
+            self.lines(&mut rows, limit, forms, &mut out, partly)
         };
         out.finish().and(ended)
     }
@@ -149,7 +147,7 @@ impl What {
         ended.break_value().unwrap_or(Ok(()))
     }
 
-    fn json_lines(
+    fn lines(
         &self,
         rows: &mut Scan,
         limit: u64,
@@ -160,34 +158,12 @@ impl What {
         let mut line = Vec::new();
         self.each(rows, limit, |key, value| {
             line.clear();
-            line.extend_from_slice(b"{\"key\":");
-            forms.keys.json(key, &mut line);
-            if !self.keys_only {
-                value_fields(forms.values, Some(value), &mut line);
+            let value = (!self.keys_only).then_some(value);
+            if self.json {
+                json_line(forms, key, value, &mut line);
+            } else {
+                plain_line(forms, key, value, &mut line);
             }
-            line.extend_from_slice(b"}\n");
-            out.bytes(&line)?;
-            go_on()
-        })
-    }
-
-    fn plain_lines(
-        &self,
-        rows: &mut Scan,
-        limit: u64,
-        forms: Forms,
-        out: &mut Lines,
-        go_on: impl Fn() -> Result<()>,
-    ) -> Result<()> {
-        let mut line = Vec::new();
-        self.each(rows, limit, |key, value| {
-            line.clear();
-            forms.keys.plain(key, &mut line);
-            if !self.keys_only {
-                line.push(b'\t');
-                forms.values.plain(value, &mut line);
-            }
-            line.push(b'\n');
             out.bytes(&line)?;
             go_on()
         })
@@ -232,4 +208,22 @@ impl What {
         }
         table::texts(["key", "value"], rows)
     }
+}
+
+fn json_line(forms: Forms, key: &[u8], value: Option<&[u8]>, line: &mut Vec<u8>) {
+    line.extend_from_slice(b"{\"key\":");
+    forms.keys.json(key, line);
+    if let Some(value) = value {
+        value_fields(forms.values, Some(value), line);
+    }
+    line.extend_from_slice(b"}\n");
+}
+
+fn plain_line(forms: Forms, key: &[u8], value: Option<&[u8]>, line: &mut Vec<u8>) {
+    forms.keys.plain(key, line);
+    if let Some(value) = value {
+        line.push(b'\t');
+        forms.values.plain(value, line);
+    }
+    line.push(b'\n');
 }
