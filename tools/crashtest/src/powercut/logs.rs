@@ -193,9 +193,10 @@ fn rows_after(image: &Image, length: usize, room: usize) -> Result<Result<u64, L
     Ok(Ok(found))
 }
 
-/// Whether the newer log is kept as it was, though it is not read.
+/// Whether each record of the newer log is kept, though none is read. Room after the records is cut off before it is kept.
 fn is_kept(image: &Image, folder: &Path) -> std::io::Result<bool> {
-    let was = fs::read(image.folder.path().join(&image.newer))?;
+    let mut was = fs::read(image.folder.path().join(&image.newer))?;
+    was.truncate(written(&was));
     for entry in fs::read_dir(folder)? {
         let file = entry?.path();
         if file.extension().is_some_and(|ext| ext == "kept") && fs::read(&file)? == was {

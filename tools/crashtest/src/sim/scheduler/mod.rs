@@ -12,15 +12,18 @@
 //! Time is virtual. It creeps while threads run and jumps when all of them wait. The wall clock is derived from it and
 //! can be set wrong.
 
+mod turns;
+
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hasher as _};
+use std::hash::Hasher as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use percolite::crashtest::{Attempt, Point};
 
+use self::turns::{LONG_STALL, Stall, State, Thread, ThreadState};
 use crate::dice::Dice;
 
 /// The wall clock when the simulation begins, in milliseconds since 1970.
@@ -29,13 +32,6 @@ const BEGAN_UNIX_MS: u64 = 1_763_700_000_000;
 const REAL_TIME_MAX: Duration = Duration::from_secs(20);
 /// A lock that is found taken so often in a row is never given back.
 const LOCK_ATTEMPTS_MAX: u32 = 1_000_000;
-/// For how many steps of others a thread is stalled, at most, and for how long.
-const STALL_STEPS_MAX: usize = 400;
-const STALL_TIME_MAX: Duration = Duration::from_millis(20);
-/// The same where it is stalled often.
-const LONG_STALL_STEPS_MAX: usize = 2000;
-const LONG_STALL_TIME_MAX: Duration = Duration::from_millis(100);
-
 /// A thread's number.
 pub type ThreadId = usize;
 
@@ -67,59 +63,6 @@ pub struct Scheduler {
     hits: Mutex<HashMap<Point, u64>>,
 }
 
-struct State {
-    dice: Dice,
-    threads: Vec<Thread>,
-    now: Duration,
-    clock_offset_ms: i64,
-    /// The thread whose turn it is goes on once in so many pauses.
-    restless: usize,
-    /// A thread that takes a lock pauses before it once in so many times; 0: never.
-    pauses_at_locks: usize,
-    /// A thread that pauses is stalled once in so many times; 0: never.
-    stalls: usize,
-    /// For so many steps, and so long, at most.
-    stall_max: (usize, Duration),
-    /// Only threads whose name begins so.
-    stalled: &'static str,
-    steps: u64,
-    digest: DefaultHasher,
-    trace: Option<Vec<String>>,
-    stuck: Option<String>,
-}
-
-struct Thread {
-    name: String,
-    gate: Arc<Gate>,
-    state: ThreadState,
-    /// An unpark that no park has taken yet.
-    permit: bool,
-    /// It gets no turn before this step, nor before that much time has passed, while others can have it.
-    stalled: Option<Stall>,
-    /// How often in a row it has found a lock taken.
-    lock_attempts: u32,
-}
-
-impl Thread {
-    fn new(name: &str, gate: Arc<Gate>) -> Self {
-        Self { name: name.into(), gate, state: ThreadState::Ready, permit: false, stalled: None, lock_attempts: 0 }
-    }
-}
-
-/// How long a thread gets no turn: until either has come.
-#[derive(Clone, Copy)]
-struct Stall {
-    step: u64,
-    time: Duration,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum ThreadState {
-    Ready,
-    Waiting { until: Option<Duration> },
-    Ended,
-}
-
 #[derive(Default)]
 struct Gate {
     open: Mutex<bool>,
@@ -147,27 +90,10 @@ impl Gate {
 
 impl Scheduler {
     /// A scheduler whose choices come from the dice, with the calling thread as its first.
-    pub fn adopt(mut dice: Dice, trace: bool) -> Arc<Self> {
-        let restless = [1, 1, 2, 4, 16][dice.below(5)];
-        let pauses_at_locks = [0, 1, 4, 16][dice.below(4)];
-        let stalls = [0, 0, 100, 1000][dice.below(4)];
+    pub fn adopt(dice: Dice, trace: bool) -> Arc<Self> {
         let main = Thread::new("main", Arc::default());
         let scheduler = Arc::new(Self {
-            state: Mutex::new(State {
-                dice,
-                threads: vec![main],
-                now: Duration::ZERO,
-                clock_offset_ms: 0,
-                restless,
-                pauses_at_locks,
-                stalls,
-                stall_max: (STALL_STEPS_MAX, STALL_TIME_MAX),
-                stalled: "",
-                steps: 0,
-                digest: DefaultHasher::new(),
-                trace: trace.then(Vec::new),
-                stuck: None,
-            }),
+            state: Mutex::new(State::new(dice, main, trace)),
             watch: Mutex::default(),
             hits: Mutex::default(),
         });
@@ -317,7 +243,7 @@ impl Scheduler {
     pub fn stall_often(&self, threads: &'static str, once_in: usize) {
         let mut state = self.state.lock();
         (state.pauses_at_locks, state.stalls, state.stalled) = (1, once_in, threads);
-        state.stall_max = (LONG_STALL_STEPS_MAX, LONG_STALL_TIME_MAX);
+        state.stall_max = LONG_STALL;
     }
 
     /// Has threads pause at every lock.
@@ -482,62 +408,6 @@ impl Scheduler {
         main.open();
         loop {
             std::thread::park();
-        }
-    }
-}
-
-impl State {
-    fn choose(&mut self) -> Option<ThreadId> {
-        loop {
-            let now = self.now;
-            for thread in &mut self.threads {
-                if let ThreadState::Waiting { until: Some(until) } = thread.state
-                    && until <= now
-                {
-                    thread.state = ThreadState::Ready;
-                }
-            }
-            let ready: Vec<ThreadId> =
-                (0..self.threads.len()).filter(|id| self.threads[*id].state == ThreadState::Ready).collect();
-            let is_stalled = |stall: &Stall| self.steps < stall.step && now < stall.time;
-            let going: Vec<ThreadId> = ready
-                .iter()
-                .copied()
-                .filter(|id| !self.threads[*id].stalled.as_ref().is_some_and(is_stalled))
-                .collect();
-            if !going.is_empty() {
-                return going.get(self.dice.below(going.len())).copied();
-            }
-            let next = self.threads.iter().filter_map(|thread| match thread.state {
-                ThreadState::Waiting { until } => until,
-                ThreadState::Ready | ThreadState::Ended => None,
-            });
-            let stalls = ready.iter().filter_map(|id| self.threads[*id].stalled).map(|stall| stall.time);
-            match next.min() {
-                Some(next) => self.now = stalls.min().map_or(next, |stall| stall.min(next)),
-                // Nobody else is there to wait for.
-                None if !ready.is_empty() => return ready.get(self.dice.below(ready.len())).copied(),
-                None => return None,
-            }
-        }
-    }
-
-    /// Has a thread wait for many steps of others, now and then.
-    fn stall(&mut self, own: ThreadId) {
-        let may_stall = self.stalls > 0 && own != 0 && self.threads[own].name.starts_with(self.stalled);
-        if may_stall && self.dice.one_in(self.stalls) {
-            let (steps_max, time_max) = self.stall_max;
-            let step = self.steps + 1 + self.dice.below(steps_max) as u64;
-            self.threads[own].stalled = Some(Stall { step, time: self.now + time_max });
-        }
-    }
-
-    fn note(&mut self, own: ThreadId, what: &str) {
-        self.steps += 1;
-        self.digest.write_usize(own);
-        self.digest.write(what.as_bytes());
-        if let Some(trace) = &mut self.trace {
-            trace.push(format!("{:>10.3} {:<12} {what}", self.now.as_secs_f64() * 1e3, self.threads[own].name));
         }
     }
 }
