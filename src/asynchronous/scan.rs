@@ -23,8 +23,8 @@ pub struct AsyncScan {
     state: State,
     page: IntoIter<Row>,
     backwards: bool,
-    /// Does not keep the store open.
-    store: Store,
+    /// Until the last row is handed out, so that rows are refused once the store is closed. It does not keep the store from closing.
+    store: Option<Store>,
 }
 
 enum State {
@@ -41,7 +41,7 @@ type PageRead = Result<(Vec<Row>, Option<Box<Scan>>)>;
 impl AsyncScan {
     pub(super) fn new(store: &Store, open: impl FnOnce() -> Result<Scan> + Send + 'static) -> Self {
         let (state, page) = (State::Unopened(Box::new(open)), Vec::new().into_iter());
-        Self { state, page, backwards: false, store: store.background() }
+        Self { state, page, backwards: false, store: Some(store.background()) }
     }
 
     /// The same rows from the other end. To be called before the first row is asked for; rows of a page that has been read come
@@ -77,17 +77,18 @@ impl Stream for AsyncScan {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
             if let Some(row) = self.page.next() {
-                return Poll::Ready(Some(match self.store.check_open() {
-                    Ok(()) => Ok(row),
-                    Err(why) => {
-                        (self.state, self.page) = (State::Ended, Vec::new().into_iter());
-                        Err(why)
-                    }
-                }));
+                let checked = self.store.as_ref().map_or(Ok(()), Store::check_open);
+                if checked.is_err() {
+                    (self.state, self.page, self.store) = (State::Ended, Vec::new().into_iter(), None);
+                }
+                return Poll::Ready(Some(checked.map(|()| row)));
             }
             // An error leaves the stream at its end.
             let next = match std::mem::replace(&mut self.state, State::Ended) {
-                State::Ended => return Poll::Ready(None),
+                State::Ended => {
+                    self.store = None;
+                    return Poll::Ready(None);
+                }
                 State::Unopened(open) => self.read(move || open().map(Box::new)),
                 State::Open(scan) => self.read(move || Ok(scan)),
                 State::Reading(mut reading) => {

@@ -10,6 +10,9 @@ use crate::error::Result;
 use crate::keys::keyspace_bounds;
 use crate::row::KeyspaceId;
 
+/// After so many bytes of keys and values the rest is estimated.
+const COUNTED_BYTES: u64 = 64 << 20;
+
 /// How much there is in a keyspace: see [`Store::keyspace_figures`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -40,8 +43,8 @@ pub struct KeyspaceStatus {
 impl Store {
     /// Rows and sizes of every keyspace, in the order of their names, with those that were dropped and not erased yet at the end.
     ///
-    /// Of each keyspace at least `count` rows are read and counted; what is beyond is estimated by what RocksDB says of sizes on the
-    /// disk. So the cost is bounded by `count`, however much there is, and by what write buffers hold; `u64::MAX` counts everything,
+    /// Of each keyspace at least `count` rows, or 64 MiB, are read and counted; what is beyond is estimated by what RocksDB says of
+    /// sizes on the disk. So the cost is bounded, however much there is, but for what write buffers hold; `u64::MAX` counts everything,
     /// which takes as long as reading it. In memory everything is counted.
     ///
     /// ```
@@ -73,10 +76,15 @@ impl Store {
         let mut scan = snapshot.range(keyspace, ..);
         loop {
             let upto = rows.saturating_add(count);
+            let bytes_upto = if count == u64::MAX { u64::MAX } else { bytes.saturating_add(COUNTED_BYTES) };
             let seen = scan.visit(|key, value| {
                 rows += 1;
                 bytes += (key.len() + value.len()) as u64;
-                if rows >= upto { ControlFlow::Break(keyspace.row(key)) } else { ControlFlow::Continue(()) }
+                if rows >= upto || bytes >= bytes_upto {
+                    ControlFlow::Break(keyspace.row(key))
+                } else {
+                    ControlFlow::Continue(())
+                }
             })?;
             let ControlFlow::Break(last) = seen else { break };
             let (start, end) = keyspace_bounds(keyspace.id());

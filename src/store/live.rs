@@ -265,6 +265,8 @@ impl Store {
                 && let Some(conflict) = why.conflict_mut()
             {
                 self.name_owner(conflict);
+                // One that writes blindly is judged by another moment than the one it reads at.
+                conflict.our_read_ts = reader.view.read_ts;
                 let mut met = reader.met.lock();
                 if met.is_none() {
                     self.count_conflict(reader, conflict);

@@ -1,7 +1,7 @@
 //! Scans as streams, against those of the synchronous store.
 
 use futures_core::Stream;
-use percolite::{AsyncScan, AsyncSnapshot, ErrorKind, Keyspace, Store};
+use percolite::{AsyncScan, AsyncSnapshot, AsyncStore, ErrorKind, Keyspace, Store};
 
 use crate::common::{both_runtimes, drop_after_polls, open};
 use crate::support::Dice;
@@ -100,6 +100,26 @@ fn a_stream_ends_after_an_error() {
             store.close().await.unwrap();
             let why = scan.next().await.unwrap().unwrap_err();
             assert!(matches!(why.kind(), ErrorKind::Closed(_)), "{why}");
+            assert!(scan.next().await.is_none());
+        });
+    }
+}
+
+#[test]
+#[cfg(feature = "rocks")]
+fn a_stream_that_was_read_to_its_end_does_not_keep_the_folder() {
+    for runtime in both_runtimes(2) {
+        let folder = tempfile::tempdir().unwrap();
+        let store = AsyncStore::from(Store::open(folder.path()).unwrap());
+        let rows = store.store().keyspace("rows").unwrap();
+        fill(store.store(), &rows);
+        runtime.block_on(async {
+            let mut scan = store.range(&rows, ..);
+            while let Some(row) = scan.next().await {
+                row.unwrap();
+            }
+            drop(store);
+            Store::open(folder.path()).unwrap();
             assert!(scan.next().await.is_none());
         });
     }

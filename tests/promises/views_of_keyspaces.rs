@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use percolite::engine::sim::SimStorage;
-use percolite::{Error, ErrorKind, Existing, Keyspace, Snapshot, Store, Timestamp};
+use percolite::{DumpHeader, DumpOptions, Dumped, Error, ErrorKind, Existing, Keyspace, Snapshot, Store, Timestamp};
 use proptest::prelude::*;
 
 type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -105,6 +105,37 @@ fn a_keyspace_that_is_being_restored_is_empty_and_a_transaction_that_began_then_
         assert_eq!(answer(&store.snapshot().unwrap(), &rows), one("v"));
         store.drop_keyspace("rows").unwrap();
     }
+}
+
+/// The same where an increment brings the keyspace.
+#[test]
+fn a_keyspace_that_an_increment_brings_is_empty_until_it_is_named_and_gone_after_its_drop() {
+    let from = Store::builder().history(Duration::from_secs(3600)).in_memory().unwrap();
+    put(&from, &from.keyspace("old").unwrap(), "v");
+    let (mut base, mut increment) = (Vec::new(), Vec::new());
+    from.snapshot().unwrap().dump(&mut base, |_| ()).unwrap();
+    put(&from, &from.keyspace("rows").unwrap(), "v");
+    let since = DumpOptions::since(DumpHeader::read(&base[..]).unwrap());
+    from.snapshot().unwrap().dump_with(since, &mut increment, |_| ()).unwrap();
+
+    let store = Store::in_memory().unwrap();
+    store.restore(&base[..], Existing::Refuse, |_| ()).unwrap();
+    let (mut during, mut txn) = (None, None);
+    let so_far = |so_far: &Dumped| {
+        (during, txn) = (Some((so_far.rows, store.snapshot().unwrap())), Some(store.begin().unwrap()));
+    };
+    store.restore(&increment[..], Existing::Refuse, so_far).unwrap();
+    let ((restored, during), mut txn) = (during.unwrap(), txn.unwrap());
+    assert_eq!(restored, 1, "no row was there yet");
+    let rows = store.existing_keyspace("rows").unwrap();
+    assert_eq!(answer(&during, &rows), Ok(Rows::new()));
+    let why = txn.put(&rows, "k", "mine").unwrap_err();
+    assert!(why.is_retryable(), "{why}");
+    assert_eq!(answer(&store.snapshot().unwrap(), &rows), one("v"));
+    store.drop_keyspace("rows").unwrap();
+    assert_eq!(answer(&during, &rows), Ok(Rows::new()));
+    let gone = ErrorKind::NoSuchKeyspace("rows".into());
+    assert_eq!(answer(&store.snapshot().unwrap(), &rows), Err(gone));
 }
 
 #[test]

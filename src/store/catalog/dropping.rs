@@ -65,9 +65,7 @@ impl Store {
     fn commit_drop(&self, id: KeyspaceId, name: &str) -> Result<()> {
         let catalog = self.catalog();
         let mut txn = self.begin()?;
-        check_listed(&mut txn, &catalog, name, id)?;
-        txn.delete(&catalog, name_key(name))?;
-        txn.put(&catalog, dropped_key(id), b"")?;
+        drop_listed(&mut txn, &catalog, name, id)?;
         txn.commit().map(drop)
     }
 
@@ -153,8 +151,15 @@ impl Drop for Ending<'_> {
     }
 }
 
+/// Takes the keyspace's name away, and lists it among those that were dropped.
+pub(super) fn drop_listed(txn: &mut Txn, catalog: &Keyspace, name: &str, id: KeyspaceId) -> Result<()> {
+    check_listed(txn, catalog, name, id)?;
+    txn.delete(catalog, name_key(name))?;
+    txn.put(catalog, dropped_key(id), b"")
+}
+
 /// Makes sure that the name is still this keyspace's when the transaction commits.
-fn check_listed(txn: &mut Txn, catalog: &Keyspace, name: &str, id: KeyspaceId) -> Result<()> {
+pub(super) fn check_listed(txn: &mut Txn, catalog: &Keyspace, name: &str, id: KeyspaceId) -> Result<()> {
     let listed = txn.get_for_update(catalog, name_key(name))?.map(|id| read_id(&id)).transpose()?;
     if listed == Some(id) { Ok(()) } else { Err(ErrorKind::NoSuchKeyspace(name.into()).into()) }
 }

@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::dropping::Ending;
+use super::dropping::{Ending, check_listed, drop_listed};
 use super::restored::Origin;
-use super::{NAME, Unnamed, check_name, dropped_key, name_key, read_id};
+use super::{NAME, Unnamed, check_name, dropped_key, name_in, name_key, read_id};
 use crate::error::{Error, ErrorKind, Result};
 use crate::row::KeyspaceId;
 use crate::store::{DumpHeader, Durability, Existing, Keyspace, Store, Txn, TxnOptions};
@@ -97,6 +97,7 @@ impl<'a> Increment<'a> {
     pub fn commit(self) -> Result<()> {
         let Self { store, unnamed, txn, catalog, .. } = self;
         let ending = Ending::new(store, catalog.dropped)?;
+        unnamed.about_to_be_named();
         txn.commit()?;
         ending.done();
         for (id, name) in catalog.renamed {
@@ -141,7 +142,7 @@ fn change_catalog(
     let mut names = BTreeMap::new();
     for row in txn.prefix(catalog, NAME) {
         let (key, id) = row?;
-        names.insert(read_id(&id)?, String::from_utf8_lossy(key.get(NAME.len()..).unwrap_or_default()).into_owned());
+        names.extend(name_in(&key).map(|name| Ok::<_, Error>((read_id(&id)?, name))).transpose()?);
     }
     let mut changes = Changes::default();
     let stays: BTreeSet<u32> = listed.iter().filter(|listed| !listed.is_new).map(|listed| listed.number).collect();
@@ -168,7 +169,7 @@ fn change_catalog(
             ))
         })?;
         targets.insert(*number, (store.handle(id, name), false));
-        check_still(txn, catalog, before, id)?;
+        check_listed(txn, catalog, before, id)?;
         if before != name {
             check_name(name)?;
             txn.delete(catalog, name_key(before))?;
@@ -193,18 +194,6 @@ fn change_catalog(
     let origin = Origin { source: origin.source, moment: header.read_ts, keyspaces };
     Origin::write(Some(&origin), txn, catalog)?;
     Ok(changes)
-}
-
-fn drop_listed(txn: &mut Txn, catalog: &Keyspace, name: &str, id: KeyspaceId) -> Result<()> {
-    check_still(txn, catalog, name, id)?;
-    txn.delete(catalog, name_key(name))?;
-    txn.put(catalog, dropped_key(id), b"")
-}
-
-/// Keeps the name from changing until the transaction commits.
-fn check_still(txn: &mut Txn, catalog: &Keyspace, name: &str, id: KeyspaceId) -> Result<()> {
-    let listed = txn.get_for_update(catalog, name_key(name))?.map(|id| read_id(&id)).transpose()?;
-    if listed == Some(id) { Ok(()) } else { Err(ErrorKind::NoSuchKeyspace(name.into()).into()) }
 }
 
 fn unknown(name: &str) -> Error {

@@ -164,11 +164,13 @@ impl Store {
         Scan::new(self, &self.own_reader(Arc::clone(view)), Ok((None, None, range)))
     }
 
-    /// Those of the keyspaces, all of which were listed once, that were dropped in an earlier life of the store. Of this life every
-    /// drop marks the handles.
+    /// Which of the keyspaces were dropped in an earlier life of the store; each had a name at some moment. A drop of this life needs
+    /// no search: it has marked the handles.
     fn gone(&self, ids: impl Iterator<Item = KeyspaceId>) -> Result<HashSet<KeyspaceId>> {
-        let without_handle = |id: &KeyspaceId| !self.inner.catalog.open.lock().contains_key(&id.0);
-        let mut gone: HashSet<_> = ids.filter(without_handle).collect();
+        let mut gone: HashSet<_> = {
+            let open = self.inner.catalog.open.lock();
+            ids.filter(|id| !open.contains_key(&id.0)).collect()
+        };
         if !gone.is_empty() {
             let now = self.inner.coordinator.begin()?.0;
             for row in self.listed(&now, NAME) {
@@ -208,7 +210,7 @@ impl Store {
         let view = self.inner.coordinator.begin().ok()?.0;
         self.listed(&view, NAME).find_map(|row| {
             let (key, value) = row.ok()?;
-            let name = String::from_utf8_lossy(key.get(NAME.len()..)?).into_owned();
+            let name = name_in(&key)?;
             (read_id(&value).ok()? == id).then_some(name)
         })
     }
@@ -222,8 +224,7 @@ impl Snapshot {
     pub fn keyspaces(&self) -> Result<Vec<Keyspace>> {
         let listed = self.prefix(&self.store.catalog(), NAME.as_bytes()).map(|row| {
             let (key, id) = row?;
-            let name = String::from_utf8_lossy(key.get(NAME.len()..).unwrap_or_default()).into_owned();
-            Ok((read_id(&id)?, name))
+            Ok((read_id(&id)?, name_in(&key).unwrap_or_default()))
         });
         let listed: Vec<_> = listed.collect::<Result<_>>()?;
         let gone = self.store.gone(listed.iter().map(|(id, _)| *id))?;

@@ -77,7 +77,9 @@ impl Known {
                 self.listed_from.fetch_min(ts, Ordering::Relaxed);
                 self.listed_upto.fetch_max(ts, Ordering::Relaxed);
             }
-            Presence::NotTaken => drop(self.not_taken_upto.fetch_max(ts, Ordering::Relaxed)),
+            Presence::NotTaken => {
+                self.not_taken_upto.fetch_max(ts, Ordering::Relaxed);
+            }
             Presence::Unnamed => {}
         }
     }
@@ -151,16 +153,18 @@ impl Store {
         if number(name_key(keyspace.name()).as_bytes())? == Some(id) {
             return Ok(Presence::Listed);
         }
-        // It may have another name there.
+        if number(NEXT)?.is_none_or(|next| id.0 >= next.0) {
+            return Ok(Presence::NotTaken);
+        }
+        if let Some(dropped) = entry(dropped_key(id).as_bytes())? {
+            return if dropped == NEVER_NAMED { Ok(Presence::Unnamed) } else { Err(keyspace.is_missing()) };
+        }
+        // It may have another name there, or was erased.
         for row in self.listed(view, NAME) {
             if read_id(&row?.1)? == id {
                 return Ok(Presence::Listed);
             }
         }
-        if number(NEXT)?.is_none_or(|next| id.0 >= next.0) {
-            return Ok(Presence::NotTaken);
-        }
-        let dropped = entry(dropped_key(id).as_bytes())?;
-        if dropped.as_deref() == Some(NEVER_NAMED) { Ok(Presence::Unnamed) } else { Err(keyspace.is_missing()) }
+        Err(keyspace.is_missing())
     }
 }

@@ -45,12 +45,17 @@ impl<'a> Unnamed<'a> {
         Ok(())
     }
 
+    /// From here on every view judges them by the catalog, as it does all others.
+    pub fn about_to_be_named(&self) {
+        self.keyspaces.iter().for_each(|keyspace| keyspace.state.known.set_being_filled(false));
+    }
+
     /// Gives all of them their names, durably, in one transaction, and notes where they come from.
     pub fn name_all(self, existing: Existing, origin: Option<&Origin>) -> Result<()> {
         let store = self.store;
+        self.about_to_be_named();
         let mut replaced = Vec::new();
         for keyspace in &self.keyspaces {
-            keyspace.state.known.set_being_filled(false);
             if let Some(id) = store.find(keyspace.name())? {
                 if existing == Existing::Refuse {
                     let what = format!("there is a keyspace {:?} now that was not there before", keyspace.name());

@@ -10,9 +10,12 @@
 //! are found out, too. The checksum is of what is stored, so nothing that is damaged is ever decompressed. In format 1, which is
 //! still read, a block's content is the record alone.
 
+use std::fmt;
 use std::io::{self, Read, Write};
+use std::marker::PhantomData;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::DumpHeader;
 use crate::codec;
@@ -57,7 +60,7 @@ pub(super) enum Block {
     /// Of format 1: a keyspace, whose rows follow.
     Named(String),
     /// Rows as they are at the snapshot.
-    Rows(Vec<(Bytes, Bytes)>),
+    Rows(#[serde(deserialize_with = "at_most_a_block")] Vec<(Bytes, Bytes)>),
     /// Of format 1: the end.
     End { keyspaces: u64, rows: u64 },
     /// Whose dump it is, of which moment, and since which.
@@ -67,7 +70,7 @@ pub(super) enum Block {
     /// Rows of this keyspace follow.
     Section(u32),
     /// Rows that are not there any more.
-    Deleted(Vec<Bytes>),
+    Deleted(#[serde(deserialize_with = "at_most_a_block")] Vec<Bytes>),
     /// The end.
     Totals { keyspaces: u64, rows: u64, deleted: u64 },
 }
@@ -80,6 +83,32 @@ impl Block {
             _ => format != FORMAT_PLAIN,
         }
     }
+}
+
+/// The elements of a block, and no more than a block has: many small ones would take a multiple of their bytes.
+fn at_most_a_block<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Vec<T>, D::Error> {
+    struct Elements<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Elements<T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "at most {BLOCK_ROWS} rows")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Self::Value, A::Error> {
+            let mut elements = Vec::new();
+            while let Some(element) = from.next_element()? {
+                if elements.len() == BLOCK_ROWS {
+                    return Err(serde::de::Error::custom("no block has so many rows"));
+                }
+                elements.push(element);
+            }
+            Ok(elements)
+        }
+    }
+
+    from.deserialize_seq(Elements(PhantomData))
 }
 
 fn checksum(number: u64, content: &[u8]) -> u32 {
@@ -287,4 +316,28 @@ fn unwritten(why: io::Error) -> Error {
 
 fn unread(why: io::Error) -> Error {
     ErrorKind::Io(format!("cannot read the dump: {why}")).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_of_more_rows_than_any_has_is_refused_before_they_take_memory() {
+        let row = || (Bytes(b"k"[..].into()), Bytes(b""[..].into()));
+        let blocks = |count: usize| {
+            [Block::Rows((0..count).map(|_| row()).collect()), Block::Deleted((0..count).map(|_| row().0).collect())]
+        };
+        for (count, is_read) in [(BLOCK_ROWS, true), (BLOCK_ROWS + 1, false)] {
+            for block in blocks(count) {
+                let mut dump = Vec::new();
+                Writer::begin(&mut dump, Compression::Lz4).unwrap().write(&block).unwrap();
+                let read = Reader::open(dump.as_slice(), "").unwrap().read();
+                match read {
+                    Ok(_) => assert!(is_read, "{count}"),
+                    Err(why) => assert!(!is_read && why.to_string().contains("no block has so many rows"), "{why}"),
+                }
+            }
+        }
+    }
 }

@@ -69,6 +69,7 @@ impl Txn {
                 // One that was met while the transaction was written has been counted then.
                 if let Some(conflict) = conflict.filter(|_| !was_over) {
                     self.store.name_owner(conflict);
+                    conflict.our_read_ts = self.reader.view.read_ts;
                     self.store.count_conflict(&self.reader, conflict);
                 }
                 (Outcome::Conflict, why.conflict())

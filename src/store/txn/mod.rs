@@ -154,9 +154,9 @@ impl Txn {
 
     /// A row's value, checked again at commit: optimistic, it locks nothing and waits for nothing.
     ///
-    /// For conflicts, reading the row so counts as writing it. If another transaction has written it
-    /// since this one's snapshot, or read it so, the commit fails with [`ErrorKind::Conflict`]; and
-    /// once this one has committed, theirs does. Nothing is noticed before. The row may be absent.
+    /// For conflicts it counts as a write of the row. Of two transactions that overlap and write the row,
+    /// or read it by this call, the first to commit wins, and the commit of the other fails with
+    /// [`ErrorKind::Conflict`]. Neither notices before. The row may be absent.
     ///
     /// In PostgreSQL, MySQL and RocksDB's `TransactionDB` the same words mean a lock that others wait
     /// for; RocksDB's `OptimisticTransactionDB` checks at commit, as here. Only a transaction that is

@@ -231,13 +231,17 @@ fn report(args: &Args, loaded: &Loaded, took: Duration, end: End) -> Result<()> 
     }
     let (rows, left_out) = (count(loaded.rows, "row"), count(loaded.left_out, "record"));
     let is_open = matches!(&end, End::Failed(why) if is_undetermined(why));
-    let behind = if is_open { "perhaps those of the next transaction" } else { "nothing behind" };
+    let behind = if is_open { "perhaps those of the next transaction" } else { "nothing after them" };
     let (new, replaced) =
         (indicatif::HumanCount(loaded.rows - loaded.replaced), indicatif::HumanCount(loaded.replaced));
-    let is_in = format!(
-        "in the keyspace {:?} now: {rows} of the input ({new} new, {replaced} replaced), and {behind}; to go on: --skip {}",
-        args.keyspace, loaded.records
-    );
+    let is_in = if loaded.records == 0 && !is_open {
+        "nothing was loaded".to_owned()
+    } else {
+        format!(
+            "in the keyspace {:?} now: {rows} of the input ({new} new, {replaced} replaced), and {behind}; to go on: --skip {}",
+            args.keyspace, loaded.records
+        )
+    };
     match end {
         End::Whole if args.json => Ok(()),
         End::Whole => {

@@ -206,8 +206,13 @@ impl Scheduler {
         if attempt == Attempt::Again {
             let attempts = &mut state.threads[own].lock_attempts;
             *attempts += 1;
-            if *attempts >= LOCK_ATTEMPTS_MAX && own != 0 {
+            if *attempts >= LOCK_ATTEMPTS_MAX {
                 let what = format!("thread {} waits for a lock for ever", state.threads[own].name);
+                if own == 0 {
+                    // The main thread would be the one to report it.
+                    eprintln!("{what}");
+                    std::process::abort();
+                }
                 Self::give_up(state, own, what);
                 return true;
             }
