@@ -269,12 +269,15 @@ fn a_conflict_or_a_stop_leaves_the_store_as_it_was_and_the_increment_fits_again(
     let copy = Store::builder().stream_at_bytes(1000).in_memory().unwrap();
     restore(&copy, &base);
     let before = content(&copy);
-    let mut locking = copy.begin().unwrap();
-    locking.put(&copy.existing_keyspace("rows").unwrap(), 19_999_u32.to_be_bytes(), [1; 2000]).unwrap();
-    let why = copy.restore(increment.as_slice(), Existing::Refuse, |_| ()).unwrap_err();
-    assert!(why.conflict().unwrap().our_read_ts <= copy.snapshot().unwrap().read_ts(), "{why}");
-    drop(locking);
-    assert_eq!(content(&copy), before);
+    // Met while the increment is streamed, and at its commit.
+    for row in [0_u32, 19_999] {
+        let mut locking = copy.begin().unwrap();
+        locking.put(&copy.existing_keyspace("rows").unwrap(), row.to_be_bytes(), [1; 2000]).unwrap();
+        let why = copy.restore(increment.as_slice(), Existing::Refuse, |_| ()).unwrap_err();
+        assert!(why.conflict().unwrap().our_read_ts <= copy.snapshot().unwrap().read_ts(), "{why}");
+        drop(locking);
+        assert_eq!(content(&copy), before);
+    }
     for stop_at in [1, 5_000, 20_000] {
         let stopped = copy.restore(increment.as_slice(), Existing::Refuse, |so_far| {
             if so_far.rows >= stop_at { std::ops::ControlFlow::Break(()) } else { std::ops::ControlFlow::Continue(()) }
