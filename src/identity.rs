@@ -1,4 +1,7 @@
-//! A store's own number: random and assigned once. It identifies the store in its dumps.
+//! A store's own number: random, and assigned once. It identifies the store in its dumps.
+//!
+//! Part of a log may be lost. Then the store is not what its earlier dumps are of: they may have what it has no longer, and no
+//! increment may follow them. So it gets another number.
 
 use crate::engine::{Engine, EngineError};
 
@@ -15,8 +18,8 @@ pub fn read(engine: &dyn Engine) -> Result<Option<u64>, EngineError> {
 /// An entry of the bookkeeping.
 type Entry = (String, Option<Vec<u8>>);
 
-/// What goes into the bookkeeping of a store that has none: nothing where it has.
-pub fn first(engine: &dyn Engine, random: impl FnOnce() -> u64) -> Result<Option<Entry>, EngineError> {
+/// What goes into the bookkeeping when a store is opened: a new number where it has none, or has lost something; else nothing.
+pub fn at_opening(engine: &dyn Engine, random: impl FnOnce() -> u64) -> Result<Option<Entry>, EngineError> {
     let entry = || (IDENTITY.into(), Some(random().to_be_bytes().to_vec()));
-    Ok(if read(engine)?.is_none() { Some(entry()) } else { None })
+    Ok(if read(engine)?.is_none() || !engine.lost_logs().is_empty() { Some(entry()) } else { None })
 }

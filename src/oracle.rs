@@ -26,6 +26,11 @@ pub const LEASE_MS: u64 = 3_000;
 /// How far a lease may advance at one extension, in milliseconds.
 pub const JUMP_MAX_MS: u64 = 24 * 3_600_000;
 
+/// Whether the timestamp is so late that no lease fits in above it, nor the life of a store.
+pub fn is_last(ts: Timestamp) -> bool {
+    Timestamp::from_millis(ts.millis().saturating_add(JUMP_MAX_MS)) == Timestamp::MAX
+}
+
 /// The name of the oracle's high-water mark in the store's bookkeeping.
 pub(crate) const LEASE: &str = "oracle";
 

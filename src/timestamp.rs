@@ -105,7 +105,7 @@ pub struct NoTimestamp;
 /// A time of day is ISO 8601, with a blank or `T` before the hours, and stands for the first timestamp of its millisecond, as a
 /// [`SystemTime`] does. Without `Z` or an offset it is one of the local time zone, of which the environment variable `TZ` and the
 /// operating system are asked; one that a change of the clocks skips means as much later, and of one that comes twice the first is
-/// meant. A date alone is its beginning. Times before 1970 are [`Timestamp::ZERO`], and those too late for 46 bits
+/// meant. `UTC` behind a blank stands for `Z`. A date alone is its beginning. Times before 1970 are [`Timestamp::ZERO`], and those too late for 46 bits
 /// [`Timestamp::MAX`]. How long ago something was ("5m") has to be counted from a clock, so that is not read here.
 ///
 /// ```
@@ -146,6 +146,8 @@ impl Timestamp {
 }
 
 fn time_of_day_in(text: &str) -> Option<jiff::Timestamp> {
+    let utc = text.strip_suffix(" UTC").map(|time| format!("{time}Z"));
+    let text = utc.as_deref().unwrap_or(text);
     text.parse().ok().or_else(|| {
         let local = text.parse::<jiff::civil::DateTime>().ok()?;
         Some(local.to_zoned(jiff::tz::TimeZone::system()).ok()?.timestamp())
@@ -177,6 +179,7 @@ mod tests {
             let ts = Timestamp::from_millis(millis);
             let utc = jiff::Timestamp::from_millisecond(millis.cast_signed()).unwrap();
             prop_assert_eq!(utc.to_string().parse(), Ok(ts));
+            prop_assert_eq!(utc.strftime("%Y-%m-%d %H:%M:%S%.f UTC").to_string().parse(), Ok(ts));
             let there = jiff::tz::Offset::from_hours(i8::try_from(offset).unwrap()).unwrap();
             prop_assert_eq!(utc.display_with_offset(there).to_string().parse(), Ok(ts));
             let local = utc.to_zoned(jiff::tz::TimeZone::system());

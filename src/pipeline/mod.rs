@@ -57,7 +57,7 @@ use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::identity;
 use crate::observe::Counters;
-use crate::oracle::{JUMP_MAX_MS, LEASE, LeasedOracle, read_high_water};
+use crate::oracle::{LEASE, LeasedOracle, is_last, read_high_water};
 use crate::row::RowKey;
 use crate::runtime::{Joined, Runtime};
 use crate::sync::Mutex;
@@ -107,7 +107,7 @@ impl Pipeline {
         crash_point!(OpenBefore);
         let lease = oracle.first_lease(runtime.unix_millis());
         let mut entries = vec![(LEASE.into(), Some(lease.to_u64().to_be_bytes().to_vec()))];
-        entries.extend(identity::first(&*engine, || runtime.random())?);
+        entries.extend(identity::at_opening(&*engine, || runtime.random())?);
         engine.set_meta(&entries)?;
         engine.sync()?;
         crash_point!(OpenLeased);
@@ -217,8 +217,7 @@ impl Pipeline {
 
     /// Sees to it that every timestamp from here on is greater than `ts`, which comes from another store.
     pub fn advance_past(&self, ts: Timestamp) -> Result<()> {
-        // A lease must still fit in above it, and the life of the store.
-        if Timestamp::from_millis(ts.millis().saturating_add(JUMP_MAX_MS)) == Timestamp::MAX {
+        if is_last(ts) {
             return Err(out_of_timestamps());
         }
         self.oracle.advance_past(ts);

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use percolite::engine::sim::SimStorage;
 use percolite::{
-    Compression, DumpHeader, DumpOptions, Durability, ErrorKind, Existing, Since, Snapshot, Store, Timestamp,
+    Compression, DumpHeader, DumpOptions, Durability, ErrorKind, Existing, RetryLimits, Since, Snapshot, Store,
+    Timestamp,
 };
 
 type Rows = BTreeMap<String, Vec<(Vec<u8>, Vec<u8>)>>;
@@ -235,6 +236,68 @@ fn keyspaces_dropped_or_taken_here_refuse_an_increment_that_needs_them() {
     renamed.rename_keyspace("rows", "mine").unwrap();
     restore(&renamed, &increment);
     assert_eq!(renamed.keyspaces().unwrap(), ["added", "mine"].map(|name| name.replace("mine", "rows")));
+}
+
+#[test]
+fn handles_and_transactions_end_with_a_keyspace_that_an_increment_drops() {
+    let store = kept();
+    put(&store, "goes", &[("a", "1")]);
+    let base = full(&store.snapshot().unwrap());
+    store.drop_keyspace("goes").unwrap();
+    let increment = after(&store.snapshot().unwrap(), &base);
+    let copy = Store::in_memory().unwrap();
+    restore(&copy, &base);
+    let goes = copy.existing_keyspace("goes").unwrap();
+    let mut open = copy.begin().unwrap();
+    open.put(&goes, "b", "2").unwrap();
+    restore(&copy, &increment);
+    for why in [open.commit().unwrap_err(), copy.transact(|txn| txn.put(&goes, "c", "3")).unwrap_err()] {
+        assert_eq!(*why.kind(), ErrorKind::NoSuchKeyspace("goes".into()), "{why}");
+    }
+}
+
+#[test]
+fn a_row_that_is_only_held_at_the_snapshot_is_in_the_increment_as_it_was_committed() {
+    let store = Store::builder().history(HISTORY).stream_at_bytes(1000).in_memory().unwrap();
+    put(&store, "rows", &[("k", "1")]);
+    let base = full(&store.snapshot().unwrap());
+    put(&store, "rows", &[("k", "2")]);
+    let rows = store.existing_keyspace("rows").unwrap();
+    let mut holding = store.begin().unwrap();
+    holding.get_for_update(&rows, "k").unwrap();
+    holding.put(&rows, "other", [1; 2000]).unwrap();
+    // As long as a large transaction is not carried out everywhere, locks are looked at.
+    let many = |txn: &mut percolite::Txn| (0..30_000_u32).try_for_each(|n| txn.put(&rows, n.to_be_bytes(), "v"));
+    store.transact(many).unwrap();
+    let increment = after(&store.snapshot().unwrap(), &base);
+    let copy = Store::in_memory().unwrap();
+    restore(&copy, &base);
+    restore(&copy, &increment);
+    let copied = copy.existing_keyspace("rows").unwrap();
+    assert_eq!(copy.snapshot().unwrap().get(&copied, "k").unwrap().as_deref(), Some(&b"2"[..]));
+    assert_eq!(content(&copy), content(&store));
+}
+
+#[test]
+fn names_stay_as_they_are_while_an_increment_is_restored() {
+    let store = kept();
+    put(&store, "rows", &[("a", "1")]);
+    let base = full(&store.snapshot().unwrap());
+    put(&store, "rows", &[("a", "2")]);
+    let increment = after(&store.snapshot().unwrap(), &base);
+    let once = RetryLimits { attempts: 1, ..RetryLimits::default() };
+    let copy = Store::builder().retry(once).in_memory().unwrap();
+    restore(&copy, &base);
+    let mut renames = Vec::new();
+    let rename = |so_far: &percolite::Dumped| {
+        if so_far.rows > 0 {
+            renames.push(copy.rename_keyspace("rows", "mine").map(drop));
+        }
+    };
+    copy.restore(increment.as_slice(), Existing::Refuse, rename).unwrap();
+    let refused = |rename: &percolite::Result<()>| rename.as_ref().is_err_and(|why| why.conflict().is_some());
+    assert!(renames.last().is_some_and(refused), "{renames:?}");
+    assert_eq!(content(&copy), content(&store));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use percolite::{Builder, ErrorKind, Store};
+use percolite::{Builder, DumpHeader, DumpOptions, ErrorKind, Store};
 
 const BLOCK: usize = 32 << 10;
 const COMMITS: u32 = 600;
@@ -43,6 +43,35 @@ fn named(folder: &Path, end: &str) -> Vec<PathBuf> {
     found.retain(|path| path.to_string_lossy().ends_with(end));
     found.sort();
     found
+}
+
+/// The dumps may have what the store has lost, so a chain of increments ends with the loss, also when its traces are moved away.
+#[test]
+fn no_increment_follows_a_dump_of_what_was_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let history = || small().history(std::time::Duration::from_secs(3600));
+    let store = history().open(folder.path().join("alive")).unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    (0..50_u32).for_each(|n| store.transact(|txn| txn.put(&rows, n.to_be_bytes(), vec![7; 100])).unwrap());
+    let mut dump = Vec::new();
+    store.snapshot().unwrap().dump(&mut dump, |_| ()).unwrap();
+    let damaged = image(&folder.path().join("alive"), &folder.path().join("damaged"));
+    change(&log(&damaged), |bytes| {
+        let middle = written(bytes) / 2;
+        bytes[middle] ^= 1;
+    });
+    let refusal = || {
+        let store = history().open(&damaged).unwrap();
+        let since = DumpOptions::since(DumpHeader::read(dump.as_slice()).unwrap());
+        let why = store.snapshot().unwrap().dump_with(since, Vec::new(), |_| ()).unwrap_err();
+        assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
+        why.to_string()
+    };
+    let before = refusal();
+    let kept = named(&damaged, ".kept");
+    assert!(before.contains("lost") && !kept.is_empty(), "{before}");
+    kept.iter().for_each(|file| fs::remove_file(file).unwrap());
+    assert_eq!(refusal(), before);
 }
 
 fn log(folder: &Path) -> PathBuf {

@@ -246,7 +246,7 @@ fn take_number(txn: &mut Txn, catalog: &Keyspace) -> Result<KeyspaceId> {
     Ok(id)
 }
 
-fn check_name(name: &str) -> Result<()> {
+pub(super) fn check_name(name: &str) -> Result<()> {
     if name.is_empty() || name.len() > KEYSPACE_NAME_MAX_BYTES || name.chars().any(char::is_control) {
         return Err(Error::invalid(format!(
             "a keyspace's name has 1 to {KEYSPACE_NAME_MAX_BYTES} bytes and no control characters: {name:?}"

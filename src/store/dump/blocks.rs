@@ -21,6 +21,7 @@ use super::DumpHeader;
 use crate::codec;
 use crate::engine::Compression;
 use crate::error::{Error, ErrorKind, Result};
+use crate::oracle::is_last;
 use crate::row::Bytes;
 use crate::store::VALUE_MAX_BYTES;
 use crate::timestamp::Timestamp;
@@ -224,13 +225,17 @@ impl<R: Read> Reader<R> {
 
     /// What the dump says of itself: its first block.
     pub fn header(&mut self) -> Result<DumpHeader> {
-        match self.read()? {
-            Block::Begin { read_ts } => Ok(DumpHeader { source: None, read_ts, since: None }),
+        let header = match self.read()? {
+            Block::Begin { read_ts } => DumpHeader { source: None, read_ts, since: None },
             Block::Header { source, read_ts, since } if since.is_none_or(|since| since <= read_ts) => {
-                Ok(DumpHeader { source, read_ts, since })
+                DumpHeader { source, read_ts, since }
             }
-            _ => Err(self.damaged("does not say when it was taken")),
+            _ => return Err(self.damaged("does not say when it was taken")),
+        };
+        if is_last(header.read_ts) {
+            return Err(self.damaged("was taken at a moment that no store comes to"));
         }
+        Ok(header)
     }
 
     pub fn read(&mut self) -> Result<Block> {

@@ -12,9 +12,9 @@ use super::blocks::{Block, Reader};
 use super::{DumpHeader, Dumped, Existing};
 use crate::error::{Error, Result};
 use crate::row::Bytes;
-use crate::store::catalog::{Increment, Listed, Origin, Unnamed};
+use crate::store::catalog::{Increment, Listed, Origin, Unnamed, check_name};
 use crate::store::proceed::{Proceed, go_on};
-use crate::store::{Durability, Keyspace, Store, TxnOptions};
+use crate::store::{Durability, KEY_MAX_BYTES, Keyspace, Store, TxnOptions};
 
 const NOTHING: &str = ", so nothing of it was restored";
 
@@ -50,6 +50,7 @@ impl Store {
         let Some(embedded) = &self.inner.embedded else {
             return Err(Error::invalid("an engine that others use cannot be restored to"));
         };
+        let pipeline = embedded.pipeline();
         let mut from = Reader::open(from, NOTHING)?;
         let header = from.header()?;
         if header.since.is_none() && existing == Existing::Refuse && !self.keyspaces()?.is_empty() {
@@ -57,12 +58,13 @@ impl Store {
                 "the store is not empty: restore into a new one, or say that keyspaces may be replaced",
             ));
         }
-        embedded.pipeline().advance_past(header.read_ts)?;
         let mut restoring = Restoring::new(self, header, existing);
         while restoring.take(&mut from)? {
             let so_far = &restoring.restored;
             go_on(progress(so_far), || format!("stopped after {} rows; nothing was restored", so_far.rows))?;
         }
+        // Not before it is known that it fits and is whole: timestamps never go back.
+        pipeline.advance_past(header.read_ts)?;
         restoring.finish()
     }
 }
@@ -129,6 +131,9 @@ impl<'a> Restoring<'a> {
     }
 
     fn list<R: Read>(&mut self, from: &Reader<R>, listed: Listed) -> Result<()> {
+        if check_name(&listed.name).is_err() {
+            return Err(from.damaged(&format!("has a keyspace whose name none can have: {:?}", listed.name)));
+        }
         if !self.names.insert(listed.name.clone()) || self.target(listed.number).is_some() {
             return Err(from.damaged(&format!("has the keyspace {:?} a second time", listed.name)));
         }
@@ -155,6 +160,7 @@ impl<'a> Restoring<'a> {
     }
 
     fn put<R: Read>(&mut self, from: &Reader<R>, rows: &[(Bytes, Bytes)]) -> Result<()> {
+        check_keys(from, rows.iter().map(|(key, _)| key))?;
         let (keyspace, apart) = self.section.as_ref().ok_or_else(|| from.damaged("has rows before any keyspace"))?;
         match &mut self.into {
             Home::Increment(increment) if !apart => {
@@ -176,6 +182,7 @@ impl<'a> Restoring<'a> {
     }
 
     fn delete<R: Read>(&mut self, from: &Reader<R>, keys: &[Bytes]) -> Result<()> {
+        check_keys(from, keys.iter())?;
         let (Some((keyspace, false)), Home::Increment(increment)) = (&self.section, &mut self.into) else {
             return Err(from.damaged("deletes rows where there can be none"));
         };
@@ -209,5 +216,13 @@ impl<'a> Restoring<'a> {
         }
         crash_point!(RestoreNamed);
         Ok(self.restored)
+    }
+}
+
+/// Values have their limit from the length of a block.
+fn check_keys<'a, R: Read>(from: &Reader<R>, mut keys: impl Iterator<Item = &'a Bytes>) -> Result<()> {
+    match keys.find(|key| key.0.is_empty() || key.0.len() > KEY_MAX_BYTES) {
+        Some(key) => Err(from.damaged(&format!("has a key of {} bytes, which none can have", key.0.len()))),
+        None => Ok(()),
     }
 }

@@ -134,7 +134,7 @@ impl Snapshot {
             Since::Dump(header) => {
                 if header.source.is_none() || header.source != source {
                     return Err(Error::invalid(
-                        "the dump that the increment is to follow is not of this store, as far as that is known",
+                        "the dump that the increment is to follow is not of this store, or part of the store's log was lost since: begin with a full dump",
                     ));
                 }
                 header.read_ts

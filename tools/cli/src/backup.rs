@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::destination::Destination;
 use crate::exit::Code;
-use crate::interrupt::{Ending, Interrupt};
+use crate::interrupt::{Ending, Interrupt, Patient};
 use crate::made::Made;
 use crate::moment::{Moment, When};
 use crate::open::{self, Folder};
@@ -109,6 +109,12 @@ pub fn dump(args: &DumpArgs) -> Result<()> {
         };
     }
     open::refuse_inside(&args.store.folder, &args.file)?;
+    if let Some(base) = &args.since_dump
+        && let (Ok(base), Ok(to)) = (base.canonicalize(), args.file.canonicalize())
+        && base == to
+    {
+        return Err(Code::Usage.error("the increment would replace the dump that it follows: name another file"));
+    }
     let to = Destination::open(&args.file, args.force)?;
     let out = BufWriter::new(Ending { stream: &to.file, interrupt: interrupt.clone() });
     let dumped = snapshot.dump_with(options, out, told);
@@ -153,12 +159,18 @@ pub struct RestoreArgs {
 pub fn restore(args: &RestoreArgs) -> Result<()> {
     let interrupt = Interrupt::watch()?;
     let (stream, length): (Box<dyn io::Read>, _) = if args.file.as_os_str() == "-" {
-        (Box::new(io::stdin().lock()), None)
+        (Box::new(Patient::stdin(&interrupt)), None)
     } else {
         open::refuse_inside(&args.store.folder, &args.file)?;
-        let file = File::open(&args.file).with_context(|| format!("cannot open {}", args.file.display()))?;
-        let length = file.metadata().ok().map(|found| found.len());
-        (Box::new(file), length)
+        let cannot = || format!("cannot open {}", args.file.display());
+        let found = args.file.metadata().with_context(cannot)?;
+        let file = args.file.clone();
+        let open = move || File::open(file);
+        if found.is_file() {
+            (Box::new(open().with_context(cannot)?), Some(found.len()))
+        } else {
+            (Box::new(Patient::open(open, &interrupt)), None)
+        }
     };
     let made = Made::unless_there(&args.store.folder);
     let remedy = |why: anyhow::Error| match Code::of(&why) {

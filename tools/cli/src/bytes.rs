@@ -256,7 +256,16 @@ fn as_json(bytes: &[u8]) -> Option<&str> {
 }
 
 fn is_json(text: &str) -> bool {
-    serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
+    check_json(text).is_ok()
+}
+
+/// Half of a surrogate pair is no text, and other programs end there: only where there may be one are strings decoded.
+fn check_json(text: &str) -> serde_json::Result<()> {
+    serde_json::from_str::<serde::de::IgnoredAny>(text)?;
+    if text.contains("\\ud") || text.contains("\\uD") {
+        serde_json::from_str::<serde_json::Value>(text)?;
+    }
+    Ok(())
 }
 
 /// JSON as it is given but for the blanks around it, or what is shown of something else.
@@ -266,7 +275,7 @@ fn from_json_or_hex(bytes: &[u8]) -> Result<Vec<u8>> {
     }
     let wrong = |why: String| Code::Usage.error(format!("{:?} is no JSON: {why}", excerpt(bytes)));
     let text = std::str::from_utf8(bytes).map_err(|why| wrong(why.to_string()))?;
-    serde_json::from_str::<serde::de::IgnoredAny>(text).map_err(|why| wrong(why.to_string()))?;
+    check_json(text).map_err(|why| wrong(why.to_string()))?;
     Ok(text.trim_ascii().as_bytes().to_vec())
 }
 

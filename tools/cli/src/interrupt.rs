@@ -1,9 +1,11 @@
 //! Ctrl-C: long work ends where that makes sense and says what is done. A second one ends the program at once.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Cursor, Read, Write};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use percolite::ErrorKind;
@@ -79,6 +81,66 @@ impl<S: Read> Read for Ending<S> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.check()?;
         self.stream.read(buffer)
+    }
+}
+
+/// How often a stream that waits for its writer looks whether the program is to end.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+const CHUNK_BYTES: usize = 256 << 10;
+
+/// A stream that is opened and read by a thread of its own, so that one whose writer is silent does not keep the program from
+/// ending: reading is an error then.
+pub struct Patient {
+    chunks: Receiver<io::Result<Vec<u8>>>,
+    chunk: Cursor<Vec<u8>>,
+    interrupt: Interrupt,
+}
+
+impl Patient {
+    pub fn open<S: Read>(open: impl FnOnce() -> io::Result<S> + Send + 'static, interrupt: &Interrupt) -> Self {
+        let (give, chunks) = sync_channel(2);
+        std::thread::spawn(move || {
+            let read = open().and_then(|mut stream| {
+                loop {
+                    let mut chunk = vec![0; CHUNK_BYTES];
+                    let length = match stream.read(&mut chunk) {
+                        Err(why) if why.kind() == io::ErrorKind::Interrupted => continue,
+                        read => read?,
+                    };
+                    chunk.truncate(length);
+                    if length == 0 || give.send(Ok(chunk)).is_err() {
+                        return Ok(());
+                    }
+                }
+            });
+            // Nobody listens after an interrupt.
+            let _ = read.map_err(|why| give.send(Err(why)));
+        });
+        Self { chunks, chunk: Cursor::default(), interrupt: interrupt.clone() }
+    }
+
+    /// Standard input.
+    pub fn stdin(interrupt: &Interrupt) -> Self {
+        Self::open(|| Ok(io::stdin().lock()), interrupt)
+    }
+}
+
+impl Read for Patient {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let read = self.chunk.read(buffer)?;
+            if read > 0 || buffer.is_empty() {
+                return Ok(read);
+            }
+            match self.chunks.recv_timeout(LOOK_EVERY) {
+                Ok(chunk) => self.chunk = Cursor::new(chunk?),
+                Err(RecvTimeoutError::Disconnected) => return Ok(0),
+                Err(RecvTimeoutError::Timeout) if self.interrupt.is_wanted() => {
+                    return Err(io::Error::other("interrupted"));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
     }
 }
 

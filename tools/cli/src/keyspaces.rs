@@ -1,6 +1,7 @@
 //! `percolite keyspaces`: lists, makes, renames, empties and drops them.
 
 use anyhow::Result;
+use percolite::Store;
 use serde_json::json;
 
 use crate::bytes::Form;
@@ -44,6 +45,12 @@ pub struct Args {
     /// JSON lines: {"name": …, "id": …, "rows": …}
     #[arg(long)]
     json: bool,
+}
+
+impl Args {
+    pub fn changes(&self) -> bool {
+        self.create.is_some() || self.drop.is_some() || self.truncate.is_some() || self.rename.is_some()
+    }
 }
 
 pub fn run(args: &Args) -> Result<()> {
@@ -91,12 +98,16 @@ pub fn run(args: &Args) -> Result<()> {
         };
     }
     let interrupt = Interrupt::watch()?;
-    let store = args.store.look()?;
+    show(&args.store.look()?, args.count, args.json, &interrupt)
+}
+
+/// Shows them, with the number of their rows if these are to be counted.
+pub fn show(store: &Store, counts: bool, json: bool, interrupt: &Interrupt) -> Result<()> {
     let snapshot = store.snapshot()?;
     let mut rows = Vec::new();
     for keyspace in snapshot.keyspaces()? {
         let mut count = None;
-        if args.count {
+        if counts {
             let mut counted = 0_u64;
             for row in snapshot.range(&keyspace, ..) {
                 interrupt.check("the rows were not counted to the end")?;
@@ -105,7 +116,7 @@ pub fn run(args: &Args) -> Result<()> {
             }
             count = Some(counted);
         }
-        if args.json {
+        if json {
             say(json!({ "name": keyspace.name(), "id": keyspace.id().0, "rows": count }))?;
         } else if is_for_people() {
             let counted = count.map_or_else(String::new, |count| indicatif::HumanCount(count).to_string());
@@ -117,7 +128,7 @@ pub fn run(args: &Args) -> Result<()> {
             say(format_args!("{}\t{}{counted}", String::from_utf8_lossy(&name), keyspace.id().0))?;
         }
     }
-    match (args.json || !is_for_people(), args.count) {
+    match (json || !is_for_people(), counts) {
         (true, _) => Ok(()),
         (false, true) => {
             say(table::texts(["keyspace", "number", "rows"], rows.into_iter().map(|(a, b, c)| [a, b, c]).collect()))

@@ -139,7 +139,19 @@ impl Command {
         let (folder, remedy) = (open::quoted(&store.folder), open::backup_or_repair(&store.folder));
         format!("; percolite verify {folder} says what is damaged; {remedy}")
     }
+
+    /// Whether it changes the store, and says at its end that it has.
+    fn changes(&self) -> bool {
+        match self {
+            Self::Put(_) | Self::Delete(_) | Self::Load(_) | Self::Restore(_) => true,
+            Self::Keyspaces(args) => args.changes(),
+            _ => false,
+        }
+    }
 }
+
+/// Of a command whose report cannot be written.
+const IS_DONE: &str = "; the store was changed as asked";
 
 /// In errors that say what to do about damage.
 const REPAIR: &str = "percolite repair ";
@@ -156,7 +168,7 @@ fn main() -> ExitCode {
             return ExitCode::from(Code::Usage as u8);
         }
     };
-    let damaged = command.about_damage();
+    let (damaged, changes) = (command.about_damage(), command.changes());
     let done = match command {
         Command::Get(args) => get::run(&args),
         Command::Put(args) => put::run(&args),
@@ -190,6 +202,9 @@ fn main() -> ExitCode {
             let advice = match code {
                 // What does not open says so itself.
                 Code::Damaged if !told.contains(REPAIR) => damaged,
+                // It comes last.
+                Code::Failed if why.is::<output::Unsaid>() && changes => IS_DONE.into(),
+                Code::Failed if why.is::<output::Unsaid>() => String::new(),
                 Code::Failed if told.contains(NO_ROOM) => MAKE_ROOM.into(),
                 _ => String::new(),
             };

@@ -23,6 +23,18 @@ impl fmt::Display for Unread {
 
 impl std::error::Error for Unread {}
 
+/// Standard output takes nothing.
+#[derive(Debug)]
+pub struct Unsaid(io::Error);
+
+impl fmt::Display for Unsaid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot write to standard output: {}", self.0)
+    }
+}
+
+impl std::error::Error for Unsaid {}
+
 /// Whether people read it, and not a program.
 pub fn is_for_people() -> bool {
     io::stdout().is_terminal()
@@ -44,7 +56,7 @@ pub fn say_bytes(bytes: &[u8]) -> Result<()> {
 pub fn unsaid(why: io::Error) -> anyhow::Error {
     match why.kind() {
         io::ErrorKind::BrokenPipe => Unread.into(),
-        _ => anyhow::Error::new(why).context("cannot write to standard output"),
+        _ => Unsaid(why).into(),
     }
 }
 

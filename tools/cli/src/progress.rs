@@ -3,7 +3,7 @@
 
 use std::fmt::{Display, Write};
 
-use indicatif::{HumanCount, ProgressBar, ProgressState, ProgressStyle};
+use indicatif::{HumanCount, HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 
 pub struct Progress(ProgressBar);
 
@@ -13,7 +13,7 @@ impl Progress {
         let bar = bytes.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
         let progress = Self(bar);
         progress.styled(match bytes {
-            Some(_) => "{bar:20} {bytes} of {total_bytes}, {msg}, {bytes_per_sec}, {elapsed}, {eta} left",
+            Some(_) => "{bar:20} {bytes} of {total_bytes}, {msg}, {bytes_per_sec}, {elapsed}, {left} left",
             None => "{spinner} {bytes}, {msg}, {bytes_per_sec}, {elapsed}",
         });
         progress
@@ -31,7 +31,7 @@ impl Progress {
         if self.is_seen() {
             self.0.set_length(total);
             self.styled(&format!(
-                "{{bar:20}} {{human_pos}} of {about}{{human_len}} {{msg}}, {{rate}}, {{elapsed}}, {{eta}} left"
+                "{{bar:20}} {{human_pos}} of {about}{{human_len}} {{msg}}, {{rate}}, {{elapsed}}, {{left}} left"
             ));
             // Whatever came before has its own rate.
             self.0.reset_eta();
@@ -63,7 +63,7 @@ impl Progress {
 
     fn styled(&self, template: &str) {
         if let Ok(style) = ProgressStyle::with_template(template) {
-            self.0.set_style(style.with_key("rate", rate));
+            self.0.set_style(style.with_key("rate", rate).with_key("left", left));
         }
     }
 }
@@ -72,6 +72,14 @@ impl Progress {
 fn rate(state: &ProgressState, out: &mut dyn Write) {
     // A terminal that does not take it shows that itself.
     let _ = write!(out, "{}/s", HumanCount(state.per_sec() as u64));
+}
+
+/// How long the rest takes; of nothing that is done, nobody knows.
+fn left(state: &ProgressState, out: &mut dyn Write) {
+    let _ = match state.pos() {
+        0 => write!(out, "?"),
+        _ => write!(out, "{:#}", HumanDuration(state.eta())),
+    };
 }
 
 impl Drop for Progress {

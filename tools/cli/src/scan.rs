@@ -33,7 +33,7 @@ Examples:
   percolite scan shop fruit > fruit.tsv           plain lines, which load reads back, too
   percolite scan shop people --json --values json | jq .value.name
   percolite scan shop people --json --values json |
-                       jq -c 'select(.value.born < 1900)' | percolite load shop old --values json
+                       jq -c 'select((.value.born // 9999) < 1900)' | percolite load shop old --values json
 
 The rows are those of one moment.
 

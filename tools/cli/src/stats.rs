@@ -19,8 +19,8 @@ Examples:
   percolite stats shop --exact   counts every row, however long that takes
   percolite stats shop --json | jq .bytes_on_disk
 
-Of large keyspaces a part is counted and the rest estimated by what it takes on the disk: such figures are marked with \"about\". What is \
-only in the log yet does not count there as on disk. A keyspace that was dropped keeps its space until nobody can read it any more.
+Of large keyspaces a part is counted and the rest estimated by what it takes on the disk: such figures are marked with \"about\", and too \
+large by what was replaced or deleted and not compacted yet. What is only in the log yet does not count there as on disk. A keyspace that was dropped keeps its space until nobody can read it any more.
 
 A log that was damaged in the middle, and what of it is not read, stands below the table (--json: lost_log_bytes).
 
@@ -82,8 +82,7 @@ fn closed(args: &Args, store: &Store) -> Result<()> {
     let history_from = store.stats().history_from;
     let figures = store.engine_figures()?;
     let restored_upto = store.restored_upto()?;
-    let each = (COUNTED / u64::try_from(keyspaces).unwrap_or(u64::MAX).max(1)).max(COUNTED_OF_EACH);
-    let spaces = store.keyspace_figures(if args.exact { u64::MAX } else { each })?;
+    let spaces = keyspace_figures(store, args.exact)?;
     if args.json {
         let columns = figures.columns.iter().map(|column| {
             json!({
@@ -134,7 +133,7 @@ fn closed(args: &Args, store: &Store) -> Result<()> {
     store.lost_logs().iter().try_for_each(say)
 }
 
-fn figures_json(figures: &KeyspaceFigures) -> serde_json::Value {
+pub fn figures_json(figures: &KeyspaceFigures) -> serde_json::Value {
     json!({
         "name": figures.name,
         "rows": figures.name.as_ref().map(|_| figures.rows),
@@ -144,7 +143,14 @@ fn figures_json(figures: &KeyspaceFigures) -> serde_json::Value {
     })
 }
 
-fn say_keyspaces(spaces: &[KeyspaceFigures]) -> Result<()> {
+/// Rows and sizes of the keyspaces; about so many rows are counted in all, unless all are to be.
+pub fn keyspace_figures(store: &Store, exact: bool) -> Result<Vec<KeyspaceFigures>> {
+    let keyspaces = store.keyspaces()?.len();
+    let each = (COUNTED / u64::try_from(keyspaces).unwrap_or(u64::MAX).max(1)).max(COUNTED_OF_EACH);
+    Ok(store.keyspace_figures(if exact { u64::MAX } else { each })?)
+}
+
+pub fn say_keyspaces(spaces: &[KeyspaceFigures]) -> Result<()> {
     let size = |bytes| indicatif::HumanBytes(bytes).to_string();
     let (named, dropped): (Vec<_>, Vec<_>) = spaces.iter().partition(|figures| figures.name.is_some());
     let row = |figures: &&KeyspaceFigures| {

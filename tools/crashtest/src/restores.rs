@@ -15,6 +15,7 @@ use percolite::engine::{EngineError, RowRange};
 use percolite::row::RowKey;
 use percolite::{Builder, DumpHeader, DumpOptions, Error, Existing, KeyspaceId, Store};
 
+use crate::keys::{shown, stored};
 use crate::violation::Broken;
 
 /// Keyspaces of a full dump.
@@ -132,7 +133,7 @@ fn changed(number: u64, row: usize) -> String {
 
 /// What is there once the increment is restored, too.
 fn changed_rows_of(number: u64, rows: usize) -> Rows {
-    let row = |keyspace: &str, row: usize, value| (format!("{keyspace}/{}", key(row)), value);
+    let row = |keyspace: &str, row: usize, value| (format!("{keyspace}/{}", shown_key(row)), value);
     let even = (0..rows).step_by(2).map(|number_of| row("restored 0", number_of, changed(number, number_of)));
     let all = (0..rows).map(|number_of| row("restored 1", number_of, changed(number, number_of)));
     let same = (0..rows).map(|number_of| row("restored 3", number_of, value(number, number_of)));
@@ -143,7 +144,11 @@ fn names() -> impl Iterator<Item = String> {
     (0..KEYSPACES).map(|number| format!("restored {number}"))
 }
 
-fn key(row: usize) -> String {
+fn key(row: usize) -> Vec<u8> {
+    stored(&shown_key(row))
+}
+
+fn shown_key(row: usize) -> String {
     format!("{row:04}")
 }
 
@@ -159,7 +164,7 @@ pub fn left_behind(keyspaces: &BTreeSet<KeyspaceId>) -> Broken {
 type Rows = Vec<(String, String)>;
 
 fn rows_of(number: u64, rows: usize) -> Rows {
-    let rows = |name: String| (0..rows).map(move |row| (format!("{name}/{}", key(row)), value(number, row)));
+    let rows = |name: String| (0..rows).map(move |row| (format!("{name}/{}", shown_key(row)), value(number, row)));
     names().flat_map(rows).collect()
 }
 
@@ -170,7 +175,7 @@ fn restored(store: &Store) -> Result<Rows, Error> {
         for row in snapshot.range(keyspace, ..) {
             let (key, value) = row?;
             let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-            rows.push((format!("{}/{}", keyspace.name(), text(&key)), text(&value)));
+            rows.push((format!("{}/{}", keyspace.name(), shown(&key)), text(&value)));
         }
     }
     Ok(rows)

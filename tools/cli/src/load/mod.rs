@@ -133,7 +133,7 @@ pub fn run(args: &Args) -> Result<()> {
         forms: args.forms.get(),
     };
     args.check()?;
-    let source = Source::open(&args.file, wish)?;
+    let source = Source::open(&args.file, wish, &interrupt)?;
     let store = args.store.write_tuned(args.create, &args.tuning)?;
     let keyspace = open::keyspace_to_write(&store, &args.keyspace, args.create)?;
     let mut known = Known::of(&store, &keyspace, args.tuning.share(KEY_KEPT_BYTES).min(known::KEPT_MAX))?;

@@ -18,6 +18,7 @@ use serde_json::value::RawValue;
 
 use crate::bytes::{Fields, Form, Forms, RECORD_MAX_BYTES};
 use crate::exit::Code;
+use crate::interrupt::{Interrupt, Patient};
 
 /// A portion ends when it has so many bytes.
 const PORTION_BYTES: usize = 4 << 20;
@@ -97,6 +98,9 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
+/// Some programs begin UTF-8 with it; it is no part of the first key.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// Behind the end of the input. The first ends the last record, if nothing else does, and the second is no part of any: a record that
 /// reaches behind both has a quote that was never closed.
 const BEHIND: &[u8] = b"\n\n";
@@ -130,24 +134,45 @@ impl<R: Read> Read for Bounded<R> {
 }
 
 impl Source {
-    pub fn open(file: &Path, wish: Wish) -> Result<Self> {
+    pub fn open(file: &Path, wish: Wish, interrupt: &Interrupt) -> Result<Self> {
         let read = Arc::<AtomicU64>::default();
         let cannot = || format!("cannot read {}", file.display());
         let (input, length): (Box<dyn Read + Send>, _) = if file.as_os_str() == "-" {
             // What is redirected is a file as any other.
             let length = io::stdin().as_fd().try_clone_to_owned().and_then(|input| File::from(input).metadata());
             let length = length.ok().filter(Metadata::is_file).map(|found| found.len());
-            (Box::new(io::stdin()), length)
+            (Box::new(Patient::stdin(interrupt)), length)
         } else {
-            let input = File::open(file).with_context(cannot)?;
-            let found = input.metadata().with_context(cannot)?;
-            (Box::new(input), found.is_file().then_some(found.len()))
+            let found = file.metadata().with_context(cannot)?;
+            let path = file.to_owned();
+            let open = move || File::open(path);
+            if found.is_file() {
+                (Box::new(open().with_context(cannot)?), Some(found.len()))
+            } else {
+                (Box::new(Patient::open(open, interrupt)), None)
+            }
         };
         let mut stream = Box::new(BufReader::with_capacity(1 << 18, Counted(input, Arc::clone(&read))));
+        // Looked at before the store is opened, as far as there is anything.
+        let beginning = stream.fill_buf();
+        interrupt.check("nothing was loaded")?;
+        let mut beginning = beginning.with_context(cannot)?;
+        if beginning.starts_with(BYTE_ORDER_MARK) {
+            stream.consume(BYTE_ORDER_MARK.len());
+            beginning = stream.fill_buf().with_context(cannot)?;
+        }
         let layout = match wish.layout.or_else(|| by_name(file)) {
             Some(layout) => layout,
-            None => by_beginning(stream.fill_buf().with_context(cannot)?),
+            None => by_beginning(beginning),
         };
+        if wish.layout.is_none() && is_array(beginning) {
+            return Err(refused(
+                file,
+                Layout::Jsonl,
+                "it is one JSON array",
+                ", and objects are to be one a line: jq -c '.[]'",
+            ));
+        }
         if wish.key.is_some() && layout != Layout::Jsonl && length != Some(0) {
             let what = "; where each line is a JSON object, say --layout jsonl";
             return Err(refused(file, layout, "--key is for objects, and the key of columns is the first", what));
@@ -236,6 +261,12 @@ fn by_name(file: &Path) -> Option<Layout> {
         "tsv" | "tab" => Some(Layout::Tsv),
         _ => None,
     }
+}
+
+/// Of a JSON array of objects or arrays; a line of columns does not begin so.
+fn is_array(bytes: &[u8]) -> bool {
+    let mut visible = bytes.iter().filter(|byte| !byte.is_ascii_whitespace());
+    visible.next() == Some(&b'[') && matches!(visible.next(), Some(b'{' | b'['))
 }
 
 /// A key of columns may begin as an object does.

@@ -8,12 +8,12 @@ use percolite::{Keyspace, Savepoint, Store, Txn};
 use serde_json::json;
 
 use super::statement::{Parsed, Statement};
-use crate::bytes::{Form, Forms};
+use crate::bytes::Forms;
 use crate::exit::Code;
 use crate::interrupt::Interrupt;
 use crate::open;
-use crate::output::{is_for_people, say};
-use crate::{delete, get, locks, put, table, told, versions};
+use crate::output::say;
+use crate::{delete, get, keyspaces, locks, put, stats, told, versions};
 
 /// So many rows a scan shows to people, unless it is told otherwise.
 const SHOWN: u64 = 100;
@@ -95,11 +95,13 @@ impl Session {
                 let id = self.store.keyspace(&name)?.id().0;
                 self.tell(json!({ "name": name, "id": id }), format_args!("there is a keyspace {name:?}"))?;
             }
-            Statement::Keyspaces { json } => self.keyspaces(json || self.json)?,
+            Statement::Keyspaces { count, json } => {
+                keyspaces::show(&self.store, count, json || self.json, &Interrupt::never())?;
+            }
             Statement::Locks { forms, json } => {
                 locks::show(&self.store, forms.or(self.forms), json || self.json, |_| true)?;
             }
-            Statement::Stats { json } => self.stats(json || self.json)?,
+            Statement::Stats { exact, json } => self.stats(exact, json || self.json)?,
             Statement::Get(what) => self.get(what)?,
             Statement::Scan(mut what) => {
                 what.json |= self.json;
@@ -132,27 +134,16 @@ impl Session {
         self.tell(json!({ "rolled_back_to": name }), words)
     }
 
-    fn keyspaces(&self, json: bool) -> Result<()> {
-        let names = self.store.keyspaces()?;
-        if json {
-            return names.iter().try_for_each(|name| say(json!({ "name": name })));
-        }
-        if is_for_people() {
-            return say(table::texts(["keyspace"], names.into_iter().map(|name| [name]).collect()));
-        }
-        names.iter().try_for_each(|name| {
-            let mut line = Vec::new();
-            Form::Text.plain(name.as_bytes(), &mut line);
-            say(String::from_utf8_lossy(&line))
-        })
-    }
-
-    fn stats(&self, json: bool) -> Result<()> {
+    fn stats(&self, exact: bool, json: bool) -> Result<()> {
         let status = self.store.status();
+        let figures = stats::keyspace_figures(&self.store, exact)?;
         if json {
-            return say(told::document(&status)?);
+            let mut document = told::document(&status)?;
+            document["keyspace_figures"] = figures.iter().map(stats::figures_json).collect();
+            return say(document);
         }
-        told::tables(&status).into_iter().try_for_each(say)
+        told::tables(&status).into_iter().try_for_each(say)?;
+        stats::say_keyspaces(&figures)
     }
 
     fn get(&self, mut what: get::What) -> Result<()> {

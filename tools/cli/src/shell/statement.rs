@@ -56,6 +56,9 @@ pub enum Statement {
     },
     /// Show the names of keyspaces
     Keyspaces {
+        /// Count the rows
+        #[arg(long)]
+        count: bool,
         /// JSON lines
         #[arg(long)]
         json: bool,
@@ -75,6 +78,9 @@ pub enum Statement {
     },
     /// Show how the store stands since the shell has opened it
     Stats {
+        /// Count all rows, and estimate none
+        #[arg(long)]
+        exact: bool,
         /// One JSON document
         #[arg(long)]
         json: bool,

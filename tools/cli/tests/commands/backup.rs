@@ -208,6 +208,9 @@ fn increments_follow_a_full_dump_and_nothing_else() {
     place.ok("put --create other fruit apple red");
     place.ok("history other --keep 7d");
     place.run("dump --since-dump sunday.dump other x.dump").fails(1, "not of this store");
+    place
+        .run("dump --force --since-dump sunday.dump shop sunday.dump")
+        .fails(2, "would replace the dump that it follows");
     place.run("dump --since-dump missing.dump shop x.dump").fails(1, "cannot open missing.dump");
     place.file("other.txt", "not a dump\n");
     place.run("dump --since-dump other.txt shop x.dump").fails(5, "no percolite dump");

@@ -44,7 +44,7 @@ fn a_record_that_cannot_be_read_ends_it_or_is_left_out_and_it_is_said_what_is_in
     let input = "a,1\nb,2\nc\nd,4\n";
     let ran = place.fed("load shop fruit --layout csv", input).fails(1, "line 3 has 1 columns");
     assert!(
-        ran.err.contains("2 rows of the input (2 new, 0 replaced), and nothing behind; to go on: --skip 2"),
+        ran.err.contains("2 rows of the input (2 new, 0 replaced), and nothing after them; to go on: --skip 2"),
         "{}",
         ran.err
     );
@@ -101,7 +101,7 @@ fn a_record_without_an_end_is_refused_with_the_line_where_it_begins() {
     assert_eq!(place.ok("get shop fruit kiwi"), "green\n");
     let script = format!("head -c 100m /dev/zero | {} load shop fruit --layout tsv", env!("CARGO_BIN_EXE_percolite"));
     let output = Command::new("sh").args(["-c", &script]).current_dir(place.path()).output().unwrap();
-    Ran::of("zeros", output).fails(1, "the record that begins in line 1 has more than 80.00 MiB; in the keyspace");
+    Ran::of("zeros", output).fails(1, "the record that begins in line 1 has more than 80.00 MiB; nothing was loaded");
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn a_quote_that_is_never_closed_is_refused_and_what_was_before_it_is_in() {
     let ran = place.fed("load shop fruit --layout csv", "a,1\nb,\"2\nc,3\nd,4\n");
     let ran = ran.fails(1, "the quote that opens in line 2 is never closed");
     assert!(
-        ran.err.contains("1 row of the input (1 new, 0 replaced), and nothing behind; to go on: --skip 1"),
+        ran.err.contains("1 row of the input (1 new, 0 replaced), and nothing after them; to go on: --skip 1"),
         "{}",
         ran.err
     );
@@ -184,4 +184,39 @@ fn backslashes_of_a_tsv_are_escapes_unless_it_is_raw() {
     place
         .fed("load shop fruit --layout tsv", "a\tC:\\Users\n")
         .fails(1, "--layout raw-tsv takes backslashes as they are");
+}
+
+#[test]
+fn a_byte_order_mark_is_no_part_of_the_first_key_and_an_array_is_refused_with_a_remedy() {
+    let place = Place::with_shop();
+    place.fed("load shop json", "\u{feff}{\"key\":\"a\",\"value\":\"1\"}\n").fails(3, "no keyspace");
+    for (layout, input) in [("jsonl", "{\"key\":\"a\",\"value\":\"1\"}\n"), ("csv", "a,1\n"), ("tsv", "a\t1\n")] {
+        let marked = format!("\u{feff}{input}");
+        place.fed(&format!("load --create shop {layout}"), &marked).succeeds();
+        assert_eq!(place.ok(&format!("scan shop {layout}")), "a\t1\n", "{layout}");
+    }
+    place.fed("load shop fruit", "[{\"key\":\"a\",\"value\":\"1\"}]\n").fails(2, "jq -c '.[]'");
+}
+
+#[test]
+fn an_input_whose_writer_is_silent_does_not_keep_it_from_being_interrupted() {
+    let place = Place::with_shop();
+    let made = std::process::Command::new("mkfifo").arg(place.path().join("pipe")).status().unwrap();
+    assert!(made.success());
+    // Nobody ever writes to it.
+    place.interrupted("load shop fruit pipe").fails(130, "interrupted; nothing was loaded");
+    place.interrupted("restore copy pipe").fails(130, "interrupted; nothing was restored");
+    assert!(!place.path().join("copy").exists());
+}
+
+#[test]
+fn half_a_surrogate_pair_is_no_json_and_comes_out_as_text() {
+    let place = Place::with_shop();
+    place.run("put --values json shop fruit k \"\\ud800\"").fails(2, "is no JSON");
+    place.ok("put shop fruit k \"\\ud800\"");
+    place.ok("put --values json shop fruit whole \"\\ud83d\\ude00\"");
+    let rows = place.json("scan shop fruit --json --values json --from k");
+    assert_eq!(rows[0]["text"], "\"\\ud800\"", "{rows:?}");
+    let whole = rows.iter().find(|row| row["key"] == "whole").unwrap();
+    assert_eq!(whole["value"], "😀", "{rows:?}");
 }

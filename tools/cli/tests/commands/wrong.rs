@@ -384,3 +384,21 @@ fn a_store_that_may_not_be_read_is_told_with_what_forbids_it() {
     let told = as_nobody("get shop fruit apple").fails(1, "Permission denied").err;
     assert!(named(&told, "new").is_empty(), "{told}");
 }
+
+#[test]
+fn a_report_that_cannot_be_written_does_not_hide_that_the_store_was_changed() {
+    let place = Place::with_shop();
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let err = |line: &str| {
+        let out = place.command(line).stdout(full()).output().unwrap();
+        assert_eq!(out.status.code(), Some(1), "{line}");
+        String::from_utf8(out.stderr).unwrap()
+    };
+    for line in ["put shop fruit plum blue", "delete shop fruit apple", "keyspaces shop --create more"] {
+        let told = err(line);
+        assert!(told.contains("standard output") && told.ends_with("; the store was changed as asked\n"), "{told}");
+    }
+    assert_eq!(place.ok("get shop fruit plum"), "blue\n");
+    let told = err("get shop fruit plum");
+    assert!(!told.contains("make room") && !told.contains("changed"), "{told}");
+}
