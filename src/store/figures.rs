@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::keys::keyspace_bounds;
 use crate::row::KeyspaceId;
 
-/// After so many bytes of keys and values the rest is estimated.
+/// Bytes of keys and values that are counted before the rest is estimated.
 const COUNTED_BYTES: u64 = 64 << 20;
 
 /// How much there is in a keyspace: see [`Store::keyspace_figures`].

@@ -85,7 +85,7 @@ pub fn dump(args: &DumpArgs) -> Result<()> {
     let options = args.options(&store)?;
     let snapshot = args.moment.snapshot(&store)?;
     let progress = Progress::of_rows();
-    // How much of it has changed nobody knows.
+    // How much of it has changed is not known.
     if options.since.is_none() && progress.is_seen() {
         let columns = store.engine_figures()?.columns;
         progress.expect(columns.iter().filter(|of| of.column == Column::Write).map(|of| of.cells).sum(), "about ");

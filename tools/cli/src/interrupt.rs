@@ -113,7 +113,7 @@ impl Patient {
                     }
                 }
             });
-            // Nobody listens after an interrupt.
+            // After an interrupt the receiver is gone.
             let _ = read.map_err(|why| give.send(Err(why)));
         });
         Self { chunks, chunk: Cursor::default(), interrupt: interrupt.clone() }

@@ -74,7 +74,7 @@ fn rate(state: &ProgressState, out: &mut dyn Write) {
     let _ = write!(out, "{}/s", HumanCount(state.per_sec() as u64));
 }
 
-/// How long the rest takes; of nothing that is done, nobody knows.
+/// How long the rest takes; unknown before the first part is done.
 fn left(state: &ProgressState, out: &mut dyn Write) {
     let _ = match state.pos() {
         0 => write!(out, "?"),
