@@ -93,6 +93,20 @@ pub const TRANSACTION_MAX_BYTES: Bounds = Bounds {
     most: Some(GIB),
     why: "a keyspace and the longest key fit in; what is not streamed is one write",
 };
+/// [`Builder::label`](crate::Builder::label).
+pub const LABEL_BYTES: Bounds =
+    Bounds { option: "label", unit: Unit::Bytes, least: 0, most: Some(255), why: "it is in the row of each lease" };
+/// [`LockOptions::lease`](crate::LockOptions::lease).
+pub const LEASE: Bounds = Bounds {
+    option: "lease",
+    unit: Unit::Nanoseconds,
+    least: 100 * MILLISECOND,
+    most: Some(366 * DAY),
+    why: "renewing a shorter one would be a commit every few milliseconds",
+};
+/// [`LockOptions::semaphore`](crate::LockOptions::semaphore).
+pub const SEMAPHORE: Bounds =
+    Bounds { option: "semaphore", unit: Unit::Count, least: 1, most: None, why: "with none it could never be taken" };
 /// [`Builder::stream_at_bytes`](crate::Builder::stream_at_bytes).
 pub const STREAM_AT_BYTES: Bounds = Bounds {
     option: "stream_at_bytes",

@@ -5,6 +5,7 @@ use std::fmt;
 
 use crate::bounds::OutOfBounds;
 use crate::engine::EngineError;
+use crate::locking::{LockHeld, LockLost};
 use crate::owner::OwnerId;
 use crate::row::RowKey;
 use crate::timestamp::{TimeOfDay, Timestamp};
@@ -72,9 +73,18 @@ pub enum ErrorKind {
     /// says which. The call committed nothing. Open the store again; where it failed, what was committed
     /// [buffered](crate::Durability::Buffered) may be lost.
     Closed(String),
-    /// The work was stopped from outside: by its own progress callback ([`Proceed`](crate::Proceed)), or by the end of the tokio
-    /// runtime that was to run it. The text says what is left of it. The store goes on.
+    /// The work was stopped from outside: by its own progress callback ([`Proceed`](crate::Proceed)), by a
+    /// [`Cancel`](crate::Cancel), or by the end of the tokio runtime that was to run it. The text says what is left of it. The store
+    /// goes on.
     Stopped(String),
+    /// A [lock](crate::Store::lock) was not granted in time. Nothing of the request is left; ask again, or do without.
+    LockHeld(Box<LockHeld>),
+    /// The grant of a [lock](crate::Store::lock) is over, so the transaction that was [fenced](crate::Txn::fence) by it was not committed,
+    /// or the guard can do no more. What was to be done under the lock has to begin anew, with a new one.
+    LockLost(Box<LockLost>),
+    /// Two holders of a shared [lock](crate::Store::lock) want to [upgrade](crate::LockGuard::upgrade) it, and each would wait for the
+    /// other. This is the second, and keeps its shared lock; release it, and ask again.
+    Deadlock(Box<LockHeld>),
 }
 
 /// Which transaction came first, and where.
@@ -191,6 +201,11 @@ impl fmt::Display for Error {
             }
             ErrorKind::NoSuchKeyspace(name) => write!(f, "there is no keyspace {name:?}"),
             ErrorKind::Corruption(why) => write!(f, "corruption: {why}"),
+            ErrorKind::LockHeld(held) => write!(f, "{held}"),
+            ErrorKind::LockLost(lost) => write!(f, "{lost}"),
+            ErrorKind::Deadlock(held) => {
+                write!(f, "deadlock: another holder of lock {} waits to upgrade it, too; {held}", held.target)
+            }
             ErrorKind::SnapshotTooOld(why)
             | ErrorKind::InvalidArgument(why)
             | ErrorKind::NotAStore(why)

@@ -97,6 +97,7 @@ pub mod engine;
 mod error;
 mod identity;
 pub mod keys;
+mod locking;
 pub mod oracle;
 pub mod owner;
 mod pipeline;
@@ -104,11 +105,13 @@ pub mod protocol;
 pub mod row;
 mod row_key;
 pub mod runtime;
+mod shown;
 mod store;
 mod sync;
 pub mod timestamp;
 mod typed;
 mod view;
+mod waiter;
 pub mod writes;
 
 // Its Rust examples are compiled, and run where they leave no folder behind.
@@ -117,11 +120,15 @@ pub mod writes;
 mod readme {}
 
 #[cfg(feature = "tokio")]
-pub use asynchronous::{AsyncScan, AsyncSnapshot, AsyncStore};
+pub use asynchronous::{AsyncLockGuard, AsyncScan, AsyncSnapshot, AsyncStore};
 pub use coordinator::shared::{Commons, LockWaiter, Pause};
 pub use coordinator::{CommitProtocol, KeepHistory};
 pub use engine::{ColumnFigures, Compression, EngineFigures, LostLog};
 pub use error::{Conflict, ConflictReason, Error, ErrorKind, Result};
+pub use locking::{
+    Cancel, LockEntry, LockHeld, LockHolder, LockLost, LockMode, LockModeStats, LockState, LockStats, LockTable,
+    LockTarget, LostReason, TakenOver,
+};
 pub use observe::{Latencies, Latency};
 pub use owner::OwnerId;
 pub use protocol::CommitPoint;
@@ -129,11 +136,11 @@ pub use row::{KeyspaceId, RowKey};
 #[cfg(feature = "rocks")]
 pub use store::Repaired;
 pub use store::{
-    Builder, Commit, ConflictStatus, DumpHeader, DumpOptions, Dumped, Durability, Existing, KEY_MAX_BYTES,
-    KEYSPACE_NAME_MAX_BYTES, KeyRange, Keyspace, KeyspaceFigures, KeyspaceStatus, Live, LiveKind, LiveStatus, LockInfo,
-    LockStatus, Locks, Options, Outcome, Problem, Proceed, RetryLimits, Savepoint, Scan, Since, SlowStatus,
-    SlowTransaction, Snapshot, Stats, Status, Store, TimeSpent, Txn, TxnOptions, TxnStatus, VALUE_MAX_BYTES, Verified,
-    Version, Versions,
+    Builder, Commit, ConflictStatus, DumpHeader, DumpOptions, Dumped, Durability, Existing, Fence, KEY_MAX_BYTES,
+    KEYSPACE_NAME_MAX_BYTES, KeyRange, Keyspace, KeyspaceFigures, KeyspaceStatus, LOCK_WHY_MAX_BYTES, Live, LiveKind,
+    LiveStatus, LockGuard, LockInfo, LockOptions, LockStatus, Locks, Options, Outcome, Problem, Proceed, RetryLimits,
+    Savepoint, Scan, Since, SlowStatus, SlowTransaction, Snapshot, Stats, Status, Store, TimeSpent, Txn, TxnOptions,
+    TxnStatus, VALUE_MAX_BYTES, Verified, Version, Versions, Wait,
 };
 pub use timestamp::{NoTimestamp, Timestamp};
 pub use typed::{KeyPrefix, Reader, TypedKeyspace, TypedScan};

@@ -4,8 +4,10 @@
 //! held: what two locks of one function leave open in between is then met like any other interleaving.
 
 #[cfg(not(feature = "crashtest"))]
-pub use parking_lot::Mutex;
+pub use parking_lot::{Mutex, MutexGuard};
 
+#[cfg(feature = "crashtest")]
+pub use parking_lot::MutexGuard;
 #[cfg(feature = "crashtest")]
 pub use switching::Mutex;
 

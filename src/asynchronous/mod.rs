@@ -4,6 +4,7 @@
 //! threads, `transact` one for each attempt.
 
 mod hop;
+mod locks;
 mod scan;
 mod transact;
 
@@ -14,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::store::{KeyRange, Keyspace, Snapshot, Store};
 use crate::timestamp::Timestamp;
 
+pub use locks::AsyncLockGuard;
 pub use scan::AsyncScan;
 
 /// A [`Store`] for asynchronous code on tokio. Cheap to clone; clones, and the [`Store`] that it was made of, are the same

@@ -54,7 +54,16 @@ impl AsyncStore {
     ///
     /// # Panics
     /// As [`AsyncStore::transact`] does.
-    pub async fn transact_with<T, E, F>(&self, options: TxnOptions, mut work: F) -> Result<T, E>
+    pub async fn transact_with<T, E, F>(&self, options: TxnOptions, work: F) -> Result<T, E>
+    where
+        F: FnMut(&mut Txn) -> Result<T, E> + Send + 'static,
+        T: Send + 'static,
+        E: From<Error> + Send + 'static,
+    {
+        self.run(Attempts::of_task(&self.store, options), work).await
+    }
+
+    pub(super) async fn run<T, E, F>(&self, mut attempts: Attempts, mut work: F) -> Result<T, E>
     where
         F: FnMut(&mut Txn) -> Result<T, E> + Send + 'static,
         T: Send + 'static,
@@ -62,7 +71,6 @@ impl AsyncStore {
     {
         // Lives as long as this future.
         let awaited = Arc::new(());
-        let mut attempts = Attempts::of_task(&self.store, options);
         loop {
             let held = self.enter(attempts.entrance(true)).await?;
             let awaited = Arc::downgrade(&awaited);
@@ -89,7 +97,7 @@ impl AsyncStore {
         while let Some(step) = entrance.step(self.store.elapsed(), &Waiter::of_task) {
             match step {
                 // Whether it came in time is for the entrance to see.
-                Step::Wait(waiter, at_most) => notified_within(&waiter, at_most).await,
+                Step::Wait(waiter, at_most) => notified_within(&waiter, Some(at_most)).await,
                 Step::Do(job) => hop(job).await?,
             }
         }
@@ -99,7 +107,8 @@ impl AsyncStore {
 
 /// Waits for the event, but only so long. The timer is no runtime's: that of tokio panics in one whose time is not enabled, and cannot
 /// be asked for it.
-async fn notified_within(waiter: &Waiter, at_most: Duration) {
+pub(super) async fn notified_within(waiter: &Waiter, at_most: Option<Duration>) {
+    let Some(at_most) = at_most else { return waiter.notified().await };
     let (mut notified, mut too_late) = (pin!(waiter.notified()), pin!(Delay::new(at_most)));
     poll_fn(|context| {
         let is_over = notified.as_mut().poll(context).is_ready() || too_late.as_mut().poll(context).is_ready();

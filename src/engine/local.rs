@@ -260,6 +260,14 @@ impl<S: Storage> Engine for LocalEngine<S> {
         self.storage.stalls()
     }
 
+    fn is_copy(&self) -> bool {
+        self.storage.is_copy()
+    }
+
+    fn adopt(&self) -> Result<(), EngineError> {
+        self.storage.adopt()
+    }
+
     fn lost_logs(&self) -> Vec<LostLog> {
         self.storage.lost_logs()
     }

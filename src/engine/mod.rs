@@ -106,6 +106,17 @@ pub trait Engine: Send + Sync {
         WriteStalls::default()
     }
 
+    /// Whether it is a copy made by [`Engine::checkpoint`] of which nothing was changed yet: what its original holds by leases it does
+    /// not hold.
+    fn is_copy(&self) -> bool {
+        false
+    }
+
+    /// Makes a copy a store of its own. What was the original's is gone from it, durably.
+    fn adopt(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
     /// What of its log is not read, and was not in earlier lives, as known since it was opened.
     fn lost_logs(&self) -> Vec<LostLog> {
         Vec::new()

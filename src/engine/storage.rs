@@ -107,6 +107,14 @@ pub trait Storage: Reader + 'static {
     fn stalls(&self) -> WriteStalls {
         WriteStalls::default()
     }
+    /// See [`Engine::is_copy`](super::Engine::is_copy).
+    fn is_copy(&self) -> bool {
+        false
+    }
+    /// See [`Engine::adopt`](super::Engine::adopt).
+    fn adopt(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
     /// See [`Engine::lost_logs`](super::Engine::lost_logs).
     fn lost_logs(&self) -> Vec<LostLog> {
         Vec::new()

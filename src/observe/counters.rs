@@ -113,6 +113,11 @@ meters! {
     Counter syncs "percolite_syncs_total" [] "syncs of the log";
     Counter write_stalls "percolite_write_stalls_total" [] "writes that RocksDB, having fallen behind, refused at first";
     Counter write_stalled_millis "percolite_write_stalled_milliseconds_total" [] "how long there was a write that waited for that";
+    Counter locks_acquired "percolite_locks_acquired_total" ["kind" = "name"] "locks taken by hand";
+    Counter locks_waited "percolite_locks_waited_total" ["kind" = "name"] "requests for such locks that had to wait";
+    Counter locks_timed_out "percolite_locks_timed_out_total" ["kind" = "name"] "requests whose patience was over, or that were not to wait";
+    Counter locks_lost "percolite_locks_lost_total" ["kind" = "name"] "grants that ended before they were released";
+    Timer lock_waiting "percolite_lock_waiting_seconds" ["kind" = "name"] "from asking for such a lock to its grant, where it had to wait";
     Timer commit_durable "percolite_commit_seconds" ["durability" = "sync"] "from a commit's call to its answer";
     Timer commit_buffered "percolite_commit_seconds" ["durability" = "buffered"] "from a commit's call to its answer";
     Timer waiting "percolite_waiting_seconds" [] "waiting of attempts for turns, locks and admission, where they had to";
@@ -122,6 +127,9 @@ meters! {
     @gauge "percolite_live_transactions" "gauge: transactions that are not over";
     @gauge "percolite_live_snapshots" "gauge: snapshots that are not over";
     @gauge "percolite_oldest_reader_seconds" "gauge: age of the oldest of them";
+    @gauge "percolite_locks_held" "gauge: locks that are held, with the label `kind`";
+    @gauge "percolite_locks_waiting" "gauge: requests for locks that wait, with the label `kind`";
+    @gauge "percolite_oldest_lock_wait_seconds" "gauge: how long the first of them has waited, with the label `kind`";
     @gauge "percolite_live_views" "gauge: different states of the store that are read";
     @gauge "percolite_large_unfinished" "gauge: large transactions that are over with rows still locked";
     @gauge "percolite_write_stalled_seconds" "gauge: for how long there has been such a write at this moment";

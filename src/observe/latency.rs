@@ -32,6 +32,14 @@ impl Timer {
         }
     }
 
+    /// One that no recorder knows.
+    pub fn unnamed() -> Self {
+        Self::new(
+            #[cfg(feature = "metrics")]
+            metrics::Histogram::noop(),
+        )
+    }
+
     pub fn record(&self, took: Duration) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(LONGEST_NANOS).min(LONGEST_NANOS);
         // In range by now.

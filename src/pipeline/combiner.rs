@@ -21,6 +21,7 @@ use super::reply::{News, Reply, Slot};
 use super::{Pipeline, undetermined};
 use crate::engine::{Group, Outcome};
 use crate::error::{Error, ErrorKind, Result};
+use crate::locking::Entered;
 use crate::observe::{Part, Spent};
 use crate::row::RowChange;
 use crate::timestamp::Timestamp;
@@ -107,6 +108,7 @@ struct Member {
     durable: bool,
     guarded: bool,
     held: Option<Held>,
+    entered: Entered,
 }
 
 impl Pipeline {
@@ -123,7 +125,9 @@ impl Pipeline {
         let durable = submission.durable && !mutated!(AcknowledgeBeforeSync);
         let commits = matches!(submission.purpose, Purpose::Commit | Purpose::CommitPoint);
         let slot = Slot::new(self.runtime());
-        let queued = self.queue.lock().push(Entry { submission, reply: Reply::new(&slot) });
+        // Before it can be decided: a fence that ends from here on finds it.
+        let entered = Entered::new(&submission.conditions.fences);
+        let queued = self.queue.lock().push(Entry { submission, entered, reply: Reply::new(&slot) });
         let news = match queued {
             Queued::Lead => News::Lead,
             Queued::Follow => slot.wait_for_leader(self.runtime()),
@@ -185,13 +189,13 @@ impl Pipeline {
     fn process(&self, core: &mut Core, entries: Vec<Entry>, own: Option<&Arc<Slot>>) {
         let mut batch = Batch::default();
         for entry in entries {
-            let Entry { mut submission, reply } = entry;
+            let Entry { mut submission, entered, reply } = entry;
             if let Some(why) = self.failure() {
                 drop(submission.held);
                 reply.fail(Error::closed(why));
                 continue;
             }
-            let guarded = match self.decide(core, &mut submission) {
+            let guarded = match self.decide(core, &mut submission, &entered) {
                 Decision::Refuse(refused) => {
                     drop(submission.held);
                     self.queue.lock().disturb();
@@ -204,7 +208,7 @@ impl Pipeline {
             if guarded {
                 self.flush(core, &mut batch, own);
             }
-            match self.stage(core, submission, reply, guarded, &mut batch) {
+            match self.stage(core, Entry { submission, entered, reply }, guarded, &mut batch) {
                 Ok(()) if guarded || batch.bytes >= BATCH_MAX_BYTES => self.flush(core, &mut batch, own),
                 Ok(()) => {}
                 Err((reply, why)) => reply.fail(why),
@@ -216,8 +220,7 @@ impl Pipeline {
     fn stage(
         &self,
         core: &mut Core,
-        submission: Submission,
-        reply: Reply,
+        Entry { submission, entered, reply }: Entry,
         guarded: bool,
         batch: &mut Batch,
     ) -> Result<(), (Reply, Error)> {
@@ -245,7 +248,7 @@ impl Pipeline {
         }
         batch.bytes += group.size_bytes();
         batch.groups.push(group);
-        batch.members.push(Member { reply, purpose, start_ts, commit_ts, durable, guarded, held });
+        batch.members.push(Member { reply, purpose, start_ts, commit_ts, durable, guarded, held, entered });
         Ok(())
     }
 
@@ -307,10 +310,13 @@ impl Pipeline {
     ) {
         let mut waiting = Vec::new();
         for ((group, member), outcome) in groups.into_iter().zip(members).zip(outcomes) {
-            let Member { reply, commit_ts, durable, held, .. } = member;
+            let Member { reply, purpose, commit_ts, durable, held, entered, .. } = member;
             drop(held);
             if outcome == Outcome::Applied {
                 reply.note_applied(now);
+                if let (Purpose::Commit | Purpose::CommitPoint, Some(ts)) = (purpose, commit_ts) {
+                    entered.published(ts);
+                }
             }
             match (outcome, commit_ts) {
                 (Outcome::Applied, Some(ts)) if durable && !own.is_some_and(|own| reply.is_for(own)) => {

@@ -9,6 +9,7 @@ use super::combiner::{Purpose, Submission};
 use super::conflicts::{ConflictMemory, LastCommit};
 use super::filter::RowFilter;
 use crate::engine::{Group, NextVersions};
+use crate::locking::{Entered, FencedBy, LockLost};
 use crate::row::{Edit, Guard, LockStamp, Mutation, Row, RowChange, RowKey};
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
@@ -68,6 +69,8 @@ pub struct Conditions {
     pub lives: Vec<Arc<Life>>,
     /// What the transaction has read: it has not expired. What was collected since might be the delete that it never saw.
     pub view: Option<Arc<PinnedView>>,
+    /// The grants that the transaction is fenced by: all of them stand.
+    pub fences: Vec<FencedBy>,
 }
 
 /// Why changes were not made.
@@ -83,6 +86,8 @@ pub enum Refused {
     Dropped(String),
     /// What was read is older than the store allows.
     Expired,
+    /// The grant of a lock by which it is fenced is over.
+    LockLost(Box<LockLost>),
 }
 
 /// What the leader makes of one submission before anything is written.
@@ -94,14 +99,17 @@ pub enum Decision {
 
 impl Pipeline {
     /// Proves what memory can prove and removes those guards.
-    pub(super) fn decide(&self, core: &Core, submission: &mut Submission) -> Decision {
-        let Conditions { lives, view } = &submission.conditions;
+    pub(super) fn decide(&self, core: &Core, submission: &mut Submission, entered: &Entered) -> Decision {
+        let Conditions { lives, view, .. } = &submission.conditions;
         if let Some(dropped) = lives.iter().find(|life| life.is_over()) {
             return Decision::Refuse(Refused::Dropped(dropped.name().to_string()));
         }
         let has_expired = view.as_ref().is_some_and(|view| view.expired.load(Ordering::Acquire));
         if has_expired && !mutated!(ExpiredWriterCommits) {
             return Decision::Refuse(Refused::Expired);
+        }
+        if let Some(lost) = entered.lost().filter(|_| !mutated!(FenceAtBegin)) {
+            return Decision::Refuse(Refused::LockLost(Box::new(lost)));
         }
         let proof =
             Proof { pipeline: self, core, purpose: submission.purpose, orphans: self.orphans.load(Ordering::Acquire) };

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::turns::{Admission, Permit, Turn, Turns, UnlockWait, Unlocked};
-use super::waiter::Waiter;
 use crate::row::RowKey;
 use crate::runtime::Runtime;
+use crate::waiter::Waiter;
 
 const TURNS_WAIT_MAX: Duration = Duration::from_secs(1);
 const PERMIT_WAIT_MAX: Duration = Duration::from_secs(1);

@@ -30,17 +30,17 @@ mod live;
 mod queue;
 mod reply;
 mod turns;
-mod waiter;
+
 mod waking;
 
+#[cfg(feature = "tokio")]
+pub use crate::waiter::Waiter;
 pub use combiner::{Purpose, Settled, Submission};
 pub use decide::{Conditions, Life, Refused};
 #[cfg(feature = "tokio")]
 pub use entrance::Step;
 pub use entrance::{Entrance, Held, Waited};
 pub use turns::{Admission, Turns};
-#[cfg(feature = "tokio")]
-pub use waiter::Waiter;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -56,6 +56,7 @@ use self::turns::Unlocked;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::identity;
+use crate::locking::{Heads, LockCounters};
 use crate::observe::Counters;
 use crate::oracle::{LEASE, LeasedOracle, is_last, read_high_water};
 use crate::row::RowKey;
@@ -87,6 +88,7 @@ pub struct Pipeline {
     /// Whether locks of an earlier life may be left.
     orphans: AtomicBool,
     unlocked: Arc<Unlocked>,
+    locks: Arc<Heads>,
     acknowledged: AtomicU64,
     failure: OnceLock<String>,
     counters: Arc<Counters>,
@@ -137,6 +139,7 @@ impl Pipeline {
             abandoned: Mutex::default(),
             orphans: AtomicBool::new(orphans),
             unlocked: Arc::default(),
+            locks: Arc::new(Heads::new(runtime.random(), LockCounters::new(Arc::clone(&counters)))),
             acknowledged: AtomicU64::new(opened_at.to_u64()),
             failure: OnceLock::new(),
             counters,
@@ -190,6 +193,11 @@ impl Pipeline {
         &*self.runtime
     }
 
+    /// The locks by name, which end with the pipeline.
+    pub fn locks(&self) -> &Arc<Heads> {
+        &self.locks
+    }
+
     fn oracle(&self) -> &LeasedOracle {
         &self.oracle
     }
@@ -208,6 +216,12 @@ impl Pipeline {
             }
             self.renew_lease()?;
         }
+    }
+
+    /// A fresh timestamp, unless it has to be waited for.
+    #[cfg(feature = "tokio")]
+    pub fn timestamp_at_once(&self) -> Option<Timestamp> {
+        self.oracle.next(self.runtime.unix_millis())
     }
 
     /// Has timestamps tell the time, too: after a pause the first commit waits for a sync more.
@@ -394,6 +408,7 @@ impl Pipeline {
     fn fail(&self, why: &Error) -> &str {
         if self.failure.set(format!("the store has failed and must be opened again: {why}")).is_ok() {
             event!(ERROR, %why, "store failed");
+            self.locks.close(self.failure().unwrap_or_default());
         }
         self.refuse_waiting_if_failed();
         self.failure().unwrap_or_default()

@@ -14,6 +14,7 @@
 use super::combiner::{Purpose, Submission};
 use super::entrance::Held;
 use super::reply::Reply;
+use crate::locking::Entered;
 
 /// Commits begin to be deferred where so many wait for a sync. With fewer they would be written one after the other all the
 /// same, and in front of the next sync instead of beside this one.
@@ -49,6 +50,8 @@ pub struct Queue {
 
 pub struct Entry {
     pub submission: Submission,
+    /// The fences among its conditions.
+    pub entered: Entered,
     pub reply: Reply,
 }
 
@@ -168,7 +171,7 @@ mod tests {
 
     fn entry(purpose: Purpose, durable: bool, held: Option<Held>) -> Entry {
         let submission = submission(Vec::new(), purpose, durable, held);
-        Entry { submission, reply: Reply::new(&Slot::new(&System::default())) }
+        Entry { submission, entered: Entered::new(&[]), reply: Reply::new(&Slot::new(&System::default())) }
     }
 
     fn durable() -> Entry {

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::combiner::Settled;
-use super::waiter::Waiter;
 use crate::error::{Error, ErrorKind, Result};
 use crate::runtime::Runtime;
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
+use crate::waiter::Waiter;
 
 /// Where a submission's answer appears.
 pub struct Slot {

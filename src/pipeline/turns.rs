@@ -15,10 +15,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::conflicts::hash;
-use super::waiter::Waiter;
 use crate::engine::Group;
 use crate::row::{Edit, RowKey};
 use crate::sync::Mutex;
+use crate::waiter::Waiter;
 
 /// More rows than this are not worth queueing for.
 const TURN_ROWS_MAX: usize = 64;

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::shown::{seconds, seconds_or_none, text, text_or_none};
 use super::{Keyspace, Store};
 use crate::engine::{EngineFigures, LostLog, Page, RowRange, View, WriteStalls};
 use crate::error::Result;
@@ -15,6 +14,7 @@ use crate::observe::Latencies;
 use crate::owner::OwnerId;
 use crate::protocol::{CommitPoint, commit_point};
 use crate::row::{Intent, KeyspaceId, Lock, RowKey, TxnId};
+use crate::shown::{seconds, seconds_or_none, text, text_or_none};
 use crate::timestamp::Timestamp;
 
 /// A row's lock, and what its primary says.

@@ -7,6 +7,7 @@ mod inspect;
 mod keyspace;
 mod layer;
 mod live;
+mod locks;
 mod opening;
 mod options;
 mod own;
@@ -16,7 +17,6 @@ mod read;
 #[cfg(feature = "rocks")]
 mod repair;
 mod scan;
-mod shown;
 mod slow;
 mod snapshot;
 mod status;
@@ -30,6 +30,9 @@ pub use figures::{KeyspaceFigures, KeyspaceStatus};
 pub use inspect::{LockInfo, Locks, Stats, TxnStatus};
 pub use keyspace::Keyspace;
 pub use live::{Live, LiveKind};
+#[cfg(feature = "tokio")]
+pub(crate) use locks::{Asked, Waited, check_no_lease};
+pub use locks::{Fence, LOCK_WHY_MAX_BYTES, LockGuard, LockOptions, Wait};
 pub use options::{
     Builder, Durability, KEY_MAX_BYTES, KEYSPACE_NAME_MAX_BYTES, Options, RetryLimits, TxnOptions, VALUE_MAX_BYTES,
 };
@@ -53,6 +56,7 @@ use std::time::Duration;
 
 use self::catalog::Catalog;
 use self::live::Readers;
+use self::locks::NamedLocks;
 use self::slow::SlowLog;
 use crate::coordinator::Coordinator;
 use crate::coordinator::embedded::{Chore, Embedded, Housekeeper};
@@ -123,6 +127,9 @@ pub(crate) struct Inner {
     admission: Arc<Admission>,
     housekeeper: crate::sync::Mutex<Option<Housekeeper>>,
     identity: u64,
+    /// `None` where none can be taken.
+    locks: Option<Arc<NamedLocks>>,
+    closing: AtomicBool,
     closed: AtomicBool,
     /// By the runtime's clock.
     opened: Duration,
@@ -173,8 +180,11 @@ impl Store {
             options.history,
         )?;
         let opened = runtime.elapsed();
+        let locks = NamedLocks::new(embedded.pipeline().locks(), &runtime, options.label.as_deref(), identity);
         let store = Self::own(Inner {
             opened,
+            locks: Some(locks),
+            closing: AtomicBool::new(false),
             #[cfg(feature = "rocks")]
             published: crate::sync::Mutex::new(opened),
             coordinator: Arc::<Embedded>::clone(&embedded),
@@ -191,6 +201,7 @@ impl Store {
             closed: AtomicBool::new(false),
             options,
         });
+        store.load_leases()?;
         let housekeeper = Housekeeper::start(embedded, store.inner.options.sweep, store.chores())?;
         *store.inner.housekeeper.lock() = Some(housekeeper);
         Ok(store)
@@ -220,6 +231,7 @@ impl Store {
             #[cfg(feature = "rocks")]
             chore("status", Self::publish_status),
             chore("keyspaces", Self::erase_dropped),
+            chore("leases", Self::tidy_locks),
         ]
     }
 
@@ -248,6 +260,8 @@ impl Store {
         let opened = runtime.elapsed();
         Self::own(Inner {
             opened,
+            locks: None,
+            closing: AtomicBool::new(false),
             #[cfg(feature = "rocks")]
             published: crate::sync::Mutex::new(opened),
             coordinator,
@@ -401,9 +415,14 @@ impl Inner {
     }
 
     fn close(&self) -> Result<()> {
-        if self.closed.swap(true, Ordering::AcqRel) {
+        if self.closing.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
+        // Leases are released by commits, which a closed store does not take.
+        if let Some(locks) = &self.locks {
+            locks.close();
+        }
+        self.closed.store(true, Ordering::Release);
         let closed = self.finish();
         event!(INFO, store = self.identity, failed = closed.is_err(), "store closed");
         closed

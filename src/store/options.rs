@@ -119,6 +119,8 @@ pub struct Options {
     pub time_reads: bool,
     /// See [`Builder::publish_status`].
     pub publish_status: Option<Duration>,
+    /// See [`Builder::label`].
+    pub label: Option<String>,
 }
 
 impl Options {
@@ -140,6 +142,7 @@ impl Options {
         self.retry.check()?;
         time(bounds::AGE_MAX, self.age_max)?;
         history.map_or(Ok(()), |kept| time(bounds::HISTORY, kept))?;
+        self.label.as_ref().map_or(Ok(()), |label| bounds::LABEL_BYTES.check(label.len() as u128))?;
         time(bounds::SLOW_TRANSACTION, self.slow_transaction)?;
         self.publish_status.map_or(Ok(()), |every| time(bounds::PUBLISH_STATUS, every))
     }
@@ -167,6 +170,7 @@ impl Default for Options {
             slow_transaction: Duration::from_secs(1),
             time_reads: false,
             publish_status: None,
+            label: None,
         }
     }
 }
@@ -430,6 +434,13 @@ impl Builder {
     /// ```
     pub fn publish_status(mut self, every: Duration) -> Self {
         self.options.publish_status = Some(every);
+        self
+    }
+
+    /// What this process calls itself where others find a lock held by it: in [`LockEntry::holder`](crate::LockHolder), and in the rows of
+    /// leases, which outlive it. At most 255 bytes. Default: nothing, the process's number alone.
+    pub fn label(mut self, label: &str) -> Self {
+        self.options.label = Some(label.into());
         self
     }
 

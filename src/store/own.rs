@@ -7,6 +7,7 @@ use super::Store;
 use crate::coordinator::embedded::{Embedded, Stream, mutation_of, streamed_write};
 use crate::engine::{View, lock_of};
 use crate::error::{Conflict, Error, ErrorKind, Result};
+use crate::locking::{Entered, FencedBy};
 use crate::observe::Spent;
 use crate::pipeline::{Conditions, Held, Life};
 use crate::row::{KeyspaceId, Mutation, RowKey, TxnId};
@@ -36,6 +37,8 @@ pub(super) struct OwnWrites {
     pub(super) stream: Option<Stream>,
     /// Streaming met a conflict or failed: the transaction is over.
     over: Option<Over>,
+    /// The grants by which it is fenced.
+    fences: Vec<FencedBy>,
 }
 
 enum Over {
@@ -57,7 +60,28 @@ impl OwnWrites {
             undo_bytes: 0,
             stream: None,
             over: None,
+            fences: Vec::new(),
         }
+    }
+
+    /// Adds to what must hold at the commit.
+    pub(super) fn fence(&mut self, fence: FencedBy) {
+        if !self.fences.iter().any(|other| Arc::ptr_eq(&other.grant, &fence.grant)) {
+            self.fences.push(fence);
+        }
+    }
+
+    /// Ends a transaction that has nothing to write: whether what it was fenced by stands, and releases what it was to release.
+    pub(super) fn end_fences(&mut self) -> Result<()> {
+        if self.fences.is_empty() {
+            return Ok(());
+        }
+        let entered = Entered::new(&std::mem::take(&mut self.fences));
+        if let Some(lost) = entered.lost().filter(|_| !mutated!(FenceAtBegin)) {
+            return Err(ErrorKind::LockLost(Box::new(lost)).into());
+        }
+        entered.published(Timestamp::ZERO);
+        Ok(())
     }
 
     /// What was committed is no conflict for anything written from here on.
@@ -148,7 +172,7 @@ impl OwnWrites {
     /// Locks everything that is in memory, and forgets it.
     pub(super) fn stream_out(&mut self, store: &Store, embedded: &Embedded, spent: &Spent) -> Result<()> {
         // Whether the view has expired is asked when all rows are locked.
-        let conditions = Conditions { lives: self.lives_written(), view: None };
+        let conditions = Conditions { lives: self.lives_written(), ..Conditions::default() };
         let stream = match &mut self.stream {
             Some(stream) => stream,
             none => match Stream::new(self.id, self.read_ts, &self.buffer) {
@@ -261,7 +285,7 @@ impl OwnWrites {
 
     /// What must hold at the commit.
     pub(super) fn conditions(&self, view: &Arc<PinnedView>) -> Conditions {
-        Conditions { lives: self.lives_written(), view: Some(Arc::clone(view)) }
+        Conditions { lives: self.lives_written(), view: Some(Arc::clone(view)), fences: self.fences.clone() }
     }
 
     /// Those of the keyspaces in which there is anything to commit.

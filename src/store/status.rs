@@ -10,7 +10,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::shown::{millis, seconds, seconds_or_none, text, text_or_none};
 use super::{KeyspaceStatus, Live, LiveKind, LockInfo, Outcome, SlowTransaction, Stats, Store};
 use crate::engine::EngineFigures;
 use crate::error::Conflict;
@@ -18,6 +17,7 @@ use crate::error::Conflict;
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::Latencies;
 use crate::protocol::CommitPoint;
+use crate::shown::{millis, seconds, seconds_or_none, text, text_or_none};
 use crate::timestamp::Timestamp;
 
 /// Goes up when a reader of the last one would misunderstand; what is only added does not count.

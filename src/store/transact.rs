@@ -6,6 +6,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use super::locks::Under;
 use super::slow::{Before, Last, Outcome};
 use super::{RetryLimits, Store, Txn, TxnOptions};
 use crate::error::{Conflict, Error, ErrorKind, Result};
@@ -21,11 +22,11 @@ thread_local! {
 /// How long an inner call waits for locks to go, all its attempts together.
 const INNER_WAIT_MAX: Duration = Duration::from_secs(1);
 
-struct Inside;
+pub(super) struct Inside;
 
 impl Inside {
     /// Enters; the answer tells whether this is the outermost call.
-    fn enter() -> (Self, bool) {
+    pub(super) fn enter() -> (Self, bool) {
         let depth = DEPTH.get();
         DEPTH.set(depth + 1);
         (Self, depth == 0)
@@ -104,6 +105,8 @@ pub(crate) struct Attempts {
     last: Option<Last>,
     /// What the last attempt wrote, and its conflict.
     before: Option<(Vec<RowKey>, Error)>,
+    /// The lock that all of them are made under.
+    under: Option<Under>,
 }
 
 impl Attempts {
@@ -120,7 +123,13 @@ impl Attempts {
             history: Before::default(),
             last: None,
             before: None,
+            under: None,
         }
+    }
+
+    /// All of them are fenced by a lock, which is released when one is committed.
+    pub(crate) fn under(self, lock: Under) -> Self {
+        Self { under: Some(lock), ..self }
     }
 
     /// Those of a task: each takes a thread of a pool, and all of them no more than they can use.
@@ -235,6 +244,9 @@ impl Attempts {
         let mut txn = self.store.begin_with(self.options).map_err(for_good)?;
         txn.held = Some(held);
         txn.is_attempt = true;
+        if let Some(under) = &self.under {
+            under.fence(&mut txn).map_err(for_good)?;
+        }
         let outcome = attempt_with(&mut txn, work);
         self.last = Some(txn.last());
         outcome

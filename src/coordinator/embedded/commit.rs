@@ -347,6 +347,7 @@ impl Embedded {
                 let what = "what it has read was replaced longer ago than the store's age limit";
                 return ErrorKind::SnapshotTooOld(what.into()).into();
             }
+            Refused::LockLost(lost) => return ErrorKind::LockLost(lost).into(),
             Refused::CommittedAt(row, ts) => (row, ConflictReason::CommittedAt(ts)),
             Refused::Lock(row, _) => (row, ConflictReason::Locked),
             Refused::Found(row, found) => match (&found.lock, &found.write) {

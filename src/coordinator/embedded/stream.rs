@@ -127,7 +127,7 @@ impl Embedded {
     /// Why the primary of a transaction that has locked all of its rows is not locked by it: its keyspace is gone, its view has expired
     /// and what it read was collected, or it was rolled back.
     fn unlocked(&self, this: &TwoPhase<'_>) -> Error {
-        let Conditions { lives, view } = this.conditions;
+        let Conditions { lives, view, .. } = this.conditions;
         let obstacle = match lives.iter().find(|life| life.is_over()) {
             Some(dropped) => Refused::Dropped(dropped.name().to_string()),
             None if view.as_ref().is_some_and(|view| view.expired.load(Ordering::Acquire)) => Refused::Expired,

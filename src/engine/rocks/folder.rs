@@ -25,6 +25,8 @@ const UNFINISHED: &str = "PERCOLITE.new";
 /// What the marker of a copy is called until all of it is there. A folder with this name alone is neither a store nor taken for
 /// one that is being created.
 const COPYING: &str = "PERCOLITE.copy";
+/// An empty file: what the original of this copy held by leases is not held here, and goes at the first opening.
+const COPIED: &str = "PERCOLITE.copied";
 const MARKER_TEXT: &str = "percolite store, format ";
 /// The file by which RocksDB finds everything else.
 const CURRENT: &str = "CURRENT";
@@ -171,7 +173,19 @@ pub fn finish(path: &Path, marker: &Marker) -> io::Result<()> {
 
 /// Makes a store of a folder that a copy of a database was put into.
 pub fn mark_copy(path: &Path) -> io::Result<()> {
+    File::create(path.join(COPIED))?.sync_all()?;
     mark(path, &File::create(path.join(COPYING))?, COPYING)
+}
+
+/// Whether the folder is a copy of a store that was not opened for writing yet.
+pub fn is_copy(path: &Path) -> bool {
+    path.join(COPIED).exists()
+}
+
+/// Makes a copy a store of its own.
+pub fn adopt(path: &Path) -> io::Result<()> {
+    fs::remove_file(path.join(COPIED))?;
+    File::open(path)?.sync_all()
 }
 
 fn mark(path: &Path, mut marker: &File, name: &str) -> io::Result<()> {

@@ -459,6 +459,17 @@ impl Storage for RocksStorage {
         self.stalls.read()
     }
 
+    fn is_copy(&self) -> bool {
+        folder::is_copy(self.database.borrow_owner().db.path())
+    }
+
+    fn adopt(&self) -> Result<(), EngineError> {
+        self.sync()?;
+        let path = self.database.borrow_owner().db.path();
+        folder::adopt(path)
+            .map_err(|why| EngineError::Open(format!("cannot make {} a store of its own: {why}", path.display())))
+    }
+
     fn lost_logs(&self) -> Vec<LostLog> {
         self.lost.clone()
     }

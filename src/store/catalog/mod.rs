@@ -7,6 +7,7 @@
 //!   name/<name>      -> the keyspace's number
 //!   next             -> the number that the next keyspace gets; never goes back
 //!   dropped/<number> -> nothing, or `new` if it never had a name; its rows are still to be erased
+//!   lock/<name>      -> who holds the lock of this name by a lease; see `locks::leases`
 //! ```
 //!
 //! A dropped keyspace goes in two steps, see `dropping`; a restored one comes in two, see `unnamed`. What a view shows of either:
@@ -38,6 +39,8 @@ use crate::view::PinnedView;
 
 pub(super) const CATALOG: KeyspaceId = KeyspaceId(0);
 const NAME: &str = "name/";
+/// Leases of locks, by name: see `locks::leases`.
+pub(super) const LOCK: &str = "lock/";
 const NEXT: &[u8] = b"next";
 const DROPPED: &str = "dropped/";
 /// What is said there of a keyspace that was made and is still to be named.
@@ -159,7 +162,7 @@ impl Store {
     }
 
     /// The catalog's entries of a kind. They are the store's own to read, so that no list shows who does.
-    fn listed(&self, view: &Arc<PinnedView>, kind: &str) -> Scan {
+    pub(super) fn listed(&self, view: &Arc<PinnedView>, kind: &str) -> Scan {
         let range = prefix_range(&self.catalog(), kind.as_bytes());
         Scan::new(self, &self.own_reader(Arc::clone(view)), Ok((None, None, range)))
     }

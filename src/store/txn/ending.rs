@@ -91,6 +91,7 @@ impl Txn {
         self.own.check()?;
         if self.own.is_empty() {
             drop(held);
+            self.own.end_fences()?;
             if durable {
                 inner.coordinator.confirm(self.reader.view.read_ts, spent)?;
             }
@@ -130,7 +131,7 @@ impl Txn {
         if self.is_durable() { self.confirm_reads() } else { Ok(()) }
     }
 
-    fn is_durable(&self) -> bool {
+    pub(in crate::store) fn is_durable(&self) -> bool {
         self.options.durability.unwrap_or(self.store.inner.options.durability) == Durability::Sync
     }
 

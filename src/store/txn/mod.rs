@@ -39,7 +39,7 @@ use crate::timestamp::Timestamp;
 pub struct Txn {
     reader: Arc<Reader>,
     id: TxnId,
-    own: OwnWrites,
+    pub(super) own: OwnWrites,
     pub(super) options: TxnOptions,
     pub(super) held: Option<Held>,
     /// Whether it is one attempt of several, which are looked at as a whole.

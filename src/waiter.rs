@@ -50,6 +50,11 @@ impl Waiter {
         self.notified.store(true, Ordering::Release);
     }
 
+    /// Forgets that the event has come, so that it can come again.
+    pub fn rearm(&self) {
+        self.notified.swap(false, Ordering::AcqRel);
+    }
+
     /// Whether the event has come.
     pub fn is_notified(&self) -> bool {
         self.notified.load(Ordering::Acquire)

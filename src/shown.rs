@@ -66,7 +66,7 @@ impl TryFrom<Text> for Timestamp {
 /// For `#[serde(with)]`: a field whose form is another type.
 macro_rules! shown {
     ($name:ident, $value:ty, $form:ty) => {
-        pub(super) mod $name {
+        pub(crate) mod $name {
             use super::*;
 
             pub fn serialize<S: Serializer>(value: &$value, serializer: S) -> Result<S::Ok, S::Error> {
@@ -83,7 +83,7 @@ macro_rules! shown {
 /// The same for one that may have nothing in it.
 macro_rules! shown_or_none {
     ($name:ident, $value:ty, $form:ty) => {
-        pub(super) mod $name {
+        pub(crate) mod $name {
             use super::*;
 
             #[allow(clippy::ref_option, reason = "as serde calls it")]

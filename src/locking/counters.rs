@@ -1,0 +1,190 @@
+//! What is counted of locks.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::mode::LockMode;
+use crate::observe::{Counters, Latency, Timer};
+
+/// How often locks by name were taken and waited for since the store was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct LockStats {
+    /// Those of exclusive requests.
+    pub exclusive: LockModeStats,
+    /// Those of shared ones.
+    pub shared: LockModeStats,
+    /// Those of semaphores.
+    pub semaphore: LockModeStats,
+    /// Second upgraders of a name.
+    pub deadlocks: u64,
+    /// Leases that were over.
+    pub expired: u64,
+    /// Grants that [`Store::force_unlock`](crate::Store::force_unlock) took away.
+    pub forced: u64,
+    /// Grants after a lease that was over.
+    pub taken_over: u64,
+    /// Guards that were lost before they were released.
+    pub lost: u64,
+    /// Wake-ups of requests that waited: one for each that is granted or ended by the store.
+    pub wakes: u64,
+}
+
+/// [`LockStats`] of one mode.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[non_exhaustive]
+pub struct LockModeStats {
+    /// Requests that were granted, conversions included.
+    pub acquired: u64,
+    /// Those that had to wait, however it ended.
+    pub waited: u64,
+    /// Those whose patience was over, or which were not to wait.
+    pub timed_out: u64,
+    /// Those that were cancelled, or whose future was dropped.
+    pub cancelled: u64,
+    /// How long those waited that had to, and were granted.
+    pub waiting: Latency,
+}
+
+impl LockStats {
+    /// Requests of all modes that were granted.
+    pub fn acquired(&self) -> u64 {
+        self.exclusive.acquired + self.shared.acquired + self.semaphore.acquired
+    }
+}
+
+/// See [`LockStats`].
+pub struct LockCounters {
+    modes: [Mode; 3],
+    deadlocks: AtomicU64,
+    expired: AtomicU64,
+    forced: AtomicU64,
+    taken_over: AtomicU64,
+    wakes: AtomicU64,
+    shown: Arc<Counters>,
+}
+
+struct Mode {
+    acquired: AtomicU64,
+    waited: AtomicU64,
+    timed_out: AtomicU64,
+    cancelled: AtomicU64,
+    waiting: Timer,
+}
+
+impl Mode {
+    fn new() -> Self {
+        let zero = || AtomicU64::new(0);
+        Self { acquired: zero(), waited: zero(), timed_out: zero(), cancelled: zero(), waiting: Timer::unnamed() }
+    }
+
+    fn read(&self) -> LockModeStats {
+        LockModeStats {
+            acquired: read(&self.acquired),
+            waited: read(&self.waited),
+            timed_out: read(&self.timed_out),
+            cancelled: read(&self.cancelled),
+            waiting: self.waiting.read(),
+        }
+    }
+}
+
+fn read(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+fn add(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+impl LockCounters {
+    pub fn new(shown: Arc<Counters>) -> Self {
+        let zero = || AtomicU64::new(0);
+        Self {
+            modes: [Mode::new(), Mode::new(), Mode::new()],
+            deadlocks: zero(),
+            expired: zero(),
+            forced: zero(),
+            taken_over: zero(),
+            wakes: zero(),
+            shown,
+        }
+    }
+
+    fn of(&self, mode: LockMode) -> &Mode {
+        let [exclusive, shared, semaphore] = &self.modes;
+        match mode {
+            LockMode::Exclusive => exclusive,
+            LockMode::Shared => shared,
+            LockMode::Semaphore(_) => semaphore,
+        }
+    }
+
+    pub fn acquired(&self, mode: LockMode) {
+        add(&self.of(mode).acquired);
+        self.shown.locks_acquired.add(1);
+    }
+
+    pub fn begins_to_wait(&self, mode: LockMode) {
+        add(&self.of(mode).waited);
+        self.shown.locks_waited.add(1);
+    }
+
+    pub fn waited(&self, mode: LockMode, time: Duration) {
+        self.of(mode).waiting.record(time);
+        self.shown.lock_waiting.record(time);
+    }
+
+    pub fn timed_out(&self, mode: LockMode) {
+        add(&self.of(mode).timed_out);
+        self.shown.locks_timed_out.add(1);
+    }
+
+    pub fn cancelled(&self, mode: LockMode) {
+        add(&self.of(mode).cancelled);
+    }
+
+    pub fn deadlock(&self) {
+        add(&self.deadlocks);
+    }
+
+    pub fn expired(&self) {
+        add(&self.expired);
+    }
+
+    pub fn forced(&self) {
+        add(&self.forced);
+    }
+
+    pub fn taken_over(&self) {
+        add(&self.taken_over);
+    }
+
+    pub fn lost(&self) {
+        self.shown.locks_lost.add(1);
+    }
+
+    pub fn woken(&self) {
+        add(&self.wakes);
+    }
+
+    pub fn read(&self) -> LockStats {
+        let [exclusive, shared, semaphore] = &self.modes;
+        LockStats {
+            exclusive: exclusive.read(),
+            shared: shared.read(),
+            semaphore: semaphore.read(),
+            deadlocks: read(&self.deadlocks),
+            expired: read(&self.expired),
+            forced: read(&self.forced),
+            taken_over: read(&self.taken_over),
+            lost: self.shown.locks_lost.get(),
+            wakes: read(&self.wakes),
+        }
+    }
+}

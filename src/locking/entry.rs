@@ -1,0 +1,231 @@
+//! What is shown of locks: who holds and who waits, and in errors.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+
+use super::grant::LostReason;
+use super::mode::LockMode;
+use crate::shown::{millis, seconds, seconds_or_none, text, text_or_none};
+use crate::timestamp::Timestamp;
+
+/// What a lock is taken on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum LockTarget<'a> {
+    /// A name, as a keyspace may have: 1 to 255 bytes, no control characters. Names of locks and of keyspaces have nothing to do
+    /// with each other.
+    Name(Cow<'a, str>),
+}
+
+impl<'a> From<&'a str> for LockTarget<'a> {
+    fn from(name: &'a str) -> Self {
+        Self::Name(name.into())
+    }
+}
+
+impl<'a> From<&'a String> for LockTarget<'a> {
+    fn from(name: &'a String) -> Self {
+        Self::Name(name.into())
+    }
+}
+
+impl From<String> for LockTarget<'_> {
+    fn from(name: String) -> Self {
+        Self::Name(name.into())
+    }
+}
+
+impl LockTarget<'_> {
+    /// The same, with a copy of the name.
+    pub fn into_owned(self) -> LockTarget<'static> {
+        match self {
+            Self::Name(name) => LockTarget::Name(Cow::Owned(name.into_owned())),
+        }
+    }
+}
+
+impl fmt::Display for LockTarget<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => write!(f, "{name:?}"),
+        }
+    }
+}
+
+/// Whether a request is granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum LockState {
+    /// Granted.
+    Held,
+    /// In the queue.
+    Waiting,
+    /// A shared grant that waits to become exclusive, before everything in the queue.
+    Converting,
+}
+
+impl fmt::Display for LockState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Held => "held",
+            Self::Waiting => "waiting",
+            Self::Converting => "converting",
+        })
+    }
+}
+
+/// Who has asked for a lock.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct LockHolder {
+    /// The process.
+    pub pid: u32,
+    /// What that process calls itself: [`Builder::label`](crate::Builder::label).
+    pub label: Option<String>,
+    /// The thread or task that asked: its name, or else its number. A guard may have been moved to another one since.
+    pub thread: String,
+}
+
+impl fmt::Display for LockHolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(label) = &self.label {
+            write!(f, "{label:?}, ")?;
+        }
+        write!(f, "process {}, {}", self.pid, self.thread)
+    }
+}
+
+/// A lease that was over before the next grant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct TakenOver {
+    /// Its token.
+    #[serde(with = "text")]
+    pub token: Timestamp,
+    /// Whose it was.
+    pub holder: LockHolder,
+}
+
+/// A request for a lock, granted or waiting.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct LockEntry {
+    /// The request's number in this life of the store. Numbers grow in the order of asking.
+    pub id: u64,
+    /// What is locked.
+    pub target: LockTarget<'static>,
+    /// How.
+    pub mode: LockMode,
+    /// Whether it is granted.
+    pub state: LockState,
+    /// The grant's number; `None` for a request that waits, and for a moment after the grant.
+    #[serde(with = "text_or_none")]
+    pub token: Option<Timestamp>,
+    /// Who has asked.
+    pub holder: LockHolder,
+    /// [`LockOptions::why`](crate::LockOptions::why).
+    pub why: Option<String>,
+    /// When it was asked for, or, of a lease, when that was granted or renewed; by the wall clock.
+    #[serde(rename = "since_ms", with = "millis")]
+    pub since: SystemTime,
+    /// How much of the lease is left; `None` for a grant without one.
+    #[serde(rename = "lease_left_s", with = "seconds_or_none")]
+    pub lease_left: Option<Duration>,
+    /// How many requests wait for this one to go, of those that wait for it first.
+    pub waiters: usize,
+    /// The lease that was over before this grant.
+    pub taken_over: Option<TakenOver>,
+    /// The requests that this one waits for: of those in the queue before it the last one that it cannot be granted beside, else the
+    /// grants.
+    pub blocked_by: Vec<u64>,
+}
+
+/// All requests for locks of a store: see [`Store::lock_table`](crate::Store::lock_table).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct LockTable {
+    /// By target: first the grants in the order of asking, then the queue.
+    pub entries: Vec<LockEntry>,
+    /// How many requests are granted.
+    pub held: usize,
+    /// How many requests wait, conversions included.
+    pub waiting: usize,
+    /// How long the request that waits longest has waited.
+    #[serde(rename = "longest_wait_s", with = "seconds")]
+    pub longest_wait: Duration,
+    /// Requests that wait for each other in a circle, by their numbers. A thread or task counts as one, whatever it holds, so a guard that was
+    /// moved to another thread can make one appear that is none.
+    pub cycles: Vec<Vec<u64>>,
+}
+
+/// A wait for a lock that was in vain: [`ErrorKind::LockHeld`](crate::ErrorKind::LockHeld).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LockHeld {
+    /// What was asked for.
+    pub target: LockTarget<'static>,
+    /// How.
+    pub mode: LockMode,
+    /// Up to eight that held it when the wait was over.
+    pub holders: Vec<LockEntry>,
+    /// How many requests were before this one in the queue.
+    pub ahead: usize,
+    /// How long it was waited for.
+    pub waited: Duration,
+}
+
+impl fmt::Display for LockHeld {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "lock {} is held", self.target)?;
+        for (number, holder) in self.holders.iter().enumerate() {
+            write!(f, "{}{}", if number == 0 { " by " } else { "; by " }, holder.holder)?;
+            if let Some(why) = &holder.why {
+                write!(f, " ({why})")?;
+            }
+            if let Some(token) = holder.token {
+                write!(f, ", token {token}")?;
+            }
+            if let Some(left) = holder.lease_left {
+                write!(f, ", lease of {:.1} s left", left.as_secs_f64())?;
+            }
+        }
+        if self.ahead > 0 {
+            write!(f, "; {} more waited before this request", self.ahead)?;
+        }
+        if !self.waited.is_zero() {
+            write!(f, "; waited {:.3} s for {}", self.waited.as_secs_f64(), self.mode)?;
+        }
+        Ok(())
+    }
+}
+
+/// A grant that is over: [`ErrorKind::LockLost`](crate::ErrorKind::LockLost).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LockLost {
+    /// What was locked.
+    pub target: LockTarget<'static>,
+    /// The number of the grant that is over.
+    pub token: Timestamp,
+    /// Why.
+    pub reason: LostReason,
+}
+
+impl fmt::Display for LockLost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "lock {} with token {} is lost: ", self.target, self.token)?;
+        f.write_str(match self.reason {
+            LostReason::Released => "it was released",
+            LostReason::Converted => "it was converted to another mode, and has another token",
+            LostReason::Expired => "its lease is over",
+            LostReason::Forced => "it was taken away by force_unlock",
+            LostReason::Closed => "the store was closed or has failed",
+            LostReason::NotHeld => "no grant of it has this token",
+        })
+    }
+}

@@ -1,0 +1,298 @@
+//! A grant: one request from its asking to its end, and what may be under way when it ends.
+//!
+//! Everything that decides is in one atomic word: whether the grant has *ended*, and how many fenced commits are under way. A
+//! commit counts itself before it is decided and until it is visible; the leader of the commit pipeline looks at the word when it
+//! decides. So ending and committing each see the other: a commit that was decided before the end is counted in what the end
+//! finds, and waited for by the next grant; one that is decided later finds the end, and is refused.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::entry::{LockHolder, LockLost, LockTarget, TakenOver};
+use super::mode::LockMode;
+use super::request::Request;
+use crate::sync::Mutex;
+use crate::timestamp::Timestamp;
+use crate::waiter::Waiter;
+
+const ENDED: u64 = 1 << 63;
+
+/// Why a grant is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum LostReason {
+    /// Its guard was released or dropped.
+    Released,
+    /// It became a grant of another mode.
+    Converted,
+    /// Its lease was over.
+    Expired,
+    /// [`Store::force_unlock`](crate::Store::force_unlock) took it away.
+    Forced,
+    /// The store was closed, or has failed.
+    Closed,
+    /// No grant of the name has the token.
+    NotHeld,
+}
+
+/// Who asks.
+#[derive(Clone, Debug)]
+pub struct Owner {
+    pub by: Asker,
+    pub why: Option<Box<str>>,
+    /// When, by the runtime's clock.
+    pub asked: Duration,
+}
+
+/// A thread or task of this process, or what the row of a lease says.
+#[derive(Clone, Debug)]
+pub enum Asker {
+    Here { thread: std::thread::Thread, task: Option<Box<str>> },
+    EarlierLife(Box<LockHolder>),
+}
+
+/// How long a grant lasts at most.
+#[derive(Clone, Debug)]
+pub struct Lease {
+    pub time: Duration,
+    /// By the runtime's clock, which does not go back.
+    pub ends: Duration,
+    /// The wall clock at the grant or the last renewal, in milliseconds since 1970.
+    pub since_ms: u64,
+    /// Whether a guard of this process has it renewed.
+    pub renews: bool,
+    /// Whether there is a guard.
+    pub has_guard: bool,
+    /// While its row is being written the lease does not expire.
+    pub writing: u32,
+}
+
+/// See the [module](self).
+pub struct Grant {
+    pub name: Arc<str>,
+    /// The request's number, which grows in the order of asking. A conversion keeps it.
+    pub id: u64,
+    pub mode: LockMode,
+    pub owner: Owner,
+    /// [`ENDED`], and how many fenced commits are under way.
+    word: AtomicU64,
+    why_ended: OnceLock<LostReason>,
+    is_granted: AtomicBool,
+    token: AtomicU64,
+    floor: AtomicU64,
+    /// The newest fenced commit that is to be durable.
+    debt: AtomicU64,
+    lease: Mutex<Option<Lease>>,
+    has_lease: bool,
+    /// Whether the row of the lease may be on the disk.
+    has_row: AtomicBool,
+    /// Whom to wake when it is granted.
+    waiter: OnceLock<Arc<Waiter>>,
+    /// Whom to wake when it ends.
+    watchers: Mutex<Vec<Arc<Waiter>>>,
+    taken_over: OnceLock<Box<TakenOver>>,
+}
+
+impl Grant {
+    pub fn new(name: Arc<str>, id: u64, mode: LockMode, owner: Owner, lease: Option<Lease>) -> Self {
+        Self {
+            name,
+            id,
+            mode,
+            owner,
+            word: AtomicU64::new(0),
+            why_ended: OnceLock::new(),
+            is_granted: AtomicBool::new(false),
+            token: AtomicU64::new(0),
+            floor: AtomicU64::new(0),
+            debt: AtomicU64::new(0),
+            has_lease: lease.is_some(),
+            lease: Mutex::new(lease),
+            has_row: AtomicBool::new(false),
+            waiter: OnceLock::new(),
+            watchers: Mutex::default(),
+            taken_over: OnceLock::new(),
+        }
+    }
+
+    pub fn target(&self) -> LockTarget<'static> {
+        LockTarget::Name(self.name.to_string().into())
+    }
+
+    pub fn is_granted(&self) -> bool {
+        self.is_granted.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_granted(&self) {
+        self.is_granted.store(true, Ordering::Release);
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.word.load(Ordering::SeqCst) & ENDED != 0
+    }
+
+    /// Ends the grant; the answer is whether it was this call.
+    pub(super) fn end(&self, why: LostReason) -> bool {
+        // Before the word, so that whoever finds the end finds the reason.
+        let first = self.why_ended.set(why).is_ok();
+        self.word.fetch_or(ENDED, Ordering::SeqCst);
+        first
+    }
+
+    /// How many fenced commits are under way.
+    pub fn under_way(&self) -> u64 {
+        self.word.load(Ordering::SeqCst) & !ENDED
+    }
+
+    pub fn token(&self) -> Timestamp {
+        Timestamp::from_u64(self.token.load(Ordering::Acquire))
+    }
+
+    pub fn set_token(&self, token: Timestamp) {
+        self.token.store(token.to_u64(), Ordering::Release);
+    }
+
+    /// The smallest `read_ts` that a fenced transaction may have.
+    pub fn floor(&self) -> Timestamp {
+        Timestamp::from_u64(self.floor.load(Ordering::Acquire))
+    }
+
+    pub fn set_floor(&self, floor: Timestamp) {
+        self.floor.store(floor.to_u64(), Ordering::Release);
+    }
+
+    /// The newest fenced commit that the next conflicting grant has to find durable.
+    pub fn debt(&self) -> Timestamp {
+        Timestamp::from_u64(self.debt.load(Ordering::Acquire))
+    }
+
+    pub fn has_lease(&self) -> bool {
+        self.has_lease
+    }
+
+    pub fn lease(&self) -> Option<Lease> {
+        if self.has_lease { self.lease.lock().clone() } else { None }
+    }
+
+    /// Changes the lease; nothing where there is none.
+    pub fn with_lease<T>(&self, change: impl FnOnce(&mut Lease) -> T) -> Option<T> {
+        if self.has_lease { self.lease.lock().as_mut().map(change) } else { None }
+    }
+
+    /// Whether its time is over, by the runtime's clock.
+    pub fn is_over(&self, now: Duration) -> bool {
+        self.with_lease(|lease| lease.writing == 0 && lease.ends <= now).unwrap_or(false)
+    }
+
+    pub fn has_row(&self) -> bool {
+        self.has_row.load(Ordering::Acquire)
+    }
+
+    pub fn set_row(&self, there: bool) {
+        self.has_row.store(there, Ordering::Release);
+    }
+
+    pub fn taken_over(&self) -> Option<TakenOver> {
+        self.taken_over.get().map(|taken| (**taken).clone())
+    }
+
+    pub fn set_taken_over(&self, taken: TakenOver) {
+        let _ = self.taken_over.set(Box::new(taken));
+    }
+
+    pub(super) fn set_waiter(&self, waiter: Arc<Waiter>) {
+        let _ = self.waiter.set(waiter);
+    }
+
+    pub fn waiter(&self) -> Option<&Arc<Waiter>> {
+        self.waiter.get()
+    }
+
+    /// Why it is over; `None` while it stands, as far as this process knows.
+    pub fn lost(&self, now: Duration) -> Option<LostReason> {
+        if self.has_ended() {
+            return Some(self.why_ended.get().copied().unwrap_or(LostReason::Closed));
+        }
+        self.is_over(now).then_some(LostReason::Expired)
+    }
+
+    /// What is said of it when it is over.
+    pub fn loss(&self, reason: LostReason) -> LockLost {
+        LockLost { target: self.target(), token: self.token(), reason }
+    }
+
+    /// Has `watcher` woken when the grant ends. The answer is whether it has not ended already.
+    pub fn watch(&self, watcher: &Arc<Waiter>) -> bool {
+        self.watchers.lock().push(Arc::clone(watcher));
+        !self.has_ended()
+    }
+
+    pub fn unwatch(&self, watcher: &Arc<Waiter>) {
+        self.watchers.lock().retain(|other| !Arc::ptr_eq(other, watcher));
+    }
+
+    pub(super) fn take_watchers(&self) -> Vec<Arc<Waiter>> {
+        std::mem::take(&mut *self.watchers.lock())
+    }
+}
+
+/// A condition of a transaction: it commits only while the grant stands.
+#[derive(Clone)]
+pub struct FencedBy {
+    pub grant: Arc<Grant>,
+    /// Whether the next conflicting grant has to find the commit durable.
+    pub durable: bool,
+    /// What the commit releases as soon as it is visible.
+    pub releases: Option<Arc<Request>>,
+}
+
+/// The fences of a submission that is under way. Counted in their grants until this is dropped.
+pub struct Entered(Vec<FencedBy>);
+
+impl Entered {
+    /// To be called before the submission can be decided.
+    pub fn new(fences: &[FencedBy]) -> Self {
+        for fence in fences {
+            fence.grant.word.fetch_add(1, Ordering::SeqCst);
+        }
+        Self(fences.to_vec())
+    }
+
+    /// The first grant that has ended. To be asked when the submission is decided.
+    pub fn lost(&self) -> Option<LockLost> {
+        let lost = self.0.iter().find(|fence| fence.grant.has_ended())?;
+        let reason = lost.grant.why_ended.get().copied().unwrap_or(LostReason::Closed);
+        Some(lost.grant.loss(reason))
+    }
+
+    /// Notes that the commit is visible, and releases what it is to release.
+    pub fn published(mut self, commit_ts: Timestamp) {
+        for fence in &self.0 {
+            if fence.durable {
+                fence.grant.debt.fetch_max(commit_ts.to_u64(), Ordering::AcqRel);
+            }
+        }
+        // The debt is noted before the count goes down: whoever finds no commit under way finds what they owe.
+        let fences = self.leave();
+        for released in fences.into_iter().filter_map(|fence| fence.releases) {
+            released.release();
+        }
+    }
+
+    fn leave(&mut self) -> Vec<FencedBy> {
+        for fence in &self.0 {
+            fence.grant.word.fetch_sub(1, Ordering::SeqCst);
+        }
+        std::mem::take(&mut self.0)
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        drop(self.leave());
+    }
+}

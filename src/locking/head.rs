@@ -1,0 +1,276 @@
+//! The lock head: the grants and the queue of one name. Plain code, without I/O, clock or randomness.
+//!
+//! Requests are served in the order in which they ask, by this definition, which the tests print and compare with:
+//!
+//! ```text
+//! a new request is granted at once if it is compatible with every grant, every conversion that waits, and every waiting request
+//! when a grant changes: 1. conversions in order of asking: granted if compatible with every other grant
+//!                       2. if the front of the queue is compatible with grants and conversions: it is granted, and then, in
+//!                          order, each request after it that is compatible with all grants by then
+//! semaphore requests are compatible while fewer than n are granted; on such a name rule 2 stops at the first request that is
+//! not granted: nothing passes
+//! ```
+//!
+//! So an exclusive request is passed by shared ones at most once: by those that waited together with the one at the front.
+//!
+//! All grants of a name have the same mode, so the first of them speaks for all. And a request that waits is never compatible with
+//! everything before it, so a new request is granted at once only where the queue is empty. Both make a decision O(1). No more
+//! than one conversion waits: a second one is a deadlock, and is refused.
+
+use std::collections::VecDeque;
+
+use smallvec::SmallVec;
+
+use super::mode::LockMode;
+
+/// One request, waiting or granted.
+#[derive(Clone, Debug)]
+pub struct Asked<T> {
+    /// Grows in the order of asking.
+    pub id: u64,
+    pub mode: LockMode,
+    pub value: T,
+}
+
+/// What a change of a head has led to.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Changes<T> {
+    /// Requests and conversions that are granted by it.
+    pub granted: Vec<T>,
+    /// Shared grants that have become exclusive ones.
+    pub converted: Vec<T>,
+}
+
+impl<T> Default for Changes<T> {
+    fn default() -> Self {
+        Self { granted: Vec::new(), converted: Vec::new() }
+    }
+}
+
+/// See the [module](self).
+#[derive(Clone, Debug)]
+pub struct Head<T> {
+    /// In the order of asking.
+    granted: SmallVec<[Asked<T>; 1]>,
+    /// In the order of asking.
+    queue: VecDeque<Asked<T>>,
+    /// The shared grant that waits to become exclusive, and what it is to be then.
+    converting: Option<(u64, T)>,
+    /// How many requests are shared, granted or waiting.
+    shared: u32,
+    /// How many are of a semaphore, and its number, which is the same for all of them.
+    semaphores: u32,
+    semaphore: u32,
+}
+
+impl<T> Default for Head<T> {
+    fn default() -> Self {
+        Self {
+            granted: SmallVec::new(),
+            queue: VecDeque::new(),
+            converting: None,
+            shared: 0,
+            semaphores: 0,
+            semaphore: 0,
+        }
+    }
+}
+
+/// Why a request cannot be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unfit {
+    /// The name is a semaphore of this number.
+    Semaphore(u32),
+    /// The name has shared requests.
+    Shared,
+}
+
+/// What a conversion to exclusive comes to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Conversion<T> {
+    /// In the place of the grant that is handed back.
+    Granted(T),
+    Waits,
+    /// Another holder waits for the same, and each would wait for the other's end.
+    Deadlock,
+    /// There is no such shared grant.
+    Unknown,
+}
+
+impl<T: Clone> Head<T> {
+    /// Whether nothing is granted or waits.
+    pub fn is_empty(&self) -> bool {
+        self.granted.is_empty() && self.queue.is_empty()
+    }
+
+    /// Those that are granted, in the order of asking.
+    pub fn granted(&self) -> &[Asked<T>] {
+        &self.granted
+    }
+
+    /// Those that wait, in the order of asking.
+    pub fn waiting(&self) -> impl ExactSizeIterator<Item = &Asked<T>> + DoubleEndedIterator {
+        self.queue.iter()
+    }
+
+    /// A request that is granted or waits.
+    pub fn find(&self, id: u64) -> Option<&Asked<T>> {
+        let queued = || self.queue.binary_search_by_key(&id, |asked| asked.id).ok();
+        match self.position(id) {
+            Some(at) => self.granted.get(at),
+            None => self.queue.get(queued()?),
+        }
+    }
+
+    /// The grant that waits to be converted, and what it is to be then.
+    pub fn converting(&self) -> Option<&(u64, T)> {
+        self.converting.as_ref()
+    }
+
+    /// Whether a request of this mode would be granted at once.
+    pub fn is_free_for(&self, mode: LockMode) -> bool {
+        self.queue.is_empty() && self.converting.is_none() && self.is_compatible(mode)
+    }
+
+    /// Whether requests of this mode go together with those that are there.
+    pub fn check(&self, mode: LockMode) -> Result<(), Unfit> {
+        match mode {
+            LockMode::Shared if self.semaphores > 0 => Err(Unfit::Semaphore(self.semaphore)),
+            LockMode::Semaphore(_) if self.shared > 0 => Err(Unfit::Shared),
+            LockMode::Semaphore(most) if self.semaphores > 0 && most != self.semaphore => {
+                Err(Unfit::Semaphore(self.semaphore))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Adds a request, whose `id` is greater than all before, and which goes together with those that are there. The answer is
+    /// whether it is granted.
+    pub fn ask(&mut self, id: u64, mode: LockMode, value: T) -> bool {
+        self.count(mode, 1);
+        let jumps = mutated!(QueueJumped) && self.converting.is_none() && self.is_compatible(mode);
+        let granted = self.is_free_for(mode) || jumps;
+        let asked = Asked { id, mode, value };
+        if granted {
+            self.granted.push(asked)
+        } else {
+            self.queue.push_back(asked)
+        }
+        granted
+    }
+
+    /// Takes a request out, waiting or granted.
+    pub fn leave(&mut self, id: u64, changes: &mut Changes<T>) -> Option<Asked<T>> {
+        let left = match self.position(id) {
+            Some(at) => Some(self.granted.remove(at)),
+            None => match self.queue.binary_search_by_key(&id, |asked| asked.id) {
+                Ok(at) => self.queue.remove(at),
+                Err(_) => None,
+            },
+        }?;
+        self.count(left.mode, -1);
+        self.converting.take_if(|(converting, _)| *converting == id);
+        self.advance(changes);
+        Some(left)
+    }
+
+    /// Has a shared grant become exclusive, before everything that waits; `value` takes its place then.
+    pub fn upgrade(&mut self, id: u64, value: T) -> Conversion<T> {
+        let Some(at) = self.position(id).filter(|at| self.mode_at(*at) == Some(LockMode::Shared)) else {
+            return Conversion::Unknown;
+        };
+        if self.granted.len() == 1 {
+            return self.convert(at, LockMode::Exclusive, value).map_or(Conversion::Unknown, Conversion::Granted);
+        }
+        if self.converting.is_some() {
+            return if mutated!(SecondUpgraderWaits) { Conversion::Waits } else { Conversion::Deadlock };
+        }
+        self.converting = Some((id, value));
+        Conversion::Waits
+    }
+
+    /// Takes a conversion that waits back. The answer is whether it waited.
+    pub fn cancel_upgrade(&mut self, id: u64, changes: &mut Changes<T>) -> bool {
+        let waited = self.converting.take_if(|(converting, _)| *converting == id).is_some();
+        if waited {
+            self.advance(changes);
+        }
+        waited
+    }
+
+    /// Has an exclusive grant become shared, and `value` take its place; the answer is what was there.
+    pub fn downgrade(&mut self, id: u64, value: T, changes: &mut Changes<T>) -> Option<T> {
+        let at = self.position(id).filter(|at| self.mode_at(*at) == Some(LockMode::Exclusive))?;
+        let before = self.convert(at, LockMode::Shared, value);
+        self.advance(changes);
+        before
+    }
+
+    /// Grants what can be granted after a change.
+    fn advance(&mut self, changes: &mut Changes<T>) {
+        if let Some((id, value)) = &self.converting {
+            if let (1, Some(at)) = (self.granted.len(), self.position(*id)) {
+                let value = value.clone();
+                self.converting = None;
+                changes.granted.push(value.clone());
+                changes.converted.extend(self.convert(at, LockMode::Exclusive, value));
+            }
+            return;
+        }
+        while let Some(front) = self.queue.front().map(|asked| asked.mode)
+            && self.is_compatible(front)
+        {
+            if front == LockMode::Shared {
+                // They pass the exclusive requests that wait between them and the front.
+                let (shared, left) =
+                    std::mem::take(&mut self.queue).into_iter().partition(|asked| asked.mode == LockMode::Shared);
+                self.queue = left;
+                let shared: VecDeque<_> = shared;
+                shared.into_iter().for_each(|asked| self.grant(asked, changes));
+            } else if let Some(next) = self.queue.pop_front() {
+                self.grant(next, changes);
+            }
+        }
+    }
+
+    fn grant(&mut self, asked: Asked<T>, changes: &mut Changes<T>) {
+        changes.granted.push(asked.value.clone());
+        self.granted.push(asked);
+    }
+
+    fn is_compatible(&self, mode: LockMode) -> bool {
+        self.granted.first().is_none_or(|first| mode.is_compatible(first.mode, self.granted.len()))
+    }
+
+    fn position(&self, id: u64) -> Option<usize> {
+        self.granted.binary_search_by_key(&id, |asked| asked.id).ok()
+    }
+
+    fn mode_at(&self, at: usize) -> Option<LockMode> {
+        self.granted.get(at).map(|asked| asked.mode)
+    }
+
+    fn convert(&mut self, at: usize, to: LockMode, value: T) -> Option<T> {
+        let before = self.mode_at(at)?;
+        self.count(before, -1);
+        self.count(to, 1);
+        let asked = self.granted.get_mut(at)?;
+        asked.mode = to;
+        Some(std::mem::replace(&mut asked.value, value))
+    }
+
+    fn count(&mut self, mode: LockMode, by: i32) {
+        match mode {
+            LockMode::Exclusive => {}
+            LockMode::Shared => self.shared = self.shared.saturating_add_signed(by),
+            LockMode::Semaphore(most) => {
+                self.semaphores = self.semaphores.saturating_add_signed(by);
+                self.semaphore = most;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "head_tests.rs"]
+mod tests;

@@ -1,0 +1,213 @@
+//! The lock table: what is shown of all heads.
+//!
+//! Each head is read under its shard's mutex, so its entries belong to one moment; different heads may be of different moments. A
+//! circle among entries of different heads is therefore shown only if a second look finds every one of its requests still there.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use super::entry::{LockEntry, LockHolder, LockState, LockTable};
+use super::grant::{Asker, Grant};
+use super::head::Head;
+use super::heads::Heads;
+use super::mode::LockMode;
+
+/// The moment of a look, and what this process is called.
+pub struct Clock<'a> {
+    pub now: Duration,
+    pub unix_millis: u64,
+    pub pid: u32,
+    pub label: Option<&'a str>,
+}
+
+impl Clock<'_> {
+    fn moment(&self, at: Duration) -> std::time::SystemTime {
+        let millis = u64::try_from(self.now.saturating_sub(at).as_millis()).unwrap_or(u64::MAX);
+        UNIX_EPOCH + Duration::from_millis(self.unix_millis.saturating_sub(millis))
+    }
+
+    /// Who has asked.
+    pub fn holder(&self, grant: &Grant) -> LockHolder {
+        match &grant.owner.by {
+            Asker::EarlierLife(holder) => (**holder).clone(),
+            Asker::Here { thread, task } => LockHolder {
+                pid: self.pid,
+                label: self.label.map(Into::into),
+                thread: match (task, thread.name()) {
+                    (Some(task), _) => format!("task {task}"),
+                    (None, Some(name)) => name.to_owned(),
+                    (None, None) => format!("{:?}", thread.id()),
+                },
+            },
+        }
+    }
+
+    /// What is shown of a request.
+    pub fn entry(&self, grant: &Grant, state: LockState) -> LockEntry {
+        let lease = grant.lease();
+        let token = Some(grant.token()).filter(|token| *token > crate::timestamp::Timestamp::ZERO);
+        let since = match &lease {
+            Some(lease) if lease.since_ms > 0 => UNIX_EPOCH + Duration::from_millis(lease.since_ms),
+            _ => self.moment(grant.owner.asked),
+        };
+        LockEntry {
+            id: grant.id,
+            target: grant.target(),
+            mode: grant.mode,
+            state,
+            token: token.filter(|_| state == LockState::Held),
+            holder: self.holder(grant),
+            why: grant.owner.why.as_deref().map(Into::into),
+            since,
+            lease_left: lease.map(|lease| lease.ends.saturating_sub(self.now).min(lease.time)),
+            waiters: 0,
+            taken_over: grant.taken_over(),
+            blocked_by: Vec::new(),
+        }
+    }
+}
+
+/// The entries of a head, those that are granted first, at one moment.
+pub(super) fn entries(head: &Head<Arc<Grant>>, clock: &Clock<'_>) -> Vec<LockEntry> {
+    let converting = head.converting().map(|(id, _)| *id);
+    let held = |grant: &Arc<Grant>| {
+        let state = if converting == Some(grant.id) { LockState::Converting } else { LockState::Held };
+        let mut entry = clock.entry(grant, state);
+        if state == LockState::Converting {
+            // What it still has is the shared grant.
+            entry.token = Some(grant.token());
+            entry.blocked_by = head.granted().iter().map(|other| other.id).filter(|other| *other != grant.id).collect();
+        }
+        entry
+    };
+    let mut entries: Vec<LockEntry> =
+        head.granted().iter().map(|asked| &asked.value).filter(|grant| !grant.is_over(clock.now)).map(held).collect();
+    let granted: Vec<(u64, LockMode)> = entries.iter().map(|entry| (entry.id, entry.mode)).collect();
+    let waiting: Vec<(u64, LockMode)> = head.waiting().map(|asked| (asked.id, asked.mode)).collect();
+    for (place, asked) in head.waiting().enumerate() {
+        let mut entry = clock.entry(&asked.value, LockState::Waiting);
+        let before = waiting.get(..place).unwrap_or_default();
+        entry.blocked_by = blocked_by(asked.mode, before, converting, &granted);
+        entries.push(entry);
+    }
+    let mut waiters: BTreeMap<u64, usize> = BTreeMap::new();
+    for blocker in entries.iter().flat_map(|entry| &entry.blocked_by) {
+        *waiters.entry(*blocker).or_default() += 1;
+    }
+    for entry in &mut entries {
+        entry.waiters = waiters.get(&entry.id).copied().unwrap_or_default();
+    }
+    entries
+}
+
+/// What a request in the queue waits for first.
+fn blocked_by(
+    mode: LockMode,
+    before: &[(u64, LockMode)],
+    converting: Option<u64>,
+    granted: &[(u64, LockMode)],
+) -> Vec<u64> {
+    // Requests of a semaphore are not passed, though they would not exclude each other.
+    let stops = |other: LockMode| mode.conflicts(other) || matches!(mode, LockMode::Semaphore(_));
+    if let Some((id, _)) = before.iter().rev().find(|(_, other)| stops(*other)) {
+        return vec![*id];
+    }
+    if let Some(converting) = converting {
+        return vec![converting];
+    }
+    granted.iter().filter(|(_, other)| stops(*other)).map(|(id, _)| *id).collect()
+}
+
+impl Heads {
+    /// Everything that is held and waited for.
+    pub fn table(&self, clock: &Clock<'_>) -> LockTable {
+        let entries = self.all_entries(clock);
+        let mut cycles = cycles(&entries);
+        if !cycles.is_empty() {
+            // What is not so any more was of different moments.
+            let again: HashMap<u64, LockEntry> =
+                self.all_entries(clock).into_iter().map(|entry| (entry.id, entry)).collect();
+            let first: HashMap<u64, &LockEntry> = entries.iter().map(|entry| (entry.id, entry)).collect();
+            cycles.retain(|cycle| {
+                cycle.iter().all(|id| match (first.get(id), again.get(id)) {
+                    (Some(before), Some(now)) => (before.state, &before.blocked_by) == (now.state, &now.blocked_by),
+                    _ => false,
+                })
+            });
+        }
+        LockTable { cycles, entries, ..self.summary(clock, 0) }
+    }
+
+    /// The first of the entries, and how many there are of all.
+    pub fn summary(&self, clock: &Clock<'_>, listed: usize) -> LockTable {
+        let mut table = LockTable::default();
+        let mut oldest: Option<Duration> = None;
+        for shard in self.shards() {
+            for entry in shard.values() {
+                table.held += entry.head.granted().iter().filter(|asked| !asked.value.is_over(clock.now)).count();
+                let converting = entry.head.converting().map(|(_, grant)| grant);
+                let waiting = entry.head.waiting().map(|asked| &asked.value).chain(converting);
+                for grant in waiting {
+                    table.waiting += 1;
+                    oldest = oldest.into_iter().chain([grant.owner.asked]).min();
+                }
+                if table.entries.len() < listed {
+                    table.entries.extend(entries(&entry.head, clock));
+                }
+            }
+        }
+        table.entries.truncate(listed);
+        table.longest_wait = oldest.map_or(Duration::ZERO, |asked| clock.now.saturating_sub(asked));
+        table
+    }
+
+    fn all_entries(&self, clock: &Clock<'_>) -> Vec<LockEntry> {
+        let mut by_name = BTreeMap::new();
+        for shard in self.shards() {
+            by_name.extend(shard.iter().map(|(name, entry)| (Arc::clone(name), entries(&entry.head, clock))));
+        }
+        by_name.into_values().flatten().collect()
+    }
+}
+
+/// Circles of requests that wait for each other, where a thread or task waits for whatever the requests wait for that it has
+/// made.
+fn cycles(entries: &[LockEntry]) -> Vec<Vec<u64>> {
+    let by_id: HashMap<u64, &LockEntry> = entries.iter().map(|entry| (entry.id, entry)).collect();
+    let mut waits: HashMap<&LockHolder, Vec<&LockEntry>> = HashMap::new();
+    for entry in entries.iter().filter(|entry| entry.state != LockState::Held) {
+        waits.entry(&entry.holder).or_default().push(entry);
+    }
+    let next = |entry: &LockEntry| -> Vec<u64> {
+        let blockers = entry.blocked_by.iter().filter_map(|id| by_id.get(id));
+        // A blocker that waits itself is in a queue; one that is held waits where its holder waits.
+        let held = blockers.clone().filter(|blocker| blocker.state == LockState::Held);
+        let of_holders = held.filter_map(|blocker| waits.get(&blocker.holder)).flatten().map(|waiting| waiting.id);
+        let in_queue = blockers.filter(|blocker| blocker.state != LockState::Held).map(|blocker| blocker.id);
+        in_queue.chain(of_holders).collect()
+    };
+    let mut found: Vec<Vec<u64>> = Vec::new();
+    let mut done: std::collections::HashSet<u64> = std::collections::HashSet::new();
+    for start in entries.iter().filter(|entry| entry.state != LockState::Held) {
+        // Depth first, with the path walked so far; what was left behind for good leads into no new circle.
+        let mut path: Vec<(u64, Vec<u64>)> = Vec::new();
+        if done.insert(start.id) {
+            path.push((start.id, next(start)));
+        }
+        while let Some((_, left)) = path.last_mut() {
+            let Some(step) = left.pop() else {
+                path.pop();
+                continue;
+            };
+            if let Some(at) = path.iter().position(|(on_path, _)| *on_path == step) {
+                found.push(path.get(at..).unwrap_or_default().iter().map(|(id, _)| *id).collect());
+            } else if done.insert(step)
+                && let Some(entry) = by_id.get(&step)
+            {
+                path.push((step, next(entry)));
+            }
+        }
+    }
+    found
+}

@@ -1,0 +1,102 @@
+//! Fences: transactions that commit only while a lock is held.
+//!
+//! The condition is looked at where it is decided whether the transaction commits, by the leader of the commit pipeline: a guard
+//! may be lost at any moment before, and then nothing is written. That a lock was held when a transaction *began* would say
+//! nothing, and to compare its `start_ts` with the token would not do either: its view is taken before that is drawn. So the view
+//! is compared, with the grant's floor.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::locking::{FencedBy, Grant, Request};
+use crate::store::Txn;
+use crate::timestamp::Timestamp;
+
+/// A condition of transactions: they commit only while the grant stands that this was made of
+/// ([`LockGuard::fence`](super::LockGuard::fence)). It does not hold the lock, and may be kept, sent and used freely, for any number of
+/// transactions.
+#[derive(Clone)]
+pub struct Fence {
+    pub(super) grant: Arc<Grant>,
+    pub(super) store: u64,
+}
+
+impl Fence {
+    /// The grant's number.
+    pub fn token(&self) -> Timestamp {
+        self.grant.token()
+    }
+}
+
+impl fmt::Debug for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fence({:?}, {})", self.grant.name, self.token())
+    }
+}
+
+impl Txn {
+    /// Has the transaction commit only while the lock is held, and checks that it sees what was done under the lock before. May be called
+    /// for several locks, at any time before the commit.
+    ///
+    /// Take the lock first, then begin: a transaction that began before the grant may have read what another holder has changed
+    /// since, and is refused. When the lock is lost before the commit is decided, [`Txn::commit`] returns
+    /// [`ErrorKind::LockLost`] and nothing is written. A commit that was decided before is seen by the next holder.
+    /// Of a shared lock or a semaphore the fence says only that the grant stands; others may hold it, too.
+    ///
+    /// ```
+    /// # fn main() -> percolite::Result<()> {
+    /// # let store = percolite::Store::in_memory()?;
+    /// # let state = store.keyspace("state")?;
+    /// let guard = store.lock("nightly")?;
+    /// let fence = guard.fence();
+    /// store.transact(|txn| {
+    ///     txn.fence(&fence)?;
+    ///     txn.put(&state, "last run", "2026-11-24")
+    /// })?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::LockLost`] when the lock is lost already. When the transaction began before the grant: by hand
+    /// [`ErrorKind::SnapshotTooOld`] (begin a new one); inside of [`Store::transact`](crate::Store::transact)
+    /// [`ErrorKind::InvalidArgument`], because every attempt would fail (take the lock before the call, or use
+    /// [`Store::lock_transact`](crate::Store::lock_transact)). [`ErrorKind::InvalidArgument`] for a lock of another store,
+    /// [`ErrorKind::Closed`].
+    pub fn fence(&mut self, fence: &Fence) -> Result<()> {
+        self.fenced(fence, None)
+    }
+
+    pub(super) fn fenced(&mut self, fence: &Fence, releases: Option<&Arc<Request>>) -> Result<()> {
+        let store = self.store();
+        store.inner.check_open()?;
+        let Fence { grant, store: identity } = fence;
+        if *identity != store.identity() {
+            return Err(Error::invalid(format!("lock {} belongs to another store", grant.target())));
+        }
+        if let Some(reason) = grant.lost(store.inner.runtime.elapsed()) {
+            return Err(ErrorKind::LockLost(Box::new(grant.loss(reason))).into());
+        }
+        if self.read_ts() < grant.floor() && !mutated!(FenceIgnoresFloor) {
+            return Err(self.began_before(grant));
+        }
+        let durable = self.is_durable();
+        self.own.fence(FencedBy { grant: Arc::clone(grant), durable, releases: releases.cloned() });
+        Ok(())
+    }
+
+    fn began_before(&self, grant: &Grant) -> Error {
+        let (target, floor) = (grant.target(), grant.floor());
+        if self.is_attempt {
+            let what = format!(
+                "lock {target} was taken inside of the transaction, which does not see what earlier holders have committed: take it before the transaction, or use lock_transact"
+            );
+            return Error::invalid(what);
+        }
+        let what = format!(
+            "the transaction began before lock {target} was granted: it reads at {:#}, and what earlier holders have committed is seen from {floor:#} on; begin a new one",
+            self.read_ts()
+        );
+        ErrorKind::SnapshotTooOld(what).into()
+    }
+}

@@ -1,0 +1,303 @@
+//! Guards: who has a lock in hand.
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use super::{Fence, LockOptions, NamedLocks, Wait};
+use crate::bounds;
+use crate::error::{Error, ErrorKind, Result};
+use crate::locking::{Conversion, Grant, Lease, LockEntry, LockMode, LockState, LockWait, LostReason, Request};
+use crate::pipeline::Waiter;
+use crate::store::{Inner, Store};
+use crate::timestamp::Timestamp;
+
+use super::take::Waited;
+
+/// A lock that is held. Dropping it releases the lock; that never waits. It may be sent to other threads, and does not keep the store open:
+/// when that is closed, the guard is lost.
+///
+/// Held is what this process knows. A process that was paused, or whose lease is over, may believe in a guard that is lost; what it writes
+/// then is stopped by a [fence](crate::Txn::fence), or, outside of the store, by the [token](LockGuard::token).
+#[must_use = "a guard that is dropped releases its lock"]
+pub struct LockGuard {
+    request: Request,
+    locks: Arc<NamedLocks>,
+    store: Weak<Inner>,
+}
+
+impl fmt::Debug for LockGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LockGuard({:?}, {}, {})", self.grant().name, self.grant().mode, self.token())
+    }
+}
+
+impl LockGuard {
+    pub(super) fn new(store: &Store, locks: &Arc<NamedLocks>, request: Request) -> Self {
+        Self { request, locks: Arc::clone(locks), store: Arc::downgrade(&store.inner) }
+    }
+
+    pub(crate) fn grant(&self) -> &Arc<Grant> {
+        self.request.grant()
+    }
+
+    /// The store, without keeping it open.
+    pub(crate) fn store(&self) -> Result<Store> {
+        let closed = || Error::closed(self.locks.heads.closed().unwrap_or(crate::pipeline::CLOSED));
+        let store = self.store.upgrade().map(|inner| Store { inner, _open: None }).ok_or_else(closed)?;
+        store.inner.check_open()?;
+        Ok(store)
+    }
+
+    fn check(&self) -> Result<()> {
+        let grant = self.grant();
+        match grant.lost(self.locks.runtime.elapsed()) {
+            Some(reason) => Err(ErrorKind::LockLost(Box::new(grant.loss(reason))).into()),
+            None => Ok(()),
+        }
+    }
+
+    /// The grant's number, a *fencing token*. Of two grants of a name that exclude each other the later has the greater one, over restarts and power
+    /// cuts, within one folder. A service or file that takes only tokens at least as great as the last one it took is safe from a holder
+    /// that was paused. A copied, restored or repaired store is another one, whose tokens may repeat those of the first or be smaller.
+    pub fn token(&self) -> Timestamp {
+        self.grant().token()
+    }
+
+    /// A condition of transactions: see [`Txn::fence`](crate::Txn::fence). It is of the present grant; after [`LockGuard::upgrade`] or
+    /// [`LockGuard::downgrade`] it is lost, and a new one is needed.
+    pub fn fence(&self) -> Fence {
+        Fence { grant: Arc::clone(self.grant()), store: self.locks.store }
+    }
+
+    /// What is shown of it, with how many requests wait for it and the lease that was over before it.
+    pub fn info(&self) -> LockEntry {
+        let (grant, clock) = (self.grant(), self.locks.clock());
+        let mut entries = self.locks.heads.entries(&grant.name, &clock).into_iter();
+        entries.find(|entry| entry.id == grant.id).unwrap_or_else(|| clock.entry(grant, LockState::Held))
+    }
+
+    /// Whether it has not been lost, as far as this process knows: the truth is in the fence.
+    pub fn is_held(&self) -> bool {
+        self.check().is_ok()
+    }
+
+    /// Waits until it is lost, so long at most; the answer is whether it is.
+    pub fn wait_lost(&self, at_most: Duration) -> bool {
+        let runtime = &self.locks.runtime;
+        let waiter = Arc::new(Waiter::new(&**runtime));
+        let end = runtime.elapsed().saturating_add(at_most);
+        self.grant().watch(&waiter);
+        let lost = loop {
+            waiter.rearm();
+            let now = runtime.elapsed();
+            if self.grant().lost(now).is_some() {
+                break true;
+            }
+            if now >= end {
+                break false;
+            }
+            waiter.wait_at_most(&**runtime, self.until_it_may_be_lost().min(end.saturating_sub(now)));
+        };
+        self.grant().unwatch(&waiter);
+        lost
+    }
+
+    /// How long it is until its lease may be over.
+    pub(crate) fn until_it_may_be_lost(&self) -> Duration {
+        let now = self.locks.runtime.elapsed();
+        // One that is being written is looked at again when it would be over as it was before.
+        let left = |lease: Lease| if lease.writing > 0 { lease.time } else { lease.ends.saturating_sub(now) };
+        self.grant().lease().map_or(Duration::MAX, left)
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) fn watch(&self, waiter: &Arc<Waiter>) -> bool {
+        self.grant().watch(waiter)
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) fn unwatch(&self, waiter: &Arc<Waiter>) {
+        self.grant().unwatch(waiter);
+    }
+
+    /// Has the lease last for `lease` from now on, durably. The background thread then goes by that time.
+    ///
+    /// # Errors
+    /// [`ErrorKind::LockLost`] when it is over, or the guard was lost otherwise; [`ErrorKind::InvalidArgument`] when there is no lease or the
+    /// time is out of [bounds](crate::bounds::LEASE); [`ErrorKind::Undetermined`] when the store fails: the row may have been written.
+    /// [`ErrorKind::Io`], [`ErrorKind::Corruption`], [`ErrorKind::Closed`].
+    pub fn renew(&self, lease: Duration) -> Result<()> {
+        bounds::LEASE.check(lease.as_nanos())?;
+        let store = self.store()?;
+        store.renew_lease(&self.locks, self.grant(), lease)
+    }
+
+    /// Makes a shared lock exclusive, as soon as no other holder is left: before everybody who waits in the queue. The grant is a new one, with
+    /// a greater token. An exclusive lock stays as it is.
+    ///
+    /// What fails or is cancelled leaves the shared lock as it was, with its token and fences.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Deadlock`] at once when another holder waits for the same; [`ErrorKind::LockHeld`] when the wait is over;
+    /// [`ErrorKind::LockLost`] when it is lost; [`ErrorKind::InvalidArgument`] for a semaphore; [`ErrorKind::Closed`],
+    /// [`ErrorKind::Undetermined`].
+    pub fn upgrade(&mut self, wait: Wait) -> Result<()> {
+        let store = self.store()?;
+        let runtime = Arc::clone(&self.locks.runtime);
+        let waiter = || Arc::new(Waiter::new(&*runtime));
+        let options = LockOptions::exclusive().wait(wait);
+        if let Some(mut waiting) = self.begin_upgrade(&store, &options, &waiter)? {
+            let request = loop {
+                match store.step_of(waiting, &options) {
+                    Waited::Over(request) => break request?,
+                    Waited::Wait(next, waiter, at_most) => {
+                        waiting = next;
+                        match at_most {
+                            Some(at_most) => waiter.wait_at_most(&*runtime, at_most),
+                            None => waiter.wait(),
+                        }
+                    }
+                }
+            };
+            self.request = request;
+        }
+        self.settle_conversion(&store)
+    }
+
+    pub(crate) fn locks(&self) -> &Arc<NamedLocks> {
+        &self.locks
+    }
+
+    /// Asks for the conversion; `None` when it is exclusive already.
+    pub(crate) fn begin_upgrade(
+        &mut self,
+        store: &Store,
+        options: &LockOptions,
+        waiter: &dyn Fn() -> Arc<Waiter>,
+    ) -> Result<Option<LockWait>> {
+        self.check()?;
+        match self.grant().mode {
+            LockMode::Exclusive => return Ok(None),
+            LockMode::Semaphore(_) => return Err(Error::invalid("a semaphore cannot be converted")),
+            LockMode::Shared => {}
+        }
+        let (heads, next) = (&self.locks.heads, self.next_grant(LockMode::Exclusive));
+        let began = self.locks.runtime.elapsed();
+        match heads.upgrade(self.grant(), &next, waiter) {
+            Conversion::Granted(()) => {}
+            Conversion::Waits => heads.counters.begins_to_wait(LockMode::Exclusive),
+            Conversion::Deadlock => {
+                heads.counters.deadlock();
+                event!(WARN, lock = %next.name, "deadlock");
+                let held = store.held_by(&next.target(), LockMode::Exclusive, Some(0), Duration::ZERO);
+                return Err(ErrorKind::Deadlock(Box::new(held)).into());
+            }
+            Conversion::Unknown => {
+                let reason = self.grant().lost(began).unwrap_or(LostReason::NotHeld);
+                return Err(ErrorKind::LockLost(Box::new(self.grant().loss(reason))).into());
+            }
+        }
+        Ok(Some(LockWait::new(Request::new(heads, next, true), began, options.wait.at_most(), None)))
+    }
+
+    /// Takes a conversion over that was granted in memory.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn converted(&mut self, request: Request) {
+        self.request = request;
+    }
+
+    /// Gives a converted grant its token.
+    pub(crate) fn settle_conversion(&self, store: &Store) -> Result<()> {
+        if self.token() > Timestamp::ZERO {
+            return self.check();
+        }
+        store.settle(self.grant(), true)?;
+        self.settled(store)
+    }
+
+    /// Has a converted grant that has its token kept, if it is leased.
+    pub(crate) fn settled(&self, store: &Store) -> Result<()> {
+        if self.grant().has_lease() { self.locks.keeper.keep(store, self.grant()) } else { Ok(()) }
+    }
+
+    /// Makes an exclusive lock shared, and lets in those that wait for a shared one. The grant is a new one, with a greater token. A
+    /// shared lock stays as it is.
+    ///
+    /// # Errors
+    /// [`ErrorKind::LockLost`] when it is lost; [`ErrorKind::InvalidArgument`] for a semaphore; [`ErrorKind::Closed`],
+    /// [`ErrorKind::Undetermined`].
+    pub fn downgrade(&mut self) -> Result<()> {
+        let store = self.store()?;
+        self.begin_downgrade()?;
+        self.settle_conversion(&store)
+    }
+
+    pub(crate) fn begin_downgrade(&mut self) -> Result<()> {
+        self.check()?;
+        match self.grant().mode {
+            LockMode::Shared => return Ok(()),
+            LockMode::Semaphore(_) => return Err(Error::invalid("a semaphore cannot be converted")),
+            LockMode::Exclusive => {}
+        }
+        let next = self.next_grant(LockMode::Shared);
+        if !self.locks.heads.downgrade(self.grant(), &next) {
+            let reason = self.grant().lost(self.locks.runtime.elapsed()).unwrap_or(LostReason::NotHeld);
+            return Err(ErrorKind::LockLost(Box::new(self.grant().loss(reason))).into());
+        }
+        self.locks.heads.counters.acquired(LockMode::Shared);
+        self.request = Request::new(&self.locks.heads, next, false);
+        Ok(())
+    }
+
+    fn next_grant(&self, mode: LockMode) -> Arc<Grant> {
+        let before = self.grant();
+        let lease = before.lease().map(|lease| Lease { ends: Duration::MAX, writing: 1, ..lease });
+        Arc::new(Grant::new(Arc::clone(&before.name), before.id, mode, before.owner.clone(), lease))
+    }
+
+    /// Keeps the lease beyond this guard, the store and the process, until it is over or released by its token
+    /// ([`Store::release_lock`]); nobody renews it. [`Store::resume_lock`] makes a guard of it again.
+    ///
+    /// # Errors
+    /// The guard itself when it has no lease, or is lost.
+    #[allow(clippy::result_large_err, reason = "the guard is what the caller had")]
+    pub fn into_token(self) -> Result<Timestamp, Self> {
+        let kept = self.is_held()
+            && self.grant().with_lease(|lease| (lease.has_guard, lease.renews) = (false, false)).is_some()
+            && !self.grant().has_ended();
+        if !kept {
+            return Err(self);
+        }
+        self.request.forget();
+        Ok(self.token())
+    }
+
+    /// Releases the lock. With a lease it returns when the lease is durably gone; otherwise it does what dropping does. Releasing what is
+    /// lost already is no error: the lock is not held either way.
+    ///
+    /// # Errors
+    /// Of a lease: [`ErrorKind::Undetermined`] when the store fails; [`ErrorKind::Io`], [`ErrorKind::Corruption`]. In memory the lock is
+    /// released even so, and the background goes on trying to remove the row. [`ErrorKind::Closed`]: closing has released it.
+    pub fn release(self) -> Result<()> {
+        let grant = Arc::clone(self.grant());
+        let store = if grant.has_lease() { Some(self.store()?) } else { None };
+        let released = self.request.release();
+        if let (Some(store), true, true) = (store, released, grant.has_row()) {
+            if let Err(why) = store.remove_leases(&[Arc::clone(&grant)]) {
+                self.locks.keeper.remove(&grant);
+                return Err(why);
+            }
+            self.locks.heads.tidy(&grant.name, store.stats().durable_ts);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for LockGuard {
+    fn drop(&mut self) {
+        if self.request.release() && self.grant().has_row() {
+            self.locks.keeper.remove(self.grant());
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! Leases: grants that outlive their process, and their rows.
+//!
+//! A row `lock/<name>` in the catalog's keyspace says who holds the name by a lease: the mode, the token, the wall clock at the grant or
+//! the last renewal, the time. Rows are changed by ordinary durable transactions, each entry by its token and never by the name alone, so a
+//! late release cannot end a later grant. From opening on memory decides, and rows follow.
+//!
+//! Time is measured in the process that granted the lease by the runtime's clock that does not go back. Opening computes once, by the wall
+//! clock, how much is left, between nothing and all of it, and counts that by the other clock from there on. Timestamps of the oracle take
+//! no part: they stand still, jump, and fall behind.
+//!
+//! While a row is being written its lease does not expire: whether it stands is what the write answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::NamedLocks;
+use crate::codec;
+use crate::error::{Error, ErrorKind, Result};
+use crate::locking::{Asker, FencedBy, Grant, Lease, LockHolder, LockMode, Owner};
+use crate::store::catalog::LOCK;
+use crate::store::{Durability, Store, TxnOptions};
+use crate::timestamp::Timestamp;
+
+/// So many rows are changed by one transaction.
+const ROWS_AT_ONCE: usize = 256;
+
+/// What the row of a name has for each holder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::store) struct LeaseRow {
+    pub shared: bool,
+    pub token: Timestamp,
+    /// The wall clock at the grant or the last renewal, in milliseconds since 1970.
+    pub since_ms: u64,
+    pub time_ms: u64,
+    pub pid: u32,
+    pub label: Option<String>,
+    pub thread: String,
+    pub why: Option<String>,
+}
+
+impl LeaseRow {
+    pub(super) fn new(locks: &NamedLocks, grant: &Grant, time: Duration) -> Self {
+        let clock = locks.clock();
+        let holder = clock.holder(grant);
+        Self {
+            shared: grant.mode == LockMode::Shared,
+            token: grant.token(),
+            since_ms: if mutated!(LeaseOnTimestamps) { grant.token().millis() } else { clock.unix_millis },
+            time_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
+            pid: holder.pid,
+            label: holder.label,
+            thread: holder.thread,
+            why: grant.owner.why.as_deref().map(Into::into),
+        }
+    }
+
+    pub(super) fn mode(&self) -> LockMode {
+        if self.shared { LockMode::Shared } else { LockMode::Exclusive }
+    }
+
+    pub(super) fn holder(&self) -> LockHolder {
+        LockHolder { pid: self.pid, label: self.label.clone(), thread: self.thread.clone() }
+    }
+
+    /// How much of it is left as the wall clock says.
+    pub(super) fn left(&self, unix_millis: u64) -> Duration {
+        let ends = self.since_ms.saturating_add(self.time_ms);
+        Duration::from_millis(ends.saturating_sub(unix_millis).min(self.time_ms))
+    }
+}
+
+/// What a row says.
+pub(in crate::store) fn read_leases(key: &[u8], value: &[u8]) -> Result<(String, Vec<LeaseRow>)> {
+    let name = key.strip_prefix(LOCK.as_bytes()).unwrap_or(key);
+    let read = codec::read(value).map_err(|why| {
+        Error::from(ErrorKind::Corruption(format!("the row of the leases of lock \"{}\": {why}", name.escape_ascii())))
+    });
+    let name = str::from_utf8(name).map_err(|_| {
+        Error::from(ErrorKind::Corruption(format!(
+            "the leases of a lock have a name that is none: {}",
+            name.escape_ascii()
+        )))
+    });
+    read.and_then(|leases| Ok((name?.to_owned(), leases)))
+}
+
+fn written(leases: &[LeaseRow]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    codec::write(&leases, &mut bytes);
+    bytes
+}
+
+pub(in crate::store) fn lock_key(name: &str) -> String {
+    format!("{LOCK}{name}")
+}
+
+impl Store {
+    /// Takes the leases over that earlier lives have left. To be called once, before the first request.
+    pub(in crate::store) fn load_leases(&self) -> Result<()> {
+        let Some(locks) = &self.inner.locks else { return Ok(()) };
+        if mutated!(LeaseNotReadAtOpen) {
+            return Ok(());
+        }
+        if self.inner.engine.is_copy() {
+            return self.forget_leases();
+        }
+        let view = self.inner.coordinator.begin()?.0;
+        let (now, unix_millis) = (locks.runtime.elapsed(), locks.runtime.unix_millis());
+        for row in self.listed(&view, LOCK) {
+            let (key, value) = match row {
+                Ok(row) => row,
+                Err(why) => {
+                    locks.heads.unreadable(&format!("the leases of locks cannot be read: {why}"));
+                    return Ok(());
+                }
+            };
+            match read_leases(&key, &value) {
+                Ok((name, mut leases)) => {
+                    leases.sort_by_key(|lease| lease.token);
+                    let grants = leases
+                        .iter()
+                        .map(|row| (row.mode(), owner_of(row, now), lease_of(row, now, unix_millis), row.token));
+                    locks.heads.load(&name, grants.collect(), view.read_ts);
+                }
+                Err(why) => {
+                    let name = key.strip_prefix(LOCK.as_bytes()).unwrap_or(&key);
+                    locks.heads.damaged(&String::from_utf8_lossy(name), &why.to_string());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A copy of a folder holds nothing of what its original does.
+    fn forget_leases(&self) -> Result<()> {
+        let catalog = self.catalog();
+        loop {
+            let view = self.inner.coordinator.begin()?.0;
+            let keys: Vec<_> = self
+                .listed(&view, LOCK)
+                .take(ROWS_AT_ONCE)
+                .map(|row| row.map(|(key, _)| key))
+                .collect::<Result<_>>()?;
+            if keys.is_empty() {
+                return Ok(self.inner.engine.adopt()?);
+            }
+            let mut txn = self.begin_with(of_leases())?;
+            for key in &keys {
+                txn.delete(&catalog, key)?;
+            }
+            txn.commit()?;
+        }
+    }
+
+    /// Changes the row of a name, durably: takes out what has one of the tokens `gone`, and puts `put` in.
+    pub(super) fn change_leases(
+        &self,
+        name: &str,
+        gone: &[Timestamp],
+        put: Option<&LeaseRow>,
+        fence: Option<&Arc<Grant>>,
+    ) -> Result<()> {
+        let (catalog, key) = (self.catalog(), lock_key(name));
+        let durability = if mutated!(LeaseRowLater) { Durability::Buffered } else { Durability::Sync };
+        loop {
+            let mut txn = self.begin_with(TxnOptions { durability: Some(durability), ..of_leases() })?;
+            if let Some(grant) = fence {
+                txn.own.fence(FencedBy { grant: Arc::clone(grant), durable: false, releases: None });
+            }
+            let before = txn.get_for_update(&catalog, &key)?;
+            let mut leases = match &before {
+                Some(value) => read_leases(key.as_bytes(), value)?.1,
+                None => Vec::new(),
+            };
+            leases.retain(|lease| !gone.contains(&lease.token) && put.is_none_or(|put| put.token != lease.token));
+            leases.extend(put.cloned());
+            if !leases.is_empty() {
+                txn.put(&catalog, &key, written(&leases))?;
+            } else if before.is_some() {
+                txn.delete(&catalog, &key)?;
+            } else {
+                // Somebody else has removed it; that may not be durable yet.
+                return txn.roll_back();
+            }
+            match txn.commit() {
+                Err(why) if why.is_retryable() => {}
+                committed => return committed.map(drop),
+            }
+        }
+    }
+
+    /// Removes the rows of leases that are over, durably.
+    pub(super) fn remove_leases(&self, over: &[Arc<Grant>]) -> Result<()> {
+        let catalog = self.catalog();
+        for some in over.chunks(ROWS_AT_ONCE) {
+            loop {
+                let mut txn = self.begin_with(of_leases())?;
+                for grant in some {
+                    let key = lock_key(&grant.name);
+                    let Some(value) = txn.get_for_update(&catalog, &key)? else { continue };
+                    let mut leases = read_leases(key.as_bytes(), &value)?.1;
+                    leases.retain(|lease| lease.token != grant.token());
+                    if leases.is_empty() {
+                        txn.delete(&catalog, &key)?;
+                    } else {
+                        txn.put(&catalog, &key, written(&leases))?;
+                    }
+                }
+                match txn.commit() {
+                    Err(why) if why.is_retryable() => {}
+                    committed => break committed.map(drop)?,
+                }
+            }
+            crash_point!(LockReleased);
+            for grant in some {
+                grant.set_row(false);
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the damaged row of a name, durably.
+    pub(super) fn remove_damaged(&self, name: &str) -> Result<()> {
+        let mut txn = self.begin_with(of_leases())?;
+        txn.delete(&self.catalog(), lock_key(name))?;
+        txn.commit().map(drop)
+    }
+
+    /// Gives a lease `time` from now on, durably.
+    pub(crate) fn renew_lease(&self, locks: &NamedLocks, grant: &Arc<Grant>, time: Duration) -> Result<()> {
+        let now = locks.runtime.elapsed();
+        // From here on it does not expire, but it may have ended before.
+        let begun = grant.with_lease(|lease| {
+            let stands = lease.writing > 0 || lease.ends > now;
+            lease.writing += u32::from(stands);
+            stands
+        });
+        let lost = |reason| ErrorKind::LockLost(Box::new(grant.loss(reason))).into();
+        match begun {
+            None => return Err(Error::invalid(format!("lock {} was taken without a lease", grant.target()))),
+            Some(false) => return Err(lost(grant.lost(now).unwrap_or(crate::LostReason::Expired))),
+            Some(true) => {}
+        }
+        let row = LeaseRow::new(locks, grant, time);
+        let renewed = match grant.lost(now) {
+            Some(reason) => Err(lost(reason)),
+            None => self.change_leases(&grant.name, &[], Some(&row), Some(grant)),
+        };
+        grant.with_lease(|lease| {
+            lease.writing -= 1;
+            if renewed.is_ok() {
+                (lease.time, lease.ends, lease.since_ms) = (time, now.saturating_add(time), row.since_ms);
+            }
+        });
+        crash_point!(LockRenewed if renewed.is_ok());
+        locks.heads.lease_written(grant);
+        renewed
+    }
+}
+
+fn of_leases() -> TxnOptions {
+    TxnOptions { durability: Some(Durability::Sync), ..TxnOptions::labelled("percolite lease") }
+}
+
+fn owner_of(row: &LeaseRow, now: Duration) -> Owner {
+    Owner { by: Asker::EarlierLife(Box::new(row.holder())), why: row.why.as_deref().map(Into::into), asked: now }
+}
+
+fn lease_of(row: &LeaseRow, now: Duration, unix_millis: u64) -> Lease {
+    Lease {
+        time: Duration::from_millis(row.time_ms),
+        ends: now.saturating_add(row.left(unix_millis)),
+        since_ms: row.since_ms,
+        renews: false,
+        has_guard: false,
+        writing: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row() -> LeaseRow {
+        LeaseRow {
+            shared: true,
+            token: Timestamp::from_u64(0x0665_0000_0000_0001),
+            since_ms: 1_763_726_400_123,
+            time_ms: 60_000,
+            pid: 4242,
+            label: Some("worker".into()),
+            thread: "main".into(),
+            why: None,
+        }
+    }
+
+    /// Never edit a line: a new format gets lines of its own.
+    #[test]
+    fn golden_bytes_of_leases() {
+        let bytes = written(&[row()]);
+        let hex = bytes.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
+        assert_eq!(hex, "GOLDEN");
+        assert_eq!(read_leases(b"lock/nightly", &bytes).unwrap(), ("nightly".into(), vec![row()]));
+    }
+
+    #[test]
+    fn what_is_left_is_between_nothing_and_all_of_it_whatever_the_clock_says() {
+        let row = row();
+        for (now, left) in [
+            (row.since_ms, 60_000),
+            (row.since_ms + 15_000, 45_000),
+            (row.since_ms + 60_000, 0),
+            (row.since_ms - 86_400_000, 60_000),
+            (row.since_ms + 86_400_000, 0),
+            (0, 60_000),
+            (u64::MAX, 0),
+        ] {
+            assert_eq!(row.left(now), Duration::from_millis(left), "{now}");
+        }
+    }
+
+    #[test]
+    fn damaged_rows_are_errors() {
+        let whole = written(&[row(), row()]);
+        for cut in 0..whole.len() {
+            assert!(read_leases(b"lock/nightly", &whole[..cut]).is_err(), "{cut}");
+        }
+        assert!(read_leases(b"lock/\xff", &whole).is_err());
+    }
+}

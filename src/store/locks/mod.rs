@@ -1,0 +1,94 @@
+//! NamedLocks by name, as programs use them.
+//!
+//! ```text
+//!   lock ──> request (locking) ──> granted in memory ──> take: drain, floor, token, row, durable, check ──> guard
+//!   fence ──> condition of a transaction ──> looked at by the leader of the commit pipeline
+//! ```
+//!
+//! `docs/locks.md` in the repository has the whole: what each step is for, and what was rejected.
+
+mod fence;
+mod guard;
+mod keeper;
+mod leases;
+mod named;
+mod options;
+mod show;
+mod take;
+mod transact;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use self::fence::Fence;
+pub use self::guard::LockGuard;
+pub use self::options::{LOCK_WHY_MAX_BYTES, LockOptions, Wait};
+#[cfg(feature = "tokio")]
+pub(crate) use self::take::{Asked, Waited};
+pub(super) use self::transact::Under;
+#[cfg(feature = "tokio")]
+pub(crate) use self::transact::check_no_lease;
+
+use self::keeper::Keeper;
+use super::Store;
+use crate::error::{Error, Result};
+use crate::locking::{Clock, Heads};
+use crate::runtime::Runtime;
+
+/// What guards share with their store: nothing that keeps it open.
+pub(crate) struct NamedLocks {
+    heads: Arc<Heads>,
+    runtime: Arc<dyn Runtime>,
+    label: Option<String>,
+    store: u64,
+    keeper: Keeper,
+}
+
+impl NamedLocks {
+    pub fn new(heads: &Arc<Heads>, runtime: &Arc<dyn Runtime>, label: Option<&str>, store: u64) -> Arc<Self> {
+        Arc::new(Self {
+            heads: Arc::clone(heads),
+            runtime: Arc::clone(runtime),
+            label: label.map(Into::into),
+            store,
+            keeper: Keeper::default(),
+        })
+    }
+
+    fn clock(&self) -> Clock<'_> {
+        Clock {
+            now: self.runtime.elapsed(),
+            unix_millis: self.runtime.unix_millis(),
+            pid: std::process::id(),
+            label: self.label.as_deref(),
+        }
+    }
+
+    /// Ends all waits and all grants; leases with a guard are released first, durably, unless the store has failed.
+    pub fn close(&self) {
+        let leases = self.heads.leases_with_guard();
+        self.heads.close(crate::pipeline::CLOSED);
+        self.keeper.finish(leases);
+    }
+}
+
+/// Rows of leases that are over go after so long.
+const ROWS_STAY: Duration = Duration::from_secs(24 * 3600);
+
+impl Store {
+    /// Forgets what earlier grants have left, as far as it is durable, and removes the rows of leases that nobody asks for any more.
+    pub(super) fn tidy_locks(&self) -> Result<()> {
+        let (Some(locks), Some(embedded)) = (&self.inner.locks, &self.inner.embedded) else { return Ok(()) };
+        let stale = locks.heads.stale_rows(ROWS_STAY, locks.runtime.elapsed());
+        self.remove_leases(&stale)?;
+        locks.heads.tidy_all(embedded.pipeline().durable_ts());
+        Ok(())
+    }
+
+    /// The locks of a store that can take any.
+    fn lockable(&self) -> Result<&Arc<NamedLocks>> {
+        self.inner.check_open()?;
+        self.inner.check_writable()?;
+        self.inner.locks.as_ref().ok_or_else(|| Error::invalid("locks cannot be taken where others share the engine"))
+    }
+}

@@ -1,0 +1,132 @@
+//! NamedLocks by name and token alone, without a guard: for programs that come back later, and for operators.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::take::not_asked;
+use super::{LockGuard, LockOptions, Wait};
+use crate::error::{Error, ErrorKind, Result};
+use crate::locking::{LockLost, LockTarget, LostReason, Request};
+use crate::store::Store;
+use crate::timestamp::Timestamp;
+
+impl Store {
+    /// Takes a lock for `lease` and does not wait, unlike MySQL's `GET_LOCK`, whose second argument is the patience and which ends with its
+    /// connection. Gives out the token, or `None` when the lock is held. Nobody renews the lease; the lock is free when
+    /// [`Store::release_lock`] was called with the token, or the time is over, whatever becomes of this process.
+    ///
+    /// ```
+    /// # fn main() -> percolite::Result<()> {
+    /// use std::time::Duration;
+    /// # let store = percolite::Store::in_memory()?;
+    /// assert!(store.is_free_lock("some_resource")?);
+    /// let token = store.get_lock("some_resource", Duration::from_secs(3600))?.expect("nobody holds it");
+    /// assert!(!store.is_free_lock("some_resource")?);
+    /// assert!(store.get_lock("some_resource", Duration::from_secs(3600))?.is_none());
+    /// assert!(store.release_lock("some_resource", token)?);
+    /// assert!(store.is_free_lock("some_resource")?);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`Store::lock_with`], but for [`ErrorKind::LockHeld`].
+    pub fn get_lock(&self, name: &str, lease: Duration) -> Result<Option<Timestamp>> {
+        let guard = match self.lock_with(name, LockOptions::exclusive().wait(Wait::No).lease(lease).once()) {
+            Ok(guard) => guard,
+            Err(why) if matches!(why.kind(), ErrorKind::LockHeld(_)) => return Ok(None),
+            Err(why) => return Err(why),
+        };
+        let grant = Arc::clone(guard.grant());
+        match guard.into_token() {
+            Ok(token) => Ok(Some(token)),
+            Err(_) => Err(lost(&grant.loss(grant.lost(self.inner.runtime.elapsed()).unwrap_or(LostReason::Expired)))),
+        }
+    }
+
+    /// Releases the lock that has this token, durably, unlike MySQL's `RELEASE_LOCK`, which goes by the connection. `false` when no
+    /// grant of the name has it, because it was released before or its time was over and somebody else has the lock; then nothing changes. A guard
+    /// of it, if there is one, is lost.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] for what is no name, and where the store takes no locks ([`Store::lock`]); [`ErrorKind::Undetermined`]
+    /// when the store fails; [`ErrorKind::Io`], [`ErrorKind::Corruption`], [`ErrorKind::Closed`].
+    pub fn release_lock(&self, name: &str, token: Timestamp) -> Result<bool> {
+        self.end_lock(name, token, LostReason::Released)
+    }
+
+    /// Whether the lock could be taken exclusively at this moment: nobody holds it or waits for it. Like MySQL's `IS_FREE_LOCK`, but a
+    /// lease whose time is over counts as free at once.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`], [`ErrorKind::Corruption`] and [`ErrorKind::Closed`] as [`Store::lock`].
+    pub fn is_free_lock(&self, name: &str) -> Result<bool> {
+        let locks = self.lockable_name(name)?;
+        locks.heads.is_free(name, locks.runtime.elapsed()).map_err(|why| not_asked(&LockTarget::from(name), why))
+    }
+
+    /// Takes the lock away from whoever holds it with this token, for operators: its guard is lost, its fenced transactions are not committed,
+    /// its lease is durably gone. `false` when no grant of the name has the token. Of a name whose row is damaged ([`Store::lock`] answers
+    /// [`ErrorKind::Corruption`]) any token removes the row.
+    ///
+    /// What the holder does outside of the store goes on, so let the token fence it.
+    ///
+    /// # Errors
+    /// Those of [`Store::release_lock`].
+    pub fn force_unlock(&self, name: &str, token: Timestamp) -> Result<bool> {
+        let locks = self.lockable_name(name)?;
+        if locks.heads.damage(name).is_some() {
+            self.remove_damaged(name)?;
+            return Ok(locks.heads.mended(name));
+        }
+        let forced = self.end_lock(name, token, LostReason::Forced)?;
+        if forced {
+            locks.heads.counters.forced();
+            event!(WARN, lock = name, %token, "lock forced");
+        }
+        Ok(forced)
+    }
+
+    fn end_lock(&self, name: &str, token: Timestamp, why: LostReason) -> Result<bool> {
+        let locks = self.lockable_name(name)?;
+        if let Some(what) = locks.heads.damage(name) {
+            return Err(ErrorKind::Corruption(what.to_string()).into());
+        }
+        let now = locks.runtime.elapsed();
+        // One that is over is nobody's any more, even if nobody has come after it.
+        locks.heads.is_free(name, now).map_err(|why| not_asked(&LockTarget::from(name), why))?;
+        let Some(grant) = locks.heads.end_by_token(name, token, why) else { return Ok(false) };
+        if grant.has_row() && !mutated!(LeaseReturnedEarly) {
+            self.remove_leases(&[Arc::clone(&grant)])?;
+            locks.heads.tidy(name, self.stats().durable_ts);
+        }
+        Ok(true)
+    }
+
+    /// Goes on with a lease that was kept ([`LockGuard::into_token`], [`Store::get_lock`]) or whose process has ended: a guard with the
+    /// same token, which renews it at half of its time.
+    ///
+    /// # Errors
+    /// [`ErrorKind::LockLost`] when it is over, or the name has no such lease; [`ErrorKind::InvalidArgument`] when a guard of this process holds
+    /// it, and otherwise as [`Store::lock`].
+    pub fn resume_lock(&self, name: &str, token: Timestamp) -> Result<LockGuard> {
+        let locks = self.lockable_name(name)?;
+        if let Some(what) = locks.heads.damage(name) {
+            return Err(ErrorKind::Corruption(what.to_string()).into());
+        }
+        if let Some(grant) = locks.heads.resume(name, token, locks.runtime.elapsed()) {
+            let guard = LockGuard::new(self, locks, Request::new(&locks.heads, Arc::clone(&grant), false));
+            locks.keeper.keep(self, &grant)?;
+            return Ok(guard);
+        }
+        let entries = locks.heads.entries(name, &locks.clock());
+        if entries.iter().any(|entry| entry.token == Some(token)) {
+            return Err(Error::invalid(format!("lock {name:?} is held by a guard of this process")));
+        }
+        let target = LockTarget::from(name).into_owned();
+        Err(lost(&LockLost { target, token, reason: LostReason::NotHeld }))
+    }
+}
+
+fn lost(what: &LockLost) -> Error {
+    ErrorKind::LockLost(Box::new(what.clone())).into()
+}

@@ -1,0 +1,129 @@
+//! How a lock is asked for.
+
+use std::time::Duration;
+
+use crate::bounds;
+use crate::error::{Error, Result};
+use crate::locking::{Cancel, LockMode};
+
+/// How long a request waits that does not say: see [`Wait`].
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The longest [`LockOptions::why`], in bytes.
+pub const LOCK_WHY_MAX_BYTES: usize = 255;
+
+/// How long to wait for a lock. By default 30 seconds at most, as [`Store::lock`](crate::Store::lock) does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Not at all.
+    No,
+    /// So long at most, from the call on.
+    AtMost(Duration),
+    /// Until it is granted, or the store ends.
+    Forever,
+}
+
+impl Default for Wait {
+    fn default() -> Self {
+        Self::AtMost(PATIENCE)
+    }
+}
+
+impl Wait {
+    pub(super) fn at_most(self) -> Option<Duration> {
+        match self {
+            Self::No => Some(Duration::ZERO),
+            Self::AtMost(time) => Some(time),
+            Self::Forever => None,
+        }
+    }
+}
+
+/// How a lock is asked for: [`Store::lock_with`](crate::Store::lock_with).
+///
+/// ```
+/// # fn main() -> percolite::Result<()> {
+/// use percolite::{LockOptions, Store, Wait};
+/// use std::time::Duration;
+/// let store = Store::in_memory()?;
+/// let options = LockOptions::semaphore(4).wait(Wait::AtMost(Duration::from_secs(2))).why("thumbnails");
+/// let permit = store.lock_with("workers", options)?;
+/// # drop(permit);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct LockOptions {
+    pub(super) mode: LockMode,
+    pub(super) wait: Wait,
+    pub(super) cancel: Option<Cancel>,
+    pub(super) why: Option<Box<str>>,
+    pub(super) lease: Option<Duration>,
+    pub(super) once: bool,
+}
+
+impl LockOptions {
+    /// One holder, and no other of any mode. The default.
+    pub fn exclusive() -> Self {
+        Self::default()
+    }
+
+    /// Any number of holders, as long as all of them are shared.
+    pub fn shared() -> Self {
+        Self { mode: LockMode::Shared, ..Self::default() }
+    }
+
+    /// So many holders at most, at least 1. All requests of a name must say the same number; an exclusive one excludes all of them.
+    /// Shared requests of the name are refused meanwhile.
+    pub fn semaphore(most: u32) -> Self {
+        Self { mode: LockMode::Semaphore(most), ..Self::default() }
+    }
+
+    /// How long to wait. Default: at most 30 seconds.
+    pub fn wait(self, wait: Wait) -> Self {
+        Self { wait, ..self }
+    }
+
+    /// What may end the wait.
+    pub fn cancel(self, by: &Cancel) -> Self {
+        Self { cancel: Some(by.clone()), ..self }
+    }
+
+    /// What the lock is for, shown to those who find it held. At most 255 bytes.
+    pub fn why(self, why: impl Into<String>) -> Self {
+        Self { why: Some(why.into().into_boxed_str()), ..self }
+    }
+
+    /// Has the lock outlive its process: held until it is released or this time is over, from 100 milliseconds to 366 days, of which
+    /// whole milliseconds count. While the guard lives it is renewed at half of it, by a background thread. Not for semaphores.
+    ///
+    /// A lease is a row on the disk, so granting, renewing and releasing it take a durable commit each. In the process that was granted
+    /// it, time is the monotonic clock's, which stands still while the machine sleeps. A later process counts what is left by the wall
+    /// clock, once, when it opens the store: never more than the whole time, and less than is left only if that clock was set ahead.
+    pub fn lease(self, time: Duration) -> Self {
+        Self { lease: Some(time), ..self }
+    }
+
+    /// Does not renew the lease: its time is a hard bound, however long the guard lives.
+    pub fn once(self) -> Self {
+        Self { once: true, ..self }
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        if let LockMode::Semaphore(most) = self.mode {
+            bounds::SEMAPHORE.check(most.into())?;
+        }
+        if let Some(why) = self.why.as_ref().filter(|why| why.len() > LOCK_WHY_MAX_BYTES) {
+            let what = format!("what a lock is for takes at most {LOCK_WHY_MAX_BYTES} bytes, this has {}", why.len());
+            return Err(Error::invalid(what));
+        }
+        match self.lease {
+            None if self.once => Err(Error::invalid("`once` is about a lease, and there is none")),
+            None => Ok(()),
+            Some(_) if matches!(self.mode, LockMode::Semaphore(_)) => {
+                Err(Error::invalid("a semaphore cannot be leased"))
+            }
+            Some(time) => Ok(bounds::LEASE.check(time.as_nanos())?),
+        }
+    }
+}

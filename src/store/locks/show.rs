@@ -1,0 +1,109 @@
+//! Looking at locks.
+
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use super::NamedLocks;
+use super::leases::{LeaseRow, read_leases};
+use super::take::{bad_name, not_asked};
+use crate::error::{Error, Result};
+use crate::locking::{LockEntry, LockState, LockStats, LockTable, LockTarget};
+use crate::store::Store;
+use crate::store::catalog::{LOCK, check_name};
+
+impl Store {
+    /// Who holds a lock at this moment.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for what is no name, and where others share the engine;
+    /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) when the row of its leases is damaged,
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed).
+    pub fn lock_holders(&self, name: &str) -> Result<Vec<LockEntry>> {
+        check_name(name).map_err(|_| Error::invalid(bad_name(name)))?;
+        if self.inner.options.read_only {
+            let table = self.leases_on_disk()?;
+            return Ok(table.into_iter().filter(|entry| entry.target == LockTarget::from(name)).collect());
+        }
+        let locks = self.lockable()?;
+        let damage = locks.heads.damage(name);
+        damage.map_or(Ok(()), |what| Err(not_asked(&name.into(), crate::locking::NotAsked::Damaged(what))))?;
+        let mut entries = locks.heads.entries(name, &locks.clock());
+        entries.retain(|entry| entry.state != LockState::Waiting);
+        Ok(entries)
+    }
+
+    /// All locks that are held and waited for at this moment, with who waits for whom. The entries of each name belong to one moment;
+    /// different names may be of different moments, but a circle is listed only if a second look has found all of it again. A store that was opened
+    /// read-only shows its leases.
+    ///
+    /// ```
+    /// # fn main() -> percolite::Result<()> {
+    /// # let store = percolite::Store::in_memory()?;
+    /// let guard = store.lock("nightly")?;
+    /// let table = store.lock_table()?;
+    /// assert_eq!((table.held, table.waiting), (1, 0));
+    /// assert_eq!(table.entries[0].token, Some(guard.token()));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) where others share the engine,
+    /// [`ErrorKind::Closed`](crate::ErrorKind::Closed); read-only those of reading.
+    pub fn lock_table(&self) -> Result<LockTable> {
+        if self.inner.options.read_only {
+            let entries = self.leases_on_disk()?;
+            return Ok(LockTable { held: entries.len(), entries, ..LockTable::default() });
+        }
+        let locks = self.lockable()?;
+        Ok(locks.heads.table(&locks.clock()))
+    }
+
+    /// How often locks were taken and waited for since the store was opened; nothing where it takes none.
+    pub fn lock_stats(&self) -> LockStats {
+        self.inner.locks.as_ref().map(|locks| locks.heads.counters.read()).unwrap_or_default()
+    }
+
+    pub(super) fn lockable_name(&self, name: &str) -> Result<&Arc<NamedLocks>> {
+        check_name(name).map_err(|_| Error::invalid(bad_name(name)))?;
+        self.lockable()
+    }
+
+    /// The first of what is held and what waits, and how much there is of each.
+    pub(in crate::store) fn lock_summary(&self, listed: usize) -> LockTable {
+        let locks = self.inner.locks.as_ref();
+        locks.map(|locks| locks.heads.summary(&locks.clock(), listed)).unwrap_or_default()
+    }
+
+    fn leases_on_disk(&self) -> Result<Vec<LockEntry>> {
+        self.inner.check_open()?;
+        let view = self.inner.coordinator.begin()?.0;
+        let now = self.inner.runtime.unix_millis();
+        let mut entries = Vec::new();
+        for row in self.listed(&view, LOCK) {
+            let (key, value) = row?;
+            // One that is damaged is told of by `verify`.
+            let Ok((name, leases)) = read_leases(&key, &value) else { continue };
+            for lease in leases.iter().filter(|lease| !lease.left(now).is_zero()) {
+                entries.push(entry_of(&name, lease, entries.len() as u64 + 1, now));
+            }
+        }
+        Ok(entries)
+    }
+}
+
+fn entry_of(name: &str, lease: &LeaseRow, id: u64, unix_millis: u64) -> LockEntry {
+    LockEntry {
+        id,
+        target: LockTarget::from(name).into_owned(),
+        mode: lease.mode(),
+        state: LockState::Held,
+        token: Some(lease.token),
+        holder: lease.holder(),
+        why: lease.why.clone(),
+        since: UNIX_EPOCH + Duration::from_millis(lease.since_ms),
+        lease_left: Some(lease.left(unix_millis)),
+        waiters: 0,
+        taken_over: None,
+        blocked_by: Vec::new(),
+    }
+}
