@@ -41,7 +41,7 @@ pub struct Live {
     pub kind: LiveKind,
     /// What it was called: [`TxnOptions::label`](super::TxnOptions::label), [`Snapshot::labelled`](super::Snapshot::labelled).
     pub label: Option<&'static str>,
-    /// Who a transaction is in locks and conflicts; `None` for a snapshot.
+    /// Who a transaction is in row locks and conflicts; `None` for a snapshot.
     pub owner: Option<OwnerId>,
     /// The timestamp that names a transaction; `None` for a snapshot.
     pub start_ts: Option<Timestamp>,
@@ -53,7 +53,7 @@ pub struct Live {
     pub rows: u64,
     /// Bytes of these, each row counting 64 more.
     pub bytes: u64,
-    /// Whether it has grown so large that its writes are locks in the store already.
+    /// Whether it has grown so large that its writes are row locks in the store already.
     pub streaming: bool,
     /// How many of its writes are, or are just about to be: a row that was written again behind that counts again.
     pub streamed: u64,
