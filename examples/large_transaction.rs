@@ -69,11 +69,11 @@ fn recover(folder: &Path, rows: u64) -> anyhow::Result<()> {
     while store.stats().may_have_orphans {
         std::thread::sleep(Duration::from_millis(100));
         if told.elapsed() > Duration::from_secs(5) {
-            println!("{:7.1} s  {} locks let go", began.elapsed().as_secs_f64(), store.stats().swept);
+            println!("{:7.1} s  {} row locks let go", began.elapsed().as_secs_f64(), store.stats().swept);
             told = Instant::now();
         }
     }
-    println!("{:7.1} s  all {} locks are gone: {}", began.elapsed().as_secs_f64(), store.stats().swept, usage()?);
+    println!("{:7.1} s  all {} row locks are gone: {}", began.elapsed().as_secs_f64(), store.stats().swept, usage()?);
     let left = store.snapshot()?.range(&table, ..).count() as u64;
     anyhow::ensure!(left == rows, "{left} rows of {rows} are there");
     Ok(store.close()?)

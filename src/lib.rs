@@ -39,10 +39,10 @@
 //! **Crashes.** A transaction is whole or absent after any crash, and opening never waits for what a
 //! crash left half done. Commits in one phase, by default all up to 32 MiB
 //! ([`Builder::stream_at_bytes`]), leave nothing. Larger ones, and those in [two
-//! phases](CommitProtocol::TwoPhase), leave a lock on each row that they had written. The first reader
+//! phases](CommitProtocol::TwoPhase), leave a row lock on each row that they had written. The first reader
 //! or writer that meets one pays: a few point reads and one or two small writes. A [background
 //! sweep](Builder::sweep) resolves the others; until it has, reads look for locks. See
-//! [after a crash](cookbook#after-a-crash) for figures, and [`Store::locks`] and [`Store::stats`] for
+//! [after a crash](cookbook#after-a-crash) for figures, and [`Store::row_locks`] and [`Store::stats`] for
 //! what is left.
 //!
 //! **Answers.** Why a transaction was slow or in conflict, the store says itself: [`Store::slow_transactions`], [`Store::live`],
@@ -138,8 +138,8 @@ pub use store::Repaired;
 pub use store::{
     Builder, Commit, ConflictStatus, DumpHeader, DumpOptions, Dumped, Durability, Existing, Fence, KEY_MAX_BYTES,
     KEYSPACE_NAME_MAX_BYTES, KeyRange, Keyspace, KeyspaceFigures, KeyspaceStatus, LOCK_WHY_MAX_BYTES, Live, LiveKind,
-    LiveStatus, LockGuard, LockInfo, LockOptions, LockStatus, Locks, Options, Outcome, Problem, Proceed, RetryLimits,
-    Savepoint, Scan, Since, SlowStatus, SlowTransaction, Snapshot, Stats, Status, Store, TimeSpent, Txn, TxnOptions,
+    LiveStatus, LockGuard, LockOptions, Options, Outcome, Problem, Proceed, RetryLimits,
+    RowLock, RowLockStatus, RowLocks, Savepoint, Scan, Since, SlowStatus, SlowTransaction, Snapshot, Stats, Status, Store, TimeSpent, Txn, TxnOptions,
     TxnStatus, VALUE_MAX_BYTES, Verified, Version, Versions, Wait,
 };
 pub use timestamp::{NoTimestamp, Timestamp};

@@ -43,7 +43,7 @@ fn wait(store: &Store, what: &str, done: impl Fn(&Stats) -> bool) {
 
 fn finished(store: &Store) {
     wait(store, "large transactions do not end", |stats| stats.large_unfinished == 0);
-    assert_eq!(store.locks().unwrap().count(), 0);
+    assert_eq!(store.row_locks().unwrap().count(), 0);
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn it_is_seen_whole_from_its_commit_on_and_not_at_all_before() {
         for number in 0..ROWS {
             txn.put(&rows, key(number), [7; 100]).unwrap();
         }
-        assert!(store.locks().unwrap().count() > ROWS / 2, "nothing was streamed");
+        assert!(store.row_locks().unwrap().count() > ROWS / 2, "nothing was streamed");
         assert_eq!(count(&store, &rows), 0);
         let before = store.snapshot().unwrap();
         let commit = txn.commit().unwrap();
@@ -235,7 +235,7 @@ fn a_crash_after_the_commit_point_leaves_it_whole_and_one_before_leaves_nothing(
         let expected = if committed { ROWS } else { 0 };
         assert_eq!(count(&store, &rows), expected, "while it is swept");
         wait(&store, "orphans are left", |stats| !stats.may_have_orphans);
-        assert_eq!((count(&store, &rows), store.locks().unwrap().count()), (expected, 0));
+        assert_eq!((count(&store, &rows), store.row_locks().unwrap().count()), (expected, 0));
     }
 }
 

@@ -97,7 +97,7 @@ impl AsyncStore {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> percolite::Result<()> {
     /// # let store = percolite::AsyncStore::from(percolite::Store::in_memory()?);
-    /// let locked = store.with(|store| store.locks().map(Iterator::count)).await?;
+    /// let locked = store.with(|store| store.row_locks().map(Iterator::count)).await?;
     /// # assert_eq!(locked, 0);
     /// # Ok(()) }
     /// ```

@@ -17,12 +17,12 @@ use crate::store::{Attempts, Txn, TxnOptions};
 impl AsyncStore {
     /// Runs `work` as a transaction and commits it, again and again until it commits, as [`Store::transact`] does and with
     /// the same isolation, durability and bounds. Each attempt, from its beginning until its commit is durable, runs on one of
-    /// the runtime's blocking threads; for its rows' turn, for a row's lock to go and for its admission the task waits without
+    /// the runtime's blocking threads; for its rows' turn, for a row lock to go and for its admission the task waits without
     /// one.
     ///
     /// **Cancellation.** A future that is dropped before an attempt has begun does nothing more; if an attempt runs, it is rolled
     /// back unless its commit has begun. A commit that has begun is not undone: it goes on to its end, and nobody is told how it
-    /// ended. Either way no lock, permit or turn is left behind. To wait only so long, give
+    /// ended. Either way no row lock, permit or turn is left behind. To wait only so long, give
     /// [`RetryLimits`](crate::RetryLimits) rather than a timeout: then you are told.
     ///
     /// A panic of the closure rolls back and goes on in the task that awaits. The closure may call `transact` of the

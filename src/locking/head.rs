@@ -122,6 +122,11 @@ impl<T: Clone> Head<T> {
         }
     }
 
+    /// Whether anything waits, a conversion included.
+    pub fn has_waiting(&self) -> bool {
+        self.converting.is_some() || !self.queue.is_empty()
+    }
+
     /// The grant that waits to be converted, and what it is to be then.
     pub fn converting(&self) -> Option<&(u64, T)> {
         self.converting.as_ref()

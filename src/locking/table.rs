@@ -119,6 +119,26 @@ fn blocked_by(
     granted.iter().filter(|(_, other)| stops(*other)).map(|(id, _)| *id).collect()
 }
 
+/// How much is held and waited for; a lease that is over counts until somebody comes after it.
+#[derive(Default)]
+pub struct Totals {
+    pub held: usize,
+    pub waiting: usize,
+    /// When the first of those that wait asked.
+    pub oldest: Option<Duration>,
+}
+
+impl Totals {
+    fn add(&mut self, head: &Head<Arc<Grant>>) {
+        self.held += head.granted().len();
+        let converting = head.converting().map(|(_, grant)| grant);
+        for grant in head.waiting().map(|asked| &asked.value).chain(converting) {
+            self.waiting += 1;
+            self.oldest = self.oldest.into_iter().chain([grant.owner.asked]).min();
+        }
+    }
+}
+
 impl Heads {
     /// Everything that is held and waited for.
     pub fn table(&self, clock: &Clock<'_>) -> LockTable {
@@ -139,26 +159,39 @@ impl Heads {
         LockTable { cycles, entries, ..self.summary(clock, 0) }
     }
 
-    /// The first of the entries, and how many there are of all.
-    pub fn summary(&self, clock: &Clock<'_>, listed: usize) -> LockTable {
-        let mut table = LockTable::default();
-        let mut oldest: Option<Duration> = None;
+    /// How much is held and waited for.
+    #[cfg(feature = "metrics")]
+    pub fn totals(&self) -> Totals {
+        let mut totals = Totals::default();
         for shard in self.shards() {
             for entry in shard.values() {
-                table.held += entry.head.granted().iter().filter(|asked| !asked.value.is_over(clock.now)).count();
-                let converting = entry.head.converting().map(|(_, grant)| grant);
-                let waiting = entry.head.waiting().map(|asked| &asked.value).chain(converting);
-                for grant in waiting {
-                    table.waiting += 1;
-                    oldest = oldest.into_iter().chain([grant.owner.asked]).min();
-                }
-                if table.entries.len() < listed {
-                    table.entries.extend(entries(&entry.head, clock));
+                totals.add(&entry.head);
+            }
+        }
+        totals
+    }
+
+    /// The first `listed` of what is held and as many of what waits, and how much there is of each.
+    pub fn summary(&self, clock: &Clock<'_>, listed: usize) -> LockTable {
+        let mut table = LockTable::default();
+        let mut totals = Totals::default();
+        let mut left = (listed, listed);
+        for shard in self.shards() {
+            for entry in shard.values() {
+                totals.add(&entry.head);
+                if left.0 > 0 || left.1 > 0 && entry.head.has_waiting() {
+                    for shown in entries(&entry.head, clock) {
+                        let left = if shown.state == LockState::Held { &mut left.0 } else { &mut left.1 };
+                        if *left > 0 {
+                            *left -= 1;
+                            table.entries.push(shown);
+                        }
+                    }
                 }
             }
         }
-        table.entries.truncate(listed);
-        table.longest_wait = oldest.map_or(Duration::ZERO, |asked| clock.now.saturating_sub(asked));
+        (table.held, table.waiting) = (totals.held, totals.waiting);
+        table.longest_wait = totals.oldest.map_or(Duration::ZERO, |asked| clock.now.saturating_sub(asked));
         table
     }
 

@@ -105,9 +105,9 @@ meters! {
     Counter unadmitted "percolite_unadmitted_total" [] "attempts that ran without admission, having waited long enough";
     Counter slow "percolite_slow_transactions_total" [] "transactions that took longer than `slow_transaction`";
     Counter expired "percolite_readers_expired_total" [] "transactions and snapshots ended at the age limit";
-    Counter rolled_forward "percolite_rolled_forward_total" [] "locks of other transactions that were rolled forward";
-    Counter rolled_back "percolite_rolled_back_total" [] "locks of others, and own transactions, that were rolled back";
-    Counter swept "percolite_swept_total" [] "orphan locks resolved by the sweep";
+    Counter rolled_forward "percolite_rolled_forward_total" [] "row locks of other transactions that were rolled forward";
+    Counter rolled_back "percolite_rolled_back_total" [] "row locks of others, and own transactions, that were rolled back";
+    Counter swept "percolite_swept_total" [] "orphan row locks resolved by the sweep";
     Counter collected "percolite_collected_total" [] "records of deleted rows that were collected";
     Counter versions_collected "percolite_versions_collected_total" [] "replaced versions that were collected";
     Counter syncs "percolite_syncs_total" [] "syncs of the log";
@@ -120,7 +120,7 @@ meters! {
     Timer lock_waiting "percolite_lock_waiting_seconds" ["kind" = "name"] "from asking for such a lock to its grant, where it had to wait";
     Timer commit_durable "percolite_commit_seconds" ["durability" = "sync"] "from a commit's call to its answer";
     Timer commit_buffered "percolite_commit_seconds" ["durability" = "buffered"] "from a commit's call to its answer";
-    Timer waiting "percolite_waiting_seconds" [] "waiting of attempts for turns, locks and admission, where they had to";
+    Timer waiting "percolite_waiting_seconds" [] "waiting of attempts for turns, row locks and admission, where they had to";
     Timer combining "percolite_combining_seconds" [] "from handing in a commit until it is applied";
     Timer syncing "percolite_sync_seconds" [] "syncs of the log";
     Timer transact "percolite_transact_seconds" [] "calls of `transact` that succeeded, retries included";
@@ -141,6 +141,12 @@ impl Counters {
     pub fn conflicts(&self) -> u64 {
         self.conflicts_committed.get() + self.conflicts_locked.get() + self.conflicts_rolled_back.get()
     }
+}
+
+/// [`gauge`] for locks by name.
+#[cfg(feature = "metrics")]
+pub(crate) fn lock_gauge(store: u64, name: &'static str, value: f64) {
+    metrics::gauge!(name, "store" => store.to_string(), "kind" => "name").set(value);
 }
 
 /// Sets what is no counter.

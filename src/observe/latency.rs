@@ -144,7 +144,7 @@ pub struct Latencies {
     pub commit_durable: Latency,
     /// Commits that wrote something and were acknowledged as visible.
     pub commit_buffered: Latency,
-    /// Waiting of an attempt of `transact` before it began: for its rows' turns, for a lock to go, for admission. Only of those
+    /// Waiting of an attempt of `transact` before it began: for its rows' turns, for a row lock to go, for admission. Only of those
     /// that had to wait.
     pub waiting: Latency,
     /// From when a commit is handed in until its changes are applied by whoever leads the queue; beside many others, a durable one

@@ -36,8 +36,13 @@
 //! | warn | `slow transaction` | `what` (the report in words), `label` |
 //! | warn | `reader expired` | `owner` of a transaction, `read_ts`, `age_ms`, `label` |
 //! | trace | `synced` | `durable_ts`, `took_us` |
+//! | debug | `lock waited`; warn where it was longer than a second | `lock`, `mode`, `waited_ms` |
+//! | info | `lock taken over` (of a lease that was over) | `lock`, `from` |
+//! | warn | `lock lost` | `lock`, `token` |
+//! | warn | `lock forced` | `lock`, `token` |
+//! | warn | `deadlock` (a second upgrader) | `lock` |
 //! | debug | `orphans resolved`, `large transaction ended`, `collected` | `locks`; `start_ts`; `entries`, `versions` |
-//! | warn | `background work failed` | `what` (`sweep`, `endings`, `collection`, `status`, `keyspaces`), `why` |
+//! | warn | `background work failed` | `what` (`sweep`, `endings`, `collection`, `status`, `keyspaces`, `leases`), `why` |
 //!
 //! `attempt` is a span (debug) around each attempt of [`Store::transact`](crate::Store::transact), with its `number` and the `label`;
 //! `commit` is one (debug) around a commit.
@@ -48,7 +53,7 @@ mod spent;
 
 pub(crate) use counters::Counters;
 #[cfg(feature = "metrics")]
-pub(crate) use counters::gauge;
+pub(crate) use counters::{gauge, lock_gauge};
 pub(crate) use latency::Timer;
 pub use latency::{Latencies, Latency};
 pub(crate) use spent::{Part, Spent};

@@ -1,4 +1,4 @@
-//! Looking inside: locks, the fate of a transaction, counters.
+//! Looking inside: row locks, the fate of a transaction, counters.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Bound;
@@ -17,15 +17,15 @@ use crate::row::{Intent, KeyspaceId, Lock, RowKey, TxnId};
 use crate::shown::{seconds, seconds_or_none, text, text_or_none};
 use crate::timestamp::Timestamp;
 
-/// A row's lock, and what its primary says.
+/// A row lock, and what its primary says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct LockInfo {
+pub struct RowLock {
     /// The keyspace's name, where it still has one.
     pub keyspace: Option<String>,
     /// The row.
     pub row: RowKey,
-    /// Who holds the lock, and since when.
+    /// Who holds the row lock, and since when.
     pub owner: OwnerId,
     /// The timestamp that names the transaction.
     pub start_ts: Timestamp,
@@ -105,11 +105,11 @@ pub struct Stats {
     pub slow: u64,
     /// Transactions and snapshots that were ended at [`Builder::age_max`](super::Builder::age_max).
     pub expired: u64,
-    /// Locks of other transactions that were rolled forward.
+    /// Row locks of other transactions that were rolled forward.
     pub rolled_forward: u64,
-    /// Locks of other transactions, and own transactions, that were rolled back.
+    /// Row locks of other transactions, and own transactions, that were rolled back.
     pub rolled_back: u64,
-    /// Orphan locks that the background sweep has resolved.
+    /// Orphan row locks that the background sweep has resolved.
     pub swept: u64,
     /// Records of deleted rows that were collected.
     pub collected: u64,
@@ -140,7 +140,7 @@ pub struct Stats {
     /// Everything at or below survives a power cut; zero where others share the engine.
     #[serde(with = "text")]
     pub durable_ts: Timestamp,
-    /// Whether locks of an earlier life may be left.
+    /// Whether row locks of an earlier life may be left.
     pub may_have_orphans: bool,
 }
 
@@ -162,14 +162,14 @@ const PAGE_ROWS: usize = 256;
 const VERDICTS_MAX: usize = 1024;
 
 impl Store {
-    /// All locks there are at this moment, with owner, primary and commit point. Nothing is resolved by looking.
+    /// All row locks there are at this moment, with owner, primary and commit point. Nothing is resolved by looking.
     ///
     /// # Errors
     /// Those of reading; the iterator ends after one.
-    pub fn locks(&self) -> Result<Locks> {
+    pub fn row_locks(&self) -> Result<RowLocks> {
         self.inner.check_open()?;
         let view = self.inner.engine.view()?;
-        Ok(Locks {
+        Ok(RowLocks {
             view,
             next: Some(RowRange::all()),
             page: VecDeque::new(),
@@ -178,10 +178,10 @@ impl Store {
         })
     }
 
-    /// What became of the transaction that began with `start_ts` and `owner`, asked at its primary, which a [`LockInfo`]
+    /// What became of the transaction that began with `start_ts` and `owner`, asked at its primary, which a [`RowLock`]
     /// names.
     ///
-    /// A record of the end stays at the primary only while locks elsewhere may need it. Apart from that the row's newest
+    /// A record of the end stays at the primary only while row locks elsewhere may need it. Apart from that the row's newest
     /// version tells who wrote it: so any row that the transaction wrote, once no lock is on it, can be asked in the primary's
     /// place, and answers until it is written again. To find out about a commit that ended [`Undetermined`](crate::ErrorKind::Undetermined), open the
     /// store and ask before others write, at a row that only this transaction writes if there is one.
@@ -193,7 +193,7 @@ impl Store {
         self.inner.coordinator.trace(primary, TxnId { start_ts, owner }).map(TxnStatus::from)
     }
 
-    /// Resolves every orphan lock now, as the background sweep would, and finishes what large transactions of this life have
+    /// Resolves every orphan row lock now, as the background sweep would, and finishes what large transactions of this life have
     /// left to the background; the answer is how many orphans this call has met. The background may be at it at the same time.
     ///
     /// # Errors
@@ -300,10 +300,10 @@ impl Store {
         self.inner.engine.lost_logs()
     }
 
-    fn describe(&self, view: &dyn View, row: RowKey, lock: Lock, asked: &mut Asked) -> Result<LockInfo> {
+    fn describe(&self, view: &dyn View, row: RowKey, lock: Lock, asked: &mut Asked) -> Result<RowLock> {
         let commit_point = asked.commit_point(view, &lock)?;
         let orphan = self.inner.coordinator.is_orphan(lock.txn.start_ts);
-        Ok(LockInfo {
+        Ok(RowLock {
             keyspace: asked.name_of(self, row.keyspace()),
             row,
             owner: lock.txn.owner,
@@ -327,9 +327,9 @@ impl super::Inner {
     }
 }
 
-/// An iterator over locks, in the order of their rows.
+/// An iterator over row locks, in the order of their rows.
 #[must_use]
-pub struct Locks {
+pub struct RowLocks {
     view: Arc<dyn View>,
     next: Option<RowRange>,
     page: VecDeque<(RowKey, Lock)>,
@@ -363,8 +363,8 @@ impl Asked {
     }
 }
 
-impl Iterator for Locks {
-    type Item = Result<LockInfo>;
+impl Iterator for RowLocks {
+    type Item = Result<RowLock>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.page.is_empty() && self.next.is_none() {
@@ -395,7 +395,7 @@ impl Iterator for Locks {
 }
 
 impl Keyspace {
-    /// The row of a key, as conflicts and locks name it.
+    /// The row of a key, as conflicts and row locks name it.
     pub fn row_of(&self, key: impl AsRef<[u8]>) -> RowKey {
         self.row(key.as_ref())
     }

@@ -41,7 +41,7 @@ pub struct Live {
     pub kind: LiveKind,
     /// What it was called: [`TxnOptions::label`](super::TxnOptions::label), [`Snapshot::labelled`](super::Snapshot::labelled).
     pub label: Option<&'static str>,
-    /// Who a transaction is in locks and conflicts; `None` for a snapshot.
+    /// Who a transaction is in row locks and conflicts; `None` for a snapshot.
     pub owner: Option<OwnerId>,
     /// The timestamp that names a transaction; `None` for a snapshot.
     pub start_ts: Option<Timestamp>,
@@ -53,7 +53,7 @@ pub struct Live {
     pub rows: u64,
     /// Bytes of these, each row counting 64 more.
     pub bytes: u64,
-    /// Whether it has grown so large that its writes are locks in the store already.
+    /// Whether it has grown so large that its writes are row locks in the store already.
     pub streaming: bool,
     /// How many of its writes are, or are just about to be: a row that was written again behind that counts again.
     pub streamed: u64,
@@ -346,6 +346,14 @@ impl super::Inner {
         if let Some(embedded) = &self.embedded {
             let pipeline = embedded.pipeline();
             let behind = pipeline.current_view().read_ts.millis().saturating_sub(pipeline.durable_ts().millis());
+            let waiting = pipeline.locks().totals();
+            let set_locks = |name, value| crate::observe::lock_gauge(self.identity, name, value);
+            set_locks("percolite_locks_held", waiting.held as f64);
+            set_locks("percolite_locks_waiting", waiting.waiting as f64);
+            set_locks(
+                "percolite_oldest_lock_wait_seconds",
+                waiting.oldest.map_or(Duration::ZERO, |asked| self.runtime.elapsed().saturating_sub(asked)).as_secs_f64(),
+            );
             set("percolite_live_views", pipeline.live_views() as f64);
             set("percolite_large_unfinished", embedded.endings() as f64);
             set("percolite_not_durable_seconds", behind as f64 / 1000.0);

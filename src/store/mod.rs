@@ -27,7 +27,7 @@ mod versions;
 
 pub use dump::{DumpHeader, DumpOptions, Dumped, Existing, Since};
 pub use figures::{KeyspaceFigures, KeyspaceStatus};
-pub use inspect::{LockInfo, Locks, Stats, TxnStatus};
+pub use inspect::{RowLock, RowLocks, Stats, TxnStatus};
 pub use keyspace::Keyspace;
 pub use live::{Live, LiveKind};
 #[cfg(feature = "tokio")]
@@ -43,7 +43,7 @@ pub use repair::Repaired;
 pub use scan::Scan;
 pub use slow::{Outcome, SlowTransaction, TimeSpent};
 pub use snapshot::Snapshot;
-pub use status::{ConflictStatus, LiveStatus, LockStatus, SlowStatus, Status};
+pub use status::{ConflictStatus, LiveStatus, RowLockStatus, SlowStatus, Status};
 #[cfg(feature = "tokio")]
 pub(crate) use transact::Attempts;
 pub use txn::{Commit, Savepoint, Txn};

@@ -15,7 +15,7 @@ impl Builder {
     /// have a folder open at a time.
     ///
     /// After a crash RocksDB replays its log first, which is at most about as much as
-    /// [`Builder::write_buffer_bytes`] holds. Locks that the crash left are not resolved here, however
+    /// [`Builder::write_buffer_bytes`] holds. Row locks that the crash left are not resolved here, however
     /// many: the [sweep](Builder::sweep) does it in the background; a read or write that meets one first resolves it itself.
     /// See [after a crash](crate::cookbook#after-a-crash) for what is left, what it costs and how to
     /// see it.

@@ -222,7 +222,7 @@ impl Builder {
         self
     }
 
-    /// Whether a background thread resolves the locks that a crash left behind. Default: yes. Opening waits for it in neither case.
+    /// Whether a background thread resolves the row locks that a crash left behind. Default: yes. Opening waits for it in neither case.
     ///
     /// Without it a lock is resolved by the first reader or writer that meets it, and all by
     /// [`Store::resolve_orphans`](super::Store::resolve_orphans). Until that was called, or a sweep in
@@ -366,7 +366,7 @@ impl Builder {
     }
 
     /// Whether the store is only to be looked at: nothing in its folder is changed, so it may lie on a read-only file system, and
-    /// no lock is resolved. What it shows is everything committed when it was opened; the locks of a transaction that died after
+    /// no row lock is resolved. What it shows is everything committed when it was opened; the locks of a transaction that died after
     /// its commit point read as committed, those of any other as if they were not there. Writing answers
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument). Default: no.
     ///

@@ -29,7 +29,7 @@ pub(super) const CONFLICTS_KEPT: usize = 8;
 pub struct SlowTransaction {
     /// See [`TxnOptions::label`](super::TxnOptions::label).
     pub label: Option<&'static str>,
-    /// Who it was in locks and conflicts; of several attempts, the last one.
+    /// Who it was in row locks and conflicts; of several attempts, the last one.
     pub owner: OwnerId,
     /// The timestamp that named it; of several attempts, the last one.
     pub start_ts: Timestamp,
@@ -53,7 +53,7 @@ pub struct SlowTransaction {
 pub struct TimeSpent {
     /// Waiting until others that had met conflicts on the same rows were through.
     pub waiting_for_turns: Duration,
-    /// Waiting until a row's lock was gone.
+    /// Waiting until a row lock was gone.
     pub waiting_for_locks: Duration,
     /// Waiting to be let in: see [`Builder::admission`](super::Builder::admission).
     pub waiting_for_admission: Duration,

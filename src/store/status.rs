@@ -10,9 +10,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::{KeyspaceStatus, Live, LiveKind, LockInfo, Outcome, SlowTransaction, Stats, Store};
+use super::{KeyspaceStatus, Live, LiveKind, Outcome, RowLock, SlowTransaction, Stats, Store};
 use crate::engine::EngineFigures;
 use crate::error::Conflict;
+use crate::locking::{LockEntry, LockState, LockStats};
 #[cfg(feature = "rocks")]
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::Latencies;
@@ -22,7 +23,7 @@ use crate::timestamp::Timestamp;
 
 /// Goes up when a reader of the last one would misunderstand; what is only added does not count.
 const FORMAT: u32 = 1;
-/// So many of the live and of the locks are in a status, and
+/// So many of the live and of the row locks are in a status, and
 const LISTED: usize = 100;
 /// so many of the newest and of the slowest.
 const SLOW_LISTED: usize = 20;
@@ -64,8 +65,26 @@ pub struct Status {
     pub slow: Vec<SlowStatus>,
     /// The first twenty of [`Store::slowest_transactions`].
     pub slowest: Vec<SlowStatus>,
-    /// The first hundred of [`Store::locks`]. Most locks live for less than a millisecond, so few are met.
-    pub locks: Vec<LockStatus>,
+    /// The first hundred of [`Store::row_locks`]. Most live for less than a millisecond, so few are met.
+    pub row_locks: Vec<RowLockStatus>,
+    /// How many [locks](Store::lock) were held.
+    #[serde(default)]
+    pub held_locks_total: u64,
+    /// The first hundred of them.
+    #[serde(default)]
+    pub held_locks: Vec<LockEntry>,
+    /// How many requests for locks waited.
+    #[serde(default)]
+    pub lock_waits_total: u64,
+    /// The first hundred of them.
+    #[serde(default)]
+    pub lock_waits: Vec<LockEntry>,
+    /// How long the first of them had waited.
+    #[serde(default, rename = "longest_lock_wait_s", with = "seconds")]
+    pub longest_lock_wait: Duration,
+    /// How often locks were taken and waited for: [`Store::lock_stats`].
+    #[serde(default)]
+    pub lock_stats: LockStats,
     /// What the first hundred keyspaces take on the disk; none in memory.
     #[serde(default)]
     pub keyspaces: Vec<KeyspaceStatus>,
@@ -129,11 +148,11 @@ pub struct ConflictStatus {
     pub what: String,
 }
 
-/// A locked row: [`LockInfo`] in a [`Status`].
+/// A locked row: [`RowLock`] in a [`Status`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-#[allow(missing_docs, reason = "named as those of `LockInfo`")]
-pub struct LockStatus {
+#[allow(missing_docs, reason = "named as those of `RowLock`")]
+pub struct RowLockStatus {
     pub keyspace: Option<String>,
     /// As text; what is none is escaped.
     pub key: String,
@@ -153,7 +172,7 @@ pub struct LockStatus {
 impl Store {
     /// What the store does at this moment and has done since it was opened, in one document that serde can take elsewhere. What it says
     /// in part, [`Store::stats`], [`Store::latencies`], [`Store::live`], [`Store::slow_transactions`],
-    /// [`Store::slowest_transactions`] and [`Store::locks`] say in full.
+    /// [`Store::slowest_transactions`] and [`Store::row_locks`] say in full.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
@@ -167,8 +186,17 @@ impl Store {
         let newest = self.slow_transactions();
         let failed = self.inner.embedded.as_ref().and_then(|embedded| embedded.pipeline().failure());
         // Of a store that has failed or is closed there is nothing to be read.
-        let locks = self.locks().into_iter().flatten().map_while(Result::ok);
+        let row_locks = self.row_locks().into_iter().flatten().map_while(Result::ok);
+        let locks_by_name = self.lock_summary(LISTED);
+        let (held_locks, lock_waits) =
+            locks_by_name.entries.into_iter().partition(|entry| entry.state == LockState::Held);
         Status {
+            held_locks_total: locks_by_name.held as u64,
+            held_locks,
+            lock_waits_total: locks_by_name.waiting as u64,
+            lock_waits,
+            longest_lock_wait: locks_by_name.longest_wait,
+            lock_stats: self.lock_stats(),
             percolite_status: FORMAT,
             pid: std::process::id(),
             written: UNIX_EPOCH + Duration::from_millis(self.inner.runtime.unix_millis()),
@@ -182,7 +210,7 @@ impl Store {
             live: live.iter().take(LISTED).map(Into::into).collect(),
             slow: newest.iter().skip(newest.len().saturating_sub(SLOW_LISTED)).map(Into::into).collect(),
             slowest: self.slowest_transactions().iter().take(SLOW_LISTED).map(Into::into).collect(),
-            locks: locks.take(LISTED).map(|lock| (&lock).into()).collect(),
+            row_locks: row_locks.take(LISTED).map(|lock| (&lock).into()).collect(),
             keyspaces: self.stored_sizes(LISTED).unwrap_or_default(),
         }
     }
@@ -295,8 +323,8 @@ impl From<&Conflict> for ConflictStatus {
     }
 }
 
-impl From<&LockInfo> for LockStatus {
-    fn from(lock: &LockInfo) -> Self {
+impl From<&RowLock> for RowLockStatus {
+    fn from(lock: &RowLock) -> Self {
         let (commit_point, commit_ts) = match lock.commit_point {
             CommitPoint::Pending => ("pending", None),
             CommitPoint::Committed(ts) => ("committed", Some(ts)),
@@ -336,7 +364,7 @@ mod tests {
         assert_eq!(status.slow[0].conflicts[0].label.as_deref(), Some("transfer"));
         assert_eq!(status.live[0].start_ts, status.slow[0].start_ts.into());
         assert_eq!((status.live[0].streamed, status.live[1].streamed), (0, 70_000));
-        assert_eq!((status.locks[0].commit_ts.is_some(), status.locks[1].commit_ts.is_some()), (false, true));
+        assert_eq!((status.row_locks[0].commit_ts.is_some(), status.row_locks[1].commit_ts.is_some()), (false, true));
         assert_eq!((status.keyspaces[0].name.as_str(), status.keyspaces[0].stored_bytes), ("accounts", 4096));
         assert_eq!(status.engine.unwrap().columns[0].cells, 10_000);
     }
@@ -356,7 +384,7 @@ mod tests {
         let status: Status = serde_json::from_str(&changed).unwrap();
         assert_eq!((status.stats.begun, status.stats.commits()), (0, 1234));
         assert!(status.keyspaces.is_empty());
-        assert_eq!((status.live[1].streamed, status.engine, status.locks[1].commit_ts), (0, None, None));
+        assert_eq!((status.live[1].streamed, status.engine, status.row_locks[1].commit_ts), (0, None, None));
         let Stats { write_stalls, write_stalled, write_stalled_now, .. } = status.stats;
         assert_eq!((write_stalls, write_stalled, write_stalled_now), (0, Duration::ZERO, None));
     }

@@ -78,7 +78,7 @@ impl Bank {
     /// When everything that has begun has ended.
     fn judge(&self, told: &[[u64; 2]]) {
         let store = self.store.store();
-        assert_eq!(store.locks().unwrap().count(), 0);
+        assert_eq!(store.row_locks().unwrap().count(), 0);
         let snapshot = store.snapshot().unwrap();
         let sum: u64 = snapshot.range(&self.accounts, ..).map(|row| number(&row.unwrap().1)).sum();
         assert_eq!(sum, ACCOUNTS * OPENING_BALANCE);

@@ -98,7 +98,7 @@ fn a_future_dropped_while_its_closure_runs_commits_nothing() {
         gate.open();
         drop(runtime);
         assert_eq!(written(&store, &rows), None);
-        assert_eq!(store.store().locks().unwrap().count(), 0);
+        assert_eq!(store.store().row_locks().unwrap().count(), 0);
         insist_that_all_permits_are_there(store.store(), &rows, 1);
     }
 }
@@ -133,6 +133,6 @@ fn dropping_a_future_does_not_undo_a_commit_already_begun() {
         gate.open();
         drop(runtime);
         assert_eq!(written(&store, &rows).as_deref(), Some(&b"v"[..]));
-        assert_eq!(store.store().locks().unwrap().count(), 0);
+        assert_eq!(store.store().row_locks().unwrap().count(), 0);
     }
 }

@@ -52,7 +52,7 @@ fn a_runtime_that_is_shut_down_in_the_middle_leaves_whole_transactions_and_nothi
             let snapshot = store.store().snapshot().unwrap();
             let (a, b) = (snapshot.prefix(&rows, "a").count(), snapshot.prefix(&rows, "b").count());
             assert_eq!(a, b);
-            assert_eq!(store.store().locks().unwrap().count(), 0);
+            assert_eq!(store.store().row_locks().unwrap().count(), 0);
             insist_that_all_permits_are_there(store.store(), &rows, 2);
         }
     }

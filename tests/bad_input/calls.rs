@@ -60,7 +60,7 @@ fn everything_answers_closed_after_close() {
     // Under way, with more read ahead.
     let (mut scan, mut of_txn, mut lent) = (snapshot.range(&rows, ..), txn.range(&rows, ..), snapshot.range(&rows, ..));
     let mut of_large = large.range(&rows, ..);
-    let (mut locks, mut versions) = (store.locks().unwrap(), snapshot.versions(&rows, [1]).unwrap());
+    let (mut locks, mut versions) = (store.row_locks().unwrap(), snapshot.versions(&rows, [1]).unwrap());
     let mut of_typed = typed.range(&snapshot, ..).unwrap();
     scan.next().unwrap().unwrap();
     of_txn.next_back().unwrap().unwrap();
@@ -86,7 +86,7 @@ fn everything_answers_closed_after_close() {
         store.rename_keyspace("rows", "lines").map(drop),
         store.transact(|txn| txn.put(&rows, "k", "v")),
         store.transact_with(TxnOptions::default(), |_| Ok::<_, Error>(())),
-        store.locks().map(drop),
+        store.row_locks().map(drop),
         store.resolve_orphans().map(drop),
         store.txn_status(&rows.row_of("k"), at.0, at.1).map(drop),
         store.verify(|_| ()).map(drop),

@@ -58,7 +58,7 @@ fn a_panic_in_the_closure_leaves_nothing_behind() {
             let keys: Vec<_> = store.snapshot().unwrap().range(&rows, ..).map(|row| row.unwrap().0).collect();
             assert_eq!(keys, [&b"held"[..], b"k"], "large: {large}");
             assert_eq!(store.stats().unadmitted, 0, "a permit was not given back");
-            assert_eq!(store.locks().unwrap().count(), 0);
+            assert_eq!(store.row_locks().unwrap().count(), 0);
         }
     }
     assert!(store.verify(|_| ()).unwrap().is_sound());

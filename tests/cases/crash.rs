@@ -358,7 +358,7 @@ fn an_orphan_whose_primary_is_locked_by_another_is_resolved(world: &World) {
     world.let_locks_expire();
     let store = world.open_unswept();
     assert_eq!((store.get("s"), store.locks_left()), (None, 2));
-    let left: Vec<_> = store.locks().unwrap().map(|lock| lock.unwrap()).collect();
+    let left: Vec<_> = store.row_locks().unwrap().map(|lock| lock.unwrap()).collect();
     assert!(left.iter().all(|lock| lock.start_ts == ts(20) && lock.commit_point == CommitPoint::Pending));
     assert_eq!([store.get("t"), store.get("p")], [None, None]);
     assert_eq!(store.locks_left(), 0);

@@ -302,7 +302,7 @@ impl Opened {
 
     /// How many locks there are, resolving none.
     pub fn locks_left(&self) -> usize {
-        self.store.locks().unwrap().map(Result::unwrap).count()
+        self.store.row_locks().unwrap().map(Result::unwrap).count()
     }
 }
 

@@ -131,7 +131,7 @@ impl Driver {
             }
         }
         // What streamed may still be ending, or was swept after the reopening.
-        let locks = || self.clients[0].store.locks().map(Iterator::count);
+        let locks = || self.clients[0].store.row_locks().map(Iterator::count);
         for _ in 0..2000 {
             if ok(locks())? == 0 {
                 break;

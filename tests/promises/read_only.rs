@@ -41,7 +41,7 @@ fn a_locked_row_shows_what_its_transaction_came_to_and_the_folder_stays_as_it_wa
         }
         let scanned: Vec<_> = snapshot.range(&rows, ..).map(|row| row.unwrap().1).collect();
         assert_eq!(scanned, [value.as_bytes(); 2]);
-        let locks: Vec<_> = store.locks().unwrap().map(Result::unwrap).collect();
+        let locks: Vec<_> = store.row_locks().unwrap().map(Result::unwrap).collect();
         assert_eq!(locks.len(), if committed { 1 } else { 2 });
         assert!(locks.iter().all(|lock| lock.orphan), "{locks:?}");
         assert_eq!(matches!(locks[0].commit_point, CommitPoint::Committed(_)), committed);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use percolite::engine::sim::SimStorage;
 use percolite::{
-    Builder, CommitPoint, CommitProtocol, Durability, Existing, Keyspace, LockInfo, Store, Txn, TxnOptions,
+    Builder, CommitPoint, CommitProtocol, Durability, Existing, Keyspace, RowLock, Store, Txn, TxnOptions,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -108,7 +108,7 @@ fn nothing_stays_locked_behind_a_conflict_among_many_rows() {
     }
     put(1400).unwrap();
     many.commit().unwrap_err();
-    assert_eq!(store.locks().unwrap().count(), 0);
+    assert_eq!(store.row_locks().unwrap().count(), 0);
 }
 
 #[test]
@@ -146,10 +146,10 @@ fn recovery_changes_no_more_rows_at_once_than_the_engine_can() {
         drop((store, rows));
 
         let (store, rows) = open(Store::builder().sweep(false));
-        forward += store.locks().unwrap().filter(|lock| is_committed(lock.as_ref().unwrap())).count();
-        back += store.locks().unwrap().filter(|lock| !is_committed(lock.as_ref().unwrap())).count();
+        forward += store.row_locks().unwrap().filter(|lock| is_committed(lock.as_ref().unwrap())).count();
+        back += store.row_locks().unwrap().filter(|lock| !is_committed(lock.as_ref().unwrap())).count();
         store.resolve_orphans().unwrap();
-        assert_eq!(store.locks().unwrap().count(), 0);
+        assert_eq!(store.row_locks().unwrap().count(), 0);
         let found: Vec<_> = store.snapshot().unwrap().range(&rows, ..).map(|row| row.unwrap().1).collect();
         assert!([b"old", b"new"].iter().any(|whole| found == vec![whole.to_vec(); ROWS]), "{found:?}");
         store.close().unwrap();
@@ -172,9 +172,9 @@ fn records_of_many_dead_are_forgotten_no_more_at_once_than_the_engine_can_change
     drop((dead, store, rows));
 
     let (store, rows) = open_limited(Store::builder().sweep(false), &memory);
-    assert!(store.locks().unwrap().count() >= 8);
+    assert!(store.row_locks().unwrap().count() >= 8);
     store.resolve_orphans().unwrap();
-    assert_eq!((store.locks().unwrap().count(), store.snapshot().unwrap().range(&rows, ..).count()), (0, 0));
+    assert_eq!((store.row_locks().unwrap().count(), store.snapshot().unwrap().range(&rows, ..).count()), (0, 0));
     store.close().unwrap();
 }
 
@@ -185,6 +185,6 @@ fn open_limited(builder: Builder, memory: &SimStorage) -> (Store, Keyspace) {
     (store, rows)
 }
 
-fn is_committed(lock: &LockInfo) -> bool {
+fn is_committed(lock: &RowLock) -> bool {
     matches!(lock.commit_point, CommitPoint::Committed(_))
 }

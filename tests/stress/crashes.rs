@@ -83,7 +83,7 @@ fn lives(mut dice: Dice, durability: Durability) {
         let tables = open(&memory, &mut dice, durability);
         check(&tables, &mut sessions);
         tables.store.resolve_orphans().unwrap();
-        assert_eq!(tables.store.locks().unwrap().count(), 0, "locks are left");
+        assert_eq!(tables.store.row_locks().unwrap().count(), 0, "locks are left");
         check(&tables, &mut sessions);
     }
 }

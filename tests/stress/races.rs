@@ -160,7 +160,7 @@ fn a_commit_that_finishes_late_hides_no_conflict() {
     std::thread::scope(|scope| {
         // It submits its locks, its commit point, and then the rest.
         let slow = runtime.run(scope, (Place::Submits, 4), || slow.commit());
-        assert_eq!(store.locks().unwrap().count(), 1, "it is not where it should be");
+        assert_eq!(store.row_locks().unwrap().count(), 1, "it is not where it should be");
         let (mut first, mut second) = (store.begin().unwrap(), store.begin().unwrap());
         for txn in [&mut first, &mut second] {
             assert_eq!(txn.get(&rows, "a").unwrap().unwrap(), b"slow");
@@ -184,11 +184,11 @@ fn locks_and_their_commit_points_are_listed_as_of_one_moment() {
     std::thread::scope(|scope| {
         // It has submitted its locks and not its commit point.
         let slow = runtime.run(scope, (Place::Submits, 2), || slow.commit());
-        let listed = store.locks().unwrap();
+        let listed = store.row_locks().unwrap();
         slow.finish().unwrap();
         let points: Vec<_> = listed.map(|lock| lock.unwrap().commit_point).collect();
         assert_eq!(points, [CommitPoint::Pending; 2]);
-        assert_eq!(store.locks().unwrap().count(), 0);
+        assert_eq!(store.row_locks().unwrap().count(), 0);
     });
 }
 

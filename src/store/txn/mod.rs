@@ -28,7 +28,7 @@ use crate::timestamp::Timestamp;
 /// row with [`Txn::get_for_update`] closes that for the row.
 ///
 /// Writes are kept in memory up to [`Builder::stream_at_bytes`](super::Builder::stream_at_bytes). Beyond that they are
-/// *streamed*: put into the store as locks while the transaction is still being written, so that its size is bounded by the
+/// *streamed*: put into the store as row locks while the transaction is still being written, so that its size is bounded by the
 /// disk only. From then on others conflict with it before it commits, and its own writes may answer
 /// [`ErrorKind::Conflict`]; after that error it is over, and every later call repeats it. Reading back what was streamed, and
 /// writing it again, reads the disk. Rows that a savepoint takes back stay locked until the end. After the commit the locks
@@ -104,12 +104,12 @@ impl Txn {
         self.reader.view.read_ts
     }
 
-    /// The timestamp that names the transaction in locks and records.
+    /// The timestamp that names the transaction in row locks and records.
     pub fn start_ts(&self) -> Timestamp {
         self.id.start_ts
     }
 
-    /// Who the transaction is in locks and conflicts.
+    /// Who the transaction is in row locks and conflicts.
     pub fn owner(&self) -> OwnerId {
         self.id.owner
     }

@@ -5,7 +5,7 @@
 //! | column | what must be true |
 //! |---|---|
 //! | versions | committed after its transaction began, below the oracle's mark; a long value has its entry, a deletion its place on the collector's work list |
-//! | locks | the primary can tell the transaction's fate, and is itself not locked any more once it has; a long value has its entry |
+//! | row locks | the primary can tell the transaction's fate, and is itself not locked any more once it has; a long value has its entry |
 //! | values | some version or lock of the row owns it |
 //! | history | filed under its own timestamp, older than the version that replaced it, which the collector's work list names |
 //! | meta | whatever is known of it decodes |
@@ -41,7 +41,7 @@ pub(super) const PROBLEMS_MAX: usize = 1000;
 pub struct Verified {
     /// Newest versions of rows, records of deletions included.
     pub versions: u64,
-    /// Locks.
+    /// Row locks.
     pub locks: u64,
     /// Long values, which are stored apart from their versions.
     pub values: u64,

@@ -4,7 +4,7 @@ use std::panic::resume_unwind;
 use std::time::Duration;
 
 use anyhow::Result;
-use percolite::{CommitPoint, Keyspace, LockInfo, OwnerId, Status, Store, Timestamp, TxnStatus};
+use percolite::{CommitPoint, Keyspace, OwnerId, RowLock, Status, Store, Timestamp, TxnStatus};
 use serde_json::{Value, json};
 
 use crate::bytes::{Form, FormArgs, Forms};
@@ -18,7 +18,7 @@ use crate::told;
 use crate::tuning::Tuning;
 
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// So many locks are counted between two looks at the progress bar.
+/// So many row locks are counted between two looks at the progress bar.
 const LOCKS_UNTOLD: u64 = 1024;
 
 /// The options of `locks`.
@@ -26,11 +26,11 @@ const LOCKS_UNTOLD: u64 = 1024;
 #[command(after_help = "\
 Examples:
   percolite locks shop         who holds which rows, and what their primaries say
-  percolite locks shop --json  one JSON line for each locked row
+  percolite locks shop --json  one JSON line for each row lock
   percolite locks shop --resolve
                                rolls all of them forward or back, and says how many each
 
-A lock that is left in a closed store is an orphan: its process died in the middle of a commit. Whoever reads the row rolls \
+A row lock that is left in a closed store is an orphan: its process died in the middle of a commit. Whoever reads the row rolls \
 it forward or back, and so does opening the store for writing, in the background. Looking changes nothing. \
 The table shows the first rows of the first transactions; --json shows everything, and so do plain lines, where there is no terminal, \
 with a tab between keyspace, key, start_ts, owner, the primary's keyspace and key, its commit point, and commit_ts. \
@@ -65,17 +65,17 @@ pub fn run(args: &Args) -> Result<()> {
     show(&store, args.forms.get(), args.json, |_| true).map(|_| ())
 }
 
-/// Shows those locks that are wanted. The answer is whether there are any.
-pub fn show(store: &Store, forms: Forms, json: bool, wanted: impl Fn(&LockInfo) -> bool) -> Result<bool> {
+/// Shows those row locks that are wanted. The answer is whether there are any.
+pub fn show(store: &Store, forms: Forms, json: bool, wanted: impl Fn(&RowLock) -> bool) -> Result<bool> {
     if !json && is_for_people() {
         let table = table_of(store, forms, wanted)?;
         let is_any = table.is_some();
-        say(table.unwrap_or_else(|| "there are no locks".into()))?;
+        say(table.unwrap_or_else(|| "there are no row locks".into()))?;
         return Ok(is_any);
     }
     let mut out = Lines::new();
     let mut is_any = false;
-    for lock in store.locks()? {
+    for lock in store.row_locks()? {
         let lock = lock?;
         if wanted(&lock) {
             is_any = true;
@@ -86,7 +86,7 @@ pub fn show(store: &Store, forms: Forms, json: bool, wanted: impl Fn(&LockInfo) 
     Ok(is_any)
 }
 
-fn plain_line(lock: &LockInfo, forms: Forms) -> Vec<u8> {
+fn plain_line(lock: &RowLock, forms: Forms) -> Vec<u8> {
     let (fate, commit_ts) = fate(lock);
     let mut line = Vec::new();
     let name = |name: Option<&String>, id: u32, line: &mut Vec<u8>| match name {
@@ -105,7 +105,7 @@ fn plain_line(lock: &LockInfo, forms: Forms) -> Vec<u8> {
     line
 }
 
-fn fate(lock: &LockInfo) -> (&'static str, Option<Timestamp>) {
+fn fate(lock: &RowLock) -> (&'static str, Option<Timestamp>) {
     match lock.commit_point {
         CommitPoint::Pending => ("pending", None),
         CommitPoint::Committed(ts) => ("committed", Some(ts)),
@@ -117,17 +117,17 @@ fn fate(lock: &LockInfo) -> (&'static str, Option<Timestamp>) {
 fn of_open(args: &Args, status: &Status) -> Result<()> {
     if args.json {
         let mut out = Lines::new();
-        status.locks.iter().try_for_each(|lock| out.say(told::lock_json(lock)))?;
+        status.row_locks.iter().try_for_each(|lock| out.say(told::lock_json(lock)))?;
         return out.finish();
     }
     say(told::heading(status))?;
-    say(told::locks(&status.locks).unwrap_or_else(|| "no locks were met".into()))
+    say(told::locks(&status.row_locks).unwrap_or_else(|| "no row locks were met".into()))
 }
 
-/// The table of those locks that are wanted, if there are any.
-fn table_of(store: &Store, forms: Forms, wanted: impl Fn(&LockInfo) -> bool) -> Result<Option<String>> {
+/// The table of those row locks that are wanted, if there are any.
+fn table_of(store: &Store, forms: Forms, wanted: impl Fn(&RowLock) -> bool) -> Result<Option<String>> {
     let mut table = LockTable::new(names(store)?, forms.keys);
-    for lock in store.locks()? {
+    for lock in store.row_locks()? {
         let lock = lock?;
         if wanted(&lock) {
             table.add(&lock);
@@ -141,11 +141,11 @@ fn resolve(args: &Args) -> Result<()> {
     // Counted before, since the background begins with it as soon as the store is open.
     let (mut forward, mut back) = (0_u64, 0_u64);
     let progress = Progress::of_rows();
-    for lock in args.store.look_silently()?.locks()? {
+    for lock in args.store.look_silently()?.row_locks()? {
         *if matches!(lock?.commit_point, CommitPoint::Committed(_)) { &mut forward } else { &mut back } += 1;
         if (forward + back) % LOCKS_UNTOLD == 0 {
             interrupt.check("nothing was resolved")?;
-            progress.at(0, format!("{} found", count(forward + back, "lock")));
+            progress.at(0, format!("{} found", count(forward + back, "row lock")));
         }
     }
     let found = forward + back;
@@ -160,7 +160,7 @@ fn resolve(args: &Args) -> Result<()> {
             if work.is_finished() {
                 break;
             }
-            progress.at(0, count(store.stats().swept.min(found), "lock"));
+            progress.at(0, count(store.stats().swept.min(found), "row lock"));
             std::thread::sleep(LOOK_EVERY);
         }
         work.join().unwrap_or_else(|why| resume_unwind(why))
@@ -171,14 +171,14 @@ fn resolve(args: &Args) -> Result<()> {
         return say(json!({ "resolved": found, "rolled_forward": forward, "rolled_back": back }));
     }
     let (forward, back) = (indicatif::HumanCount(forward), indicatif::HumanCount(back));
-    say(format_args!("{} resolved: {forward} rolled forward, {back} rolled back", count(found, "lock")))
+    say(format_args!("{} resolved: {forward} rolled forward, {back} rolled back", count(found, "row lock")))
 }
 
 fn names(store: &Store) -> Result<Names> {
     Ok(Names::of(&store.snapshot()?.keyspaces()?))
 }
 
-fn as_json(lock: &LockInfo, forms: Forms) -> Value {
+fn as_json(lock: &RowLock, forms: Forms) -> Value {
     let (fate, commit_ts) = fate(lock);
     json!({
         "keyspace": lock.keyspace,
@@ -199,7 +199,7 @@ fn as_json(lock: &LockInfo, forms: Forms) -> Value {
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  percolite locks shop --json             shows start_ts and owner of those that hold locks
+  percolite locks shop --json             shows start_ts and owner of those that hold row locks
   percolite txn shop 1763726400123.7      the rows that it holds and what will become of them
   percolite txn shop 1763726400123.7 --keyspace fruit --key apple
                                           asks a row that it wrote, when it holds none any more
@@ -254,7 +254,7 @@ fn status_by_row(store: &Store, keyspace: &Keyspace, key: &[u8], ts: Timestamp) 
         }
     }
     let row = keyspace.row_of(key);
-    for lock in store.locks()? {
+    for lock in store.row_locks()? {
         let lock = lock?;
         if lock.row == row && lock.start_ts == ts {
             return Ok(store.txn_status(&lock.primary, ts, lock.owner)?);
@@ -263,7 +263,7 @@ fn status_by_row(store: &Store, keyspace: &Keyspace, key: &[u8], ts: Timestamp) 
     Ok(TxnStatus::NoTrace)
 }
 
-/// What the process that has the store open tells of a transaction: whether it goes on, was slow, or holds locks.
+/// What the process that has the store open tells of a transaction: whether it goes on, was slow, or holds row locks.
 fn txn_of_open(args: &TxnArgs, status: &Status) -> Result<()> {
     if args.key.is_some() {
         return Err(Code::Busy.error(
@@ -273,10 +273,10 @@ fn txn_of_open(args: &TxnArgs, status: &Status) -> Result<()> {
     let live: Vec<_> = status.live.iter().filter(|live| live.start_ts == Some(args.start_ts)).collect();
     let slow: Vec<_> =
         status.slow.iter().chain(&status.slowest).filter(|slow| slow.start_ts == args.start_ts).take(1).collect();
-    let locks: Vec<_> = status.locks.iter().filter(|lock| lock.start_ts == args.start_ts).cloned().collect();
+    let locks: Vec<_> = status.row_locks.iter().filter(|lock| lock.start_ts == args.start_ts).cloned().collect();
     if live.is_empty() && slow.is_empty() && locks.is_empty() {
         return Err(Code::Missing.error(format!(
-            "process {}, which has the store open, said nothing of a transaction {:#} when it last spoke, {:.1?} ago: it was not live, held no lock and was not slow",
+            "process {}, which has the store open, said nothing of a transaction {:#} when it last spoke, {:.1?} ago: it was not live, held no row lock and was not slow",
             status.pid,
             args.start_ts,
             told::age(status)
@@ -284,7 +284,7 @@ fn txn_of_open(args: &TxnArgs, status: &Status) -> Result<()> {
     }
     if args.json {
         return say(
-            json!({ "pid": status.pid, "age_s": told::age(status).as_secs_f64(), "live": live, "slow": slow, "locks": locks.iter().map(told::lock_json).collect::<Vec<_>>() }),
+            json!({ "pid": status.pid, "age_s": told::age(status).as_secs_f64(), "live": live, "slow": slow, "row_locks": locks.iter().map(told::lock_json).collect::<Vec<_>>() }),
         );
     }
     say(told::heading(status))?;
@@ -343,11 +343,11 @@ pub fn run_txn(args: &TxnArgs) -> Result<()> {
         ))
     };
     if args.json {
-        let locks = store.locks()?.filter(|lock| lock.as_ref().map_or(true, |lock| lock.start_ts == args.start_ts));
+        let locks = store.row_locks()?.filter(|lock| lock.as_ref().map_or(true, |lock| lock.start_ts == args.start_ts));
         let held = locks.map(|lock| Ok(as_json(&lock?, args.forms.get()))).collect::<Result<Vec<_>>>()?;
-        return if held.is_empty() { Err(nobody()) } else { say(json!({ "locks": held })) };
+        return if held.is_empty() { Err(nobody()) } else { say(json!({ "row_locks": held })) };
     }
-    let held = |lock: &LockInfo| lock.start_ts == args.start_ts;
+    let held = |lock: &RowLock| lock.start_ts == args.start_ts;
     if !is_for_people() {
         return if show(&store, args.forms.get(), false, held)? { Ok(()) } else { Err(nobody()) };
     }

@@ -99,11 +99,11 @@ enum Command {
     Repair(repair::Args),
     /// Show how a store stands
     Stats(stats::Args),
-    /// Show who holds which rows
+    /// Show the row locks: who holds which rows
     Locks(locks::Args),
     /// Show what became of a transaction
     Txn(locks::TxnArgs),
-    /// Watch transactions, conflicts and locks
+    /// Watch transactions, conflicts and row locks
     Top(top::Args),
     /// Show the store at work: real data, contended transfers, a writer killed in mid-commit, and its recovery
     Demo(demo::Args),

@@ -19,7 +19,7 @@ impl Progress {
         progress
     }
 
-    /// Through rows, locks or cells, of which there may be no more to tell than the message.
+    /// Through rows, row locks or cells, of which there may be no more to tell than the message.
     pub fn of_rows() -> Self {
         let progress = Self(ProgressBar::new_spinner());
         progress.styled("{spinner} {msg}, {elapsed}");

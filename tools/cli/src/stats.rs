@@ -15,7 +15,7 @@ use crate::{table, told};
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  percolite stats shop           size, locks, newest commit, what is in each keyspace
+  percolite stats shop           size, row locks, newest commit, what is in each keyspace
   percolite stats shop --exact   counts every row, however long that takes
   percolite stats shop --json | jq .bytes_on_disk
 
@@ -73,7 +73,7 @@ fn closed(args: &Args, store: &Store) -> Result<()> {
     let snapshot = store.snapshot()?;
     let keyspaces = snapshot.keyspaces()?.len();
     let mut locks = 0_u64;
-    for lock in store.locks()? {
+    for lock in store.row_locks()? {
         lock?;
         locks += 1;
     }
@@ -101,7 +101,7 @@ fn closed(args: &Args, store: &Store) -> Result<()> {
             "keyspaces": keyspaces,
             "keyspace_figures": spaces.iter().map(figures_json).collect::<Vec<_>>(),
             "restored_upto_ts": restored_upto.map(|upto| upto.to_string()),
-            "locks": locks,
+            "row_locks": locks,
             "bytes_on_disk": bytes,
             "newest_ts": newest.to_string(),
             "newest_ms": newest.millis(),
@@ -114,7 +114,7 @@ fn closed(args: &Args, store: &Store) -> Result<()> {
     let mut rows = vec![
         ["on disk".to_owned(), indicatif::HumanBytes(bytes).to_string()],
         ["keyspaces".to_owned(), keyspaces.to_string()],
-        ["locks of dead processes".to_owned(), indicatif::HumanCount(locks).to_string()],
+        ["row locks of dead processes".to_owned(), indicatif::HumanCount(locks).to_string()],
         ["nothing is newer than".to_owned(), time(newest)],
         ["history begins".to_owned(), history_from.map_or_else(|| "none is kept".into(), time)],
         ["in the log".to_owned(), indicatif::HumanBytes(figures.log_bytes).to_string()],

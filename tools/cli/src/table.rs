@@ -1,4 +1,4 @@
-//! Tables: how rows, times and locks look.
+//! Tables: how rows, times and row locks look.
 //!
 //! Tables are as wide as the terminal, at most 100 columns. Keys are any bytes;
 //! what is not printable is escaped, and what is too long ends in an ellipsis. A zero byte, which the demo's index puts
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use comfy_table::presets::{UTF8_FULL, UTF8_FULL_CONDENSED};
 use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table};
 use indicatif::HumanCount;
-use percolite::{CommitPoint, Keyspace, KeyspaceId, LockInfo, RowKey, Timestamp};
+use percolite::{CommitPoint, Keyspace, KeyspaceId, RowKey, RowLock, Timestamp};
 
 use crate::bytes::Form;
 use crate::output::{count, is_for_people};
@@ -82,14 +82,14 @@ fn plain<const N: usize>(header: [&str; N], rows: &[[String; N]]) -> String {
     std::iter::once(header).chain(rows).map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Locks, one row of the table for each transaction that holds some.
-pub fn locks(locks: &[LockInfo], names: &Names) -> String {
+/// Row locks, one row of the table for each transaction that holds some.
+pub fn locks(locks: &[RowLock], names: &Names) -> String {
     let mut table = LockTable::new(names.clone(), Form::Text);
     locks.iter().for_each(|lock| table.add(lock));
     table.finish().unwrap_or_default()
 }
 
-/// A table of locks as they come, however many they are: of the first transactions the first rows are shown, and the rest is
+/// A table of row locks as they come, however many they are: of the first transactions the first rows are shown, and the rest is
 /// counted.
 pub struct LockTable {
     names: Names,
@@ -100,7 +100,7 @@ pub struct LockTable {
 }
 
 struct Held {
-    first: LockInfo,
+    first: RowLock,
     rows: Vec<RowKey>,
     more: u64,
 }
@@ -110,7 +110,7 @@ impl LockTable {
         Self { names, form, shown: BTreeMap::new(), others: 0 }
     }
 
-    pub fn add(&mut self, lock: &LockInfo) {
+    pub fn add(&mut self, lock: &RowLock) {
         let room = self.shown.len() < TXNS_SHOWN;
         let held = match self.shown.entry(lock.start_ts) {
             Entry::Occupied(held) => held.into_mut(),
@@ -154,14 +154,14 @@ impl LockTable {
         }
         let more = match self.others {
             0 => String::new(),
-            others => format!("\n… and {} of other transactions", count(others, "lock")),
+            others => format!("\n… and {} of other transactions", count(others, "row lock")),
         };
         Some(format!("{table}{more}"))
     }
 }
 
 /// What the lock's primary says, and what that means for the locked rows.
-fn fate(lock: &LockInfo) -> (String, Cell) {
+fn fate(lock: &RowLock) -> (String, Cell) {
     let back = || Cell::new("rolled\nback").fg(Color::Yellow);
     match lock.commit_point {
         CommitPoint::Pending if lock.orphan => ("pending".into(), back()),

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use indicatif::HumanCount;
-use percolite::{EngineFigures, Latencies, Latency, LiveStatus, LockStatus, OwnerId, SlowStatus, Stats, Status};
+use percolite::{EngineFigures, Latencies, Latency, LiveStatus, OwnerId, RowLockStatus, SlowStatus, Stats, Status};
 use serde_json::{Value, json};
 
 use crate::table;
 
-/// So many of the live, of the slow and of the locks are shown.
+/// So many of the live, of the slow and of the row locks are shown.
 const SHOWN: usize = 5;
 const LOCKS_SHOWN: usize = 12;
 /// So many are in a status at most.
@@ -69,7 +69,7 @@ fn counters(status: &Status) -> String {
         (
             "conflicts",
             format!(
-                "{}: {} with commits, {} with locks, {} taken for dead",
+                "{}: {} with commits, {} with row locks, {} taken for dead",
                 count(stats.conflicts),
                 count(stats.conflicts_committed),
                 count(stats.conflicts_locked),
@@ -78,7 +78,7 @@ fn counters(status: &Status) -> String {
         ),
         ("retries", format!("{}; {} given up", count(stats.retries), count(stats.exhausted))),
         (
-            "locks of others",
+            "row locks of others",
             format!(
                 "{} rolled forward and {} back one by one; {} of the dead resolved in the background",
                 count(stats.rolled_forward),
@@ -148,7 +148,7 @@ fn lists(status: &Status) -> Vec<String> {
         tables.push(slow("slow, newest first", status.slow.iter().rev()));
         tables.push(slow("slowest of all", &status.slowest));
     }
-    tables.push(locks(&status.locks).unwrap_or_else(|| "no locks were met".into()));
+    tables.push(locks(&status.row_locks).unwrap_or_else(|| "no row locks were met".into()));
     tables
 }
 
@@ -212,7 +212,7 @@ impl<'a> Between<'a> {
             "commits/s",
             "per sync",
             "conflicts/s with commits",
-            "conflicts/s with locks",
+            "conflicts/s with row locks",
             "retries/s",
             "rolled/s",
             "live views",
@@ -242,7 +242,7 @@ impl<'a> Between<'a> {
     }
 
     pub fn json(&self) -> Value {
-        let Status { pid, stats, engine, live, slow, slowest, locks, .. } = self.now;
+        let Status { pid, stats, engine, live, slow, slowest, row_locks, .. } = self.now;
         let latencies: serde_json::Map<_, _> = measured(&self.latencies)
             .map(|(_, key, latency)| (key.to_owned(), latency_json(latency)))
             .into_iter()
@@ -268,8 +268,8 @@ impl<'a> Between<'a> {
             "live": live,
             "slow": slow.iter().rev().take(SHOWN).collect::<Vec<_>>(),
             "slowest": slowest.iter().take(SHOWN).collect::<Vec<_>>(),
-            "locks_met": locks.len(),
-            "locks": locks.iter().map(lock_json).collect::<Vec<_>>(),
+            "row_locks_met": row_locks.len(),
+            "row_locks": row_locks.iter().map(lock_json).collect::<Vec<_>>(),
             "visible_ts": stats.visible_ts.to_string(),
             "visible_time": table::moment(stats.visible_ts),
             "durable_ts": stats.durable_ts.to_string(),
@@ -356,10 +356,19 @@ pub fn slow<'a>(which: &str, slow: impl IntoIterator<Item = &'a SlowStatus>) -> 
     table::texts(header, slow.into_iter().take(SHOWN).map(row).collect())
 }
 
-/// A lock as `locks --json` shows one; the keys are as the process that has the store open has put them.
-pub fn lock_json(lock: &LockStatus) -> Value {
-    let LockStatus {
-        keyspace, key, owner, start_ts, primary_keyspace, primary, commit_point, commit_ts, orphan, ..
+/// A row lock as `locks --json` shows one; the keys are as the process that has the store open has put them.
+pub fn lock_json(lock: &RowLockStatus) -> Value {
+    let RowLockStatus {
+        keyspace,
+        key,
+        owner,
+        start_ts,
+        primary_keyspace,
+        primary,
+        commit_point,
+        commit_ts,
+        orphan,
+        ..
     } = lock;
     let began = u64::from_str_radix(owner, 16).ok().map(|owner| OwnerId::from_u64(owner).began_millis());
     json!({
@@ -378,8 +387,8 @@ pub fn lock_json(lock: &LockStatus) -> Value {
 }
 
 /// A table of locked rows, if there are any.
-pub fn locks(locks: &[LockStatus]) -> Option<String> {
-    let row = |lock: &LockStatus| {
+pub fn locks(locks: &[RowLockStatus]) -> Option<String> {
+    let row = |lock: &RowLockStatus| {
         [
             place(lock.keyspace.as_deref(), &lock.key),
             lock.owner.clone(),

@@ -32,7 +32,7 @@ Examples:
 
 A store is open in one process at a time, and that process must want to be watched: programs say \
 Builder::publish_status(Duration::from_secs(1)); load, shell, demo and other commands that write do so by themselves. \
-What a dead process left is shown by `percolite locks`. Ctrl-C ends it.")]
+The row locks that a dead process left are shown by `percolite locks`. Ctrl-C ends it.")]
 pub struct Args {
     /// The folder of a store that a process has open
     #[arg(value_name = "STORE")]

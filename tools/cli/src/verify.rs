@@ -22,7 +22,7 @@ Examples:
   percolite verify shop --json | jq '.problems[]'    what is wrong, one by one
   percolite checkpoint shop copy && percolite verify copy
 
-Nothing is changed. The exit code is 0 if all is sound and 6 if not; what cannot be opened is {\"opens\": false, …} in JSON. What a damaged log has lost is in .lost_logs[], all else in .problems[]. Locks of dead processes are sound as long as their \
+Nothing is changed. The exit code is 0 if all is sound and 6 if not; what cannot be opened is {\"opens\": false, …} in JSON. What a damaged log has lost is in .lost_logs[], all else in .problems[]. Row locks of dead processes are sound as long as their \
 primary can tell what is to become of them. A log that was damaged in the middle is told. Who opens the store for writing keeps it \
 as damaged-*.log.kept (later logs as unread-*.log.kept), and it goes on being told until these are moved out of the folder. Filters \
 and indexes of tables are looked at only as far as reading the cells in order needs them.")]
@@ -71,7 +71,7 @@ pub fn run(args: &Args) -> Result<()> {
     } else {
         let figures = [
             ("newest versions", verified.versions),
-            ("locks", verified.locks),
+            ("row locks", verified.locks),
             ("long values", verified.values),
             ("replaced versions, ended transactions", verified.history),
             ("bookkeeping", verified.meta),

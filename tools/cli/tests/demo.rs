@@ -79,7 +79,7 @@ fn all_seen(output: &Output) -> String {
     told
 }
 
-/// The number in `… 8 locks<what>`.
+/// The number in `… 8 row locks<what>`.
 fn number_before(told: &str, what: &str) -> u64 {
     let line =
         told.lines().find(|line| line.ends_with(what)).unwrap_or_else(|| panic!("no line ends in {what:?}: {told}"));

@@ -1,4 +1,4 @@
-//! After the crash: the locks that are left, and reading them away.
+//! After the crash: the row locks that are left, and reading them away.
 //!
 //! A lock whose owner is gone is an orphan. Nobody has to clean up: whoever reads a locked row asks the row that the lock
 //! names as its primary. Is that committed, the reader carries the commit out (*rolls it forward*); is it not, the
@@ -7,7 +7,7 @@
 
 use anyhow::{Context as _, Result};
 use indicatif::HumanCount;
-use percolite::{CommitPoint, LockInfo, Store, TxnStatus};
+use percolite::{CommitPoint, RowLock, Store, TxnStatus};
 
 use super::Seen;
 use super::crash::Moment;
@@ -19,11 +19,11 @@ use super::transfers::{sum, total};
 use crate::output::{count, say};
 use crate::table;
 
-/// Shows the orphan locks; nothing is resolved by that.
-pub fn show(store: &Store, spaces: &Spaces, plans: &[Plan], seen: &mut Seen) -> Result<Vec<LockInfo>> {
-    let locks = store.locks()?.collect::<percolite::Result<Vec<_>>>().context("cannot list the locks")?;
+/// Shows the orphan row locks; nothing is resolved by that.
+pub fn show(store: &Store, spaces: &Spaces, plans: &[Plan], seen: &mut Seen) -> Result<Vec<RowLock>> {
+    let locks = store.row_locks()?.collect::<percolite::Result<Vec<_>>>().context("cannot list the row locks")?;
     say(table::locks(&locks, &table::Names::of(spaces.all())))?;
-    say("Pending: the primary is not committed, so these locks will be taken away.\n\
+    say("Pending: the primary is not committed, so these row locks will be taken away.\n\
          Committed: it is, so these rows will be committed too, at the same timestamp.")?;
     // Whoever is past the commit point has nothing locked at the primary any more.
     let locked = |moment| {
@@ -39,7 +39,7 @@ pub fn show(store: &Store, spaces: &Spaces, plans: &[Plan], seen: &mut Seen) -> 
             && committed == locked(Moment::AfterCommitPoint),
         format!(
             "{}: {pending} of uncommitted, {committed} of committed transactions",
-            count(orphans as u64, "orphan lock")
+            count(orphans as u64, "orphan row lock")
         ),
     );
     Ok(locks)
@@ -92,11 +92,11 @@ pub fn read_away(
     let after = store.stats();
     let forward = after.rolled_forward - before.rolled_forward;
     let back = after.rolled_back - before.rolled_back;
-    let left = store.locks()?.count();
-    say(format_args!("By reading alone: {forward} locks rolled forward, {back} rolled back, {left} left."))?;
-    seen.note(forward > 0, format!("{} rolled forward by reading", count(forward, "lock")));
-    seen.note(back > 0, format!("{} rolled back by reading", count(back, "lock")));
-    seen.note(left == 0 && after.swept == 0, "no lock left, and no background sweep had a hand in it");
+    let left = store.row_locks()?.count();
+    say(format_args!("By reading alone: {forward} row locks rolled forward, {back} rolled back, {left} left."))?;
+    seen.note(forward > 0, format!("{} rolled forward by reading", count(forward, "row lock")));
+    seen.note(back > 0, format!("{} rolled back by reading", count(back, "row lock")));
+    seen.note(left == 0 && after.swept == 0, "no row lock left, and no background sweep had a hand in it");
     seen.note(
         whole.is_whole(),
         format!("{} and {} of the index match exactly", count(whole.records, "record"), entries(whole.entries)),
@@ -107,7 +107,7 @@ pub fn read_away(
 }
 
 /// Asks the store once more what became of the transactions that held locks.
-pub fn ask_again(store: &Store, locks: &[LockInfo], seen: &mut Seen) -> Result<()> {
+pub fn ask_again(store: &Store, locks: &[RowLock], seen: &mut Seen) -> Result<()> {
     let mut kept = true;
     for lock in locks {
         let expected = match lock.commit_point {

@@ -68,7 +68,7 @@ pub enum Statement {
         /// Its name
         name: String,
     },
-    /// Show what dead processes have left locked
+    /// Show the row locks that dead processes have left
     Locks {
         #[command(flatten)]
         forms: FormArgs,

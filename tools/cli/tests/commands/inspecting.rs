@@ -27,10 +27,10 @@ fn locks_of_the_dead_are_shown_and_read_and_stay() {
         let shown = place.in_terminal("locks s", "").out;
         assert!(shown.contains("rows/b") && shown.contains(fate), "{shown}");
         let (start, owner) = (lock["start_ts"].as_str().unwrap(), lock["owner"].as_str().unwrap());
-        assert_eq!(place.json(&format!("txn s {start} --json"))[0]["locks"].as_array().unwrap().len(), locks.len());
+        assert_eq!(place.json(&format!("txn s {start} --json"))[0]["row_locks"].as_array().unwrap().len(), locks.len());
         let asked = place.ok(&format!("txn s {start} --owner {owner} --keyspace rows --key a"));
         assert!(asked.starts_with(fate), "{asked}");
-        assert_eq!(place.json("stats s --json")[0]["locks"], locks.len());
+        assert_eq!(place.json("stats s --json")[0]["row_locks"], locks.len());
         assert_eq!(place.json("verify s --json")[0]["sound"], true);
         assert_eq!(content(&place), before, "looking changed something");
         // Opening for writing resolves them.
@@ -244,8 +244,8 @@ fn locks_are_resolved_when_that_is_asked_for_and_counted() {
     leave_locks(&place.path().join("s"), false);
     let shown = place.ok("locks s --keys hex");
     assert!(shown.contains("rows\t61\t") && shown.contains("rows\t62\t"), "{shown}");
-    assert_eq!(place.ok("locks s --resolve"), "2 locks resolved: 0 rolled forward, 2 rolled back\n");
-    assert_eq!(place.ok("locks s --resolve"), "0 locks resolved: 0 rolled forward, 0 rolled back\n");
+    assert_eq!(place.ok("locks s --resolve"), "2 row locks resolved: 0 rolled forward, 2 rolled back\n");
+    assert_eq!(place.ok("locks s --resolve"), "0 row locks resolved: 0 rolled forward, 0 rolled back\n");
     assert_eq!(place.ok("locks s"), "");
     assert_eq!(place.ok("get s rows b"), "old\n");
     leave_locks(&place.path().join("u"), false);
@@ -284,7 +284,7 @@ fn of_many_locks_the_table_shows_the_first_and_counts_the_others() {
     let shown = place.in_terminal("locks s", "").out;
     assert!(shown.contains("rows/row 000 19") && !shown.contains("row 000 20"), "{shown}");
     assert!(shown.contains("… and 30 more"), "{shown}");
-    assert!(shown.contains("… and 51 locks of other transactions"), "{shown}");
+    assert!(shown.contains("… and 51 row locks of other transactions"), "{shown}");
 }
 
 #[test]

@@ -140,7 +140,7 @@ fn what_a_large_transaction_locked_is_unlocked_when_the_command_is_over() {
     let rows: String = (0..200_000).map(|n| format!("key{n:06}\tvalue\n")).collect();
     place.fed("load --create shop rows --layout tsv --batch 100000", rows).succeeds();
     assert_eq!(place.ok("delete --memory 8M shop rows --prefix key"), "200,000 rows deleted\n");
-    assert_eq!(place.json("stats shop --json")[0]["locks"], 0);
+    assert_eq!(place.json("stats shop --json")[0]["row_locks"], 0);
     assert_eq!(place.ok("scan shop rows --count"), "0\n");
 }
 

@@ -55,7 +55,7 @@ fn the_commands_that_look_show_what_the_process_tells_that_has_the_store_open() 
     let shown = place.ok(&format!("txn s {}", txn.start_ts()));
     assert!(shown.contains("payroll") && !shown.contains("quick"), "{shown}");
     let held = &place.json(&format!("txn s {} --json", locks[0]["start_ts"].as_str().unwrap()))[0];
-    assert_eq!((held["locks"].as_array().unwrap().len(), &held["live"]), (2, &serde_json::json!([])));
+    assert_eq!((held["row_locks"].as_array().unwrap().len(), &held["live"]), (2, &serde_json::json!([])));
     place.run("txn s 5.0").fails(3, "said nothing of a transaction 5.0");
     place.run("txn s 5.0 --owner 1 --keyspace rows --key a").fails(4, "by the process that has the store open");
     // Changing is another matter, and so is looking at rows.

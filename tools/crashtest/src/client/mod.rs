@@ -372,7 +372,7 @@ impl<'a> Client<'a> {
     /// The keys of rows with locks.
     fn locked(&self) -> Result<Vec<String>, Error> {
         let mut keys = Vec::new();
-        for lock in self.store.locks()? {
+        for lock in self.store.row_locks()? {
             let row = lock?.row;
             if row.keyspace() == self.rows.id() {
                 keys.push(shown(row.key()));

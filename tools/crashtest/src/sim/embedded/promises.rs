@@ -157,7 +157,7 @@ impl Embedded<'_> {
             }
             self.scheduler.sleep(Duration::from_millis(100));
         }
-        let left: Result<Vec<_>, _> = store.locks().and_then(Iterator::collect);
+        let left: Result<Vec<_>, _> = store.row_locks().and_then(Iterator::collect);
         let Ok(left) = left else { return };
         // The housekeeper goes on changing the catalog.
         let mut left = left.iter().filter(|lock| lock.start_ts > begun && lock.row.keyspace() != CATALOG);
