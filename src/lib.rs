@@ -138,9 +138,9 @@ pub use store::Repaired;
 pub use store::{
     Builder, Commit, ConflictStatus, DumpHeader, DumpOptions, Dumped, Durability, Existing, Fence, KEY_MAX_BYTES,
     KEYSPACE_NAME_MAX_BYTES, KeyRange, Keyspace, KeyspaceFigures, KeyspaceStatus, LOCK_WHY_MAX_BYTES, Live, LiveKind,
-    LiveStatus, LockGuard, LockOptions, Options, Outcome, Problem, Proceed, RetryLimits,
-    RowLock, RowLockStatus, RowLocks, Savepoint, Scan, Since, SlowStatus, SlowTransaction, Snapshot, Stats, Status, Store, TimeSpent, Txn, TxnOptions,
-    TxnStatus, VALUE_MAX_BYTES, Verified, Version, Versions, Wait,
+    LiveStatus, LockGuard, LockOptions, Options, Outcome, Problem, Proceed, RetryLimits, RowLock, RowLockStatus,
+    RowLocks, Savepoint, Scan, Since, SlowStatus, SlowTransaction, Snapshot, Stats, Status, Store, TimeSpent, Txn,
+    TxnOptions, TxnStatus, VALUE_MAX_BYTES, Verified, Version, Versions, Wait,
 };
 pub use timestamp::{NoTimestamp, Timestamp};
 pub use typed::{KeyPrefix, Reader, TypedKeyspace, TypedScan};

@@ -352,7 +352,10 @@ impl super::Inner {
             set_locks("percolite_locks_waiting", waiting.waiting as f64);
             set_locks(
                 "percolite_oldest_lock_wait_seconds",
-                waiting.oldest.map_or(Duration::ZERO, |asked| self.runtime.elapsed().saturating_sub(asked)).as_secs_f64(),
+                waiting
+                    .oldest
+                    .map_or(Duration::ZERO, |asked| self.runtime.elapsed().saturating_sub(asked))
+                    .as_secs_f64(),
             );
             set("percolite_live_views", pipeline.live_views() as f64);
             set("percolite_large_unfinished", embedded.endings() as f64);

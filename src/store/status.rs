@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 use super::{KeyspaceStatus, Live, LiveKind, Outcome, RowLock, SlowTransaction, Stats, Store};
 use crate::engine::EngineFigures;
 use crate::error::Conflict;
-use crate::locking::{LockEntry, LockState, LockStats};
 #[cfg(feature = "rocks")]
 use crate::error::{Error, ErrorKind, Result};
+use crate::locking::{LockEntry, LockState, LockStats};
 use crate::observe::Latencies;
 use crate::protocol::CommitPoint;
 use crate::shown::{millis, seconds, seconds_or_none, text, text_or_none};

@@ -1,0 +1,1 @@
+//! F5: transactions under a lock.

@@ -1,0 +1,1 @@
+//! F1 to F4: fences and tokens.

@@ -1,0 +1,1 @@
+//! L1 to L4, G1: leases.

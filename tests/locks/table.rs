@@ -1,0 +1,1 @@
+//! T1: the table, the counters, the limits.

@@ -1,0 +1,1 @@
+//! The letters once more, for tasks.

@@ -1,0 +1,1 @@
+//! Z1 to Z4: waiting.
