@@ -266,7 +266,9 @@ impl Store {
         if waits && !mutated!(GuardBeforeDurable) {
             pipeline.wait_durable(past.debt)?;
         }
-        locks.heads.tidy(&grant.name, pipeline.durable_ts());
+        if !past.is_empty() {
+            locks.heads.tidy(&grant.name, pipeline.durable_ts());
+        }
         check(locks, grant)
     }
 
@@ -285,7 +287,9 @@ impl Store {
         let Some(token) = pipeline.timestamp_at_once() else { return Ok(false) };
         grant.set_floor(floor);
         grant.set_token(token);
-        locks.heads.tidy(&grant.name, pipeline.durable_ts());
+        if !past.is_empty() {
+            locks.heads.tidy(&grant.name, pipeline.durable_ts());
+        }
         check(locks, grant).map(|()| true)
     }
 
