@@ -96,7 +96,7 @@ fn run(store: &Store) {
         };
         let mut failed = false;
         if let Err(why) = store.remove_leases(&over) {
-            failed = !ends(store, "leases", &why);
+            failed = !ends(&why);
             if failed {
                 locks.keeper.0.lock().over.extend(over);
             }
@@ -141,17 +141,16 @@ fn look_at(store: &Store, grant: &Arc<Grant>) -> Duration {
     }
     match store.renew_lease(locks, grant, lease.time) {
         Ok(()) => now.saturating_add(lease.time / 2),
-        Err(why) if ends(store, "leases", &why) => Duration::MAX,
+        Err(why) if ends(&why) => Duration::MAX,
         Err(_) => now.saturating_add((lease.time / 8).min(PAUSE)),
     }
 }
 
 /// Whether there is nothing left to try. Anything else is reported.
-#[cfg_attr(not(feature = "tracing"), allow(unused_variables, reason = "for the event alone"))]
-fn ends(store: &Store, what: &str, why: &Error) -> bool {
+fn ends(why: &Error) -> bool {
     let ends = matches!(why.kind(), ErrorKind::Closed(_) | ErrorKind::Undetermined(_) | ErrorKind::LockLost(_));
     if !ends {
-        event!(WARN, what, %why, "background work failed");
+        event!(WARN, what = "leases", %why, "background work failed");
     }
     ends
 }

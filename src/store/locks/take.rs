@@ -22,10 +22,10 @@ use crate::locking::{
     Asker, Grant, Lease, LockHeld, LockMode, LockTarget, LockWait, LostReason, NotAsked, Owner, Past, Request,
     TakenOver, Unfit, WaitStep,
 };
-use crate::pipeline::Waiter;
 use crate::store::Store;
 use crate::store::catalog::check_name;
 use crate::timestamp::Timestamp;
+use crate::waiter::Waiter;
 
 /// So many holders are named by an error.
 const HOLDERS_SHOWN: usize = 8;
