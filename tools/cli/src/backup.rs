@@ -84,15 +84,14 @@ pub fn dump(args: &DumpArgs) -> Result<()> {
     let store = args.store.look()?;
     let options = args.options(&store)?;
     let snapshot = args.moment.snapshot(&store)?;
-    let progress = Progress::of_rows();
+    let progress = Progress::of("rows");
     // How much of it has changed is not known.
     if options.since.is_none() && progress.is_seen() {
         let columns = store.engine_figures()?.columns;
         progress.expect(columns.iter().filter(|of| of.column == Column::Write).map(|of| of.cells).sum(), "about ");
     }
     let told = |so_far: &Dumped| {
-        let (rows, bytes) = (count(so_far.rows, "row"), indicatif::HumanBytes(so_far.bytes));
-        progress.at(so_far.rows, format_args!("{rows}, {bytes}"));
+        progress.at(so_far.rows, format_args!("rows, {}", indicatif::HumanBytes(so_far.bytes)));
     };
     if args.file.as_os_str() == "-" {
         if args.json {
