@@ -264,8 +264,9 @@ impl Store {
         }
         crash_point!(LockToken);
         self.take_over(locks, grant, &past)?;
-        if waits && !mutated!(GuardBeforeDurable) {
-            pipeline.wait_durable(past.debt)?;
+        if waits && !mutated!(GuardBeforeDurable) && pipeline.wait_durable(past.debt).is_err() {
+            // What is not known is whether others have committed; this caller has not.
+            return Err(Error::closed(pipeline.failure().unwrap_or(crate::pipeline::CLOSED)));
         }
         if !past.is_empty() {
             locks.heads.tidy(&grant.name, pipeline.durable_ts());
