@@ -267,6 +267,7 @@ impl Store {
             pipeline.wait_durable(past.debt)?;
         }
         locks.heads.tidy(&grant.name, pipeline.durable_ts());
+        grant.set_settled();
         check(locks, grant)
     }
 
@@ -286,6 +287,7 @@ impl Store {
         grant.set_floor(floor);
         grant.set_token(token);
         locks.heads.tidy(&grant.name, pipeline.durable_ts());
+        grant.set_settled();
         check(locks, grant).map(|()| true)
     }
 
