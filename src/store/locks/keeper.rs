@@ -105,7 +105,7 @@ fn run(store: &Store) {
         };
         let mut failed = false;
         if let Err(why) = store.remove_leases(&over) {
-            failed = !ends(store, "leases", &why);
+            failed = !ends("leases", &why);
             if failed {
                 locks.keeper.0.lock().over.extend(over);
             }
@@ -155,14 +155,14 @@ fn look_at(store: &Store, grant: &Arc<Grant>) -> Option<Duration> {
     }
     match store.renew_lease(locks, grant, lease.time) {
         Ok(()) => None,
-        Err(why) if ends(store, "leases", &why) => Some(Duration::MAX),
+        Err(why) if ends("leases", &why) => Some(Duration::MAX),
         Err(_) => Some(now.saturating_add((lease.time / 8).min(PAUSE))),
     }
 }
 
 /// Whether there is nothing left to try. Anything else is reported.
 #[cfg_attr(not(feature = "tracing"), allow(unused_variables, reason = "for the event alone"))]
-fn ends(store: &Store, what: &str, why: &Error) -> bool {
+fn ends(what: &str, why: &Error) -> bool {
     let ends = matches!(why.kind(), ErrorKind::Closed(_) | ErrorKind::Undetermined(_) | ErrorKind::LockLost(_));
     if !ends {
         event!(WARN, what, %why, "background work failed");
