@@ -41,8 +41,12 @@ impl Txn {
     ///
     /// Take the lock first, then begin: a transaction that began before the grant may have read what another holder has changed
     /// since, and is refused. When the lock is lost before the commit is decided, [`Txn::commit`] returns
-    /// [`ErrorKind::LockLost`] and nothing is written. A commit that was decided before is seen by the next holder.
-    /// Of a shared lock or a semaphore the fence says only that the grant stands; others may hold it, too.
+    /// [`ErrorKind::LockLost`] and nothing is written, by a transaction that only reads, too;
+    /// [`transact`](crate::Store::transact) returns it, and does not try again. A commit that was decided before is seen by the next
+    /// holder, whose guard waits until it is durable, if it is [to be](crate::Durability).
+    ///
+    /// It says nothing about those who take no lock: rows that they write conflict as ever. And of a shared lock or a semaphore it
+    /// says only that the grant stands; others may hold it, too.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
