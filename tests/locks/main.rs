@@ -5,6 +5,7 @@ mod claims;
 mod commits;
 mod fences;
 mod leases;
+mod letters;
 mod modes;
 mod support;
 mod table;
