@@ -38,7 +38,7 @@ impl Store {
     ///
     /// Whoever comes first is served first. The lock is held until the [`LockGuard`] is dropped or released, the store is closed, or the
     /// process ends, and has nothing to do with keyspaces or rows of any name. It excludes only others that take it: a
-    /// transaction that must not be committed without it is [fenced](Txn::fence).
+    /// transaction that must not be committed without it is [fenced].
     ///
     /// **The lock first, then the snapshot.** A transaction that began before the grant may not see what the holder before has done, so
     /// begin after this returns, or use [`Store::lock_transact`]. What holders before have committed durably, fenced by the lock, is
@@ -49,7 +49,7 @@ impl Store {
     /// [`Store::lock_table`] shows the circle meanwhile.
     ///
     /// **Not in a closure of [`transact`](Store::transact)**: it would wait with a snapshot and a permit in hand, others might wait for
-    /// those, and the transaction could not be fenced by it.
+    /// those, and a fence of the transaction by it is refused as soon as anything was committed since the snapshot.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
@@ -61,7 +61,6 @@ impl Store {
     /// # Ok(()) }
     /// ```
     ///
-    /// [`Txn::fence`]: crate::Txn::fence
     /// [fenced]: crate::Txn::fence
     ///
     /// # Errors
