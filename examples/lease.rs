@@ -8,7 +8,7 @@ use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use clap::Parser;
 use percolite::{ErrorKind, Keyspace, LockGuard, LockOptions, Store, Timestamp, Wait};
 
@@ -68,7 +68,7 @@ fn second_life(folder: &Path, rows: u8) -> anyhow::Result<()> {
         let (store, done) = (&store, &done);
         let other = scope.spawn(move || -> anyhow::Result<Timestamp> {
             let soon = LockOptions::exclusive().wait(Wait::AtMost(Duration::from_millis(100)));
-            let why = store.lock_with("nightly", soon).map(drop).expect_err("the lease is of an hour");
+            let Err(why) = store.lock_with("nightly", soon) else { bail!("the lease is of an hour") };
             println!("  another is told: {why}");
             ensure!(matches!(why.kind(), ErrorKind::LockHeld(_)), "{why}");
             refused.send(())?;
@@ -139,7 +139,7 @@ fn a_paused_holder(folder: &Path, lease: Duration) -> anyhow::Result<()> {
             paused.recv()?;
             // It does not know how long it was away.
             ensure!(!printer.print(guard.token(), "invoices, late"), "the printer takes an old token");
-            let why = txn.commit().map(drop).expect_err("the lease is over");
+            let Err(why) = txn.commit() else { bail!("the lease is over") };
             ensure!(matches!(why.kind(), ErrorKind::LockLost(_)), "{why}");
             println!("  the first is told: {why}");
             Ok(guard.token())

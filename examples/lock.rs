@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{anyhow, ensure};
+use anyhow::{anyhow, bail, ensure};
 use clap::Parser;
 use percolite::{ErrorKind, Keyspace, LockGuard, LockOptions, Store, Wait};
 
@@ -102,14 +102,14 @@ fn taken_away(store: &Store, state: &Keyspace) -> anyhow::Result<()> {
             holds.send(())?;
             // It hangs until it has lost its lock.
             ensure!(guard.wait_lost(Duration::from_secs(60)), "nobody took it away");
-            let why = txn.commit().map(drop).expect_err("the lock is lost");
+            let Err(why) = txn.commit() else { bail!("the lock is lost") };
             ensure!(matches!(why.kind(), ErrorKind::LockLost(_)), "{why}");
             println!("  the first is told: {why}");
             Ok(())
         });
         has_lock.recv()?;
         let soon = LockOptions::exclusive().wait(Wait::AtMost(Duration::from_millis(50)));
-        let why = store.lock_with("report", soon).map(drop).expect_err("it is held");
+        let Err(why) = store.lock_with("report", soon) else { bail!("it is held") };
         println!("  the second is told: {why}");
         let ErrorKind::LockHeld(held) = why.kind() else { return Err(why.into()) };
         let token = held.holders.first().and_then(|holder| holder.token).ok_or_else(|| anyhow!("no holder"))?;
