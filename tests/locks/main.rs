@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::pedantic, clippy::result_large_err)]
 
 mod bad_input;
+mod claims;
 mod commits;
 mod fences;
 mod leases;
+mod letters;
 mod modes;
 mod stops;
 mod support;
