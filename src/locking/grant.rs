@@ -82,6 +82,7 @@ pub struct Grant {
     word: AtomicU64,
     why_ended: OnceLock<LostReason>,
     is_granted: AtomicBool,
+    is_settled: AtomicBool,
     token: AtomicU64,
     floor: AtomicU64,
     /// The newest fenced commit that is to be durable.
@@ -107,6 +108,7 @@ impl Grant {
             word: AtomicU64::new(0),
             why_ended: OnceLock::new(),
             is_granted: AtomicBool::new(false),
+            is_settled: AtomicBool::new(false),
             token: AtomicU64::new(0),
             floor: AtomicU64::new(0),
             debt: AtomicU64::new(0),
@@ -129,6 +131,15 @@ impl Grant {
 
     pub(super) fn set_granted(&self) {
         self.is_granted.store(true, Ordering::Release);
+    }
+
+    /// Whether it has come through all that lies between being granted and being a guard's.
+    pub fn is_settled(&self) -> bool {
+        self.is_settled.load(Ordering::Acquire)
+    }
+
+    pub fn set_settled(&self) {
+        self.is_settled.store(true, Ordering::Release);
     }
 
     pub fn has_ended(&self) -> bool {

@@ -377,8 +377,9 @@ impl Heads {
         }
     }
 
-    /// Takes leases over that an earlier life has left.
-    pub fn load(&self, name: &str, leases: Vec<(LockMode, Owner, Lease, Timestamp)>, floor: Timestamp) {
+    /// Takes leases over that an earlier life has left. Of those that exclude each other the one with the greatest token holds the name.
+    pub fn load(&self, name: &str, mut leases: Vec<(LockMode, Owner, Lease, Timestamp)>, floor: Timestamp) {
+        leases.sort_by_key(|(_, _, _, token)| std::cmp::Reverse(*token));
         let name: Arc<str> = name.into();
         let mut shard = self.shard(&name);
         let entry = shard.entry(Arc::clone(&name)).or_default();
@@ -388,10 +389,11 @@ impl Heads {
             grant.set_token(token);
             grant.set_floor(floor);
             grant.set_row(true);
+            grant.set_settled();
             if entry.head.is_free_for(mode) && entry.head.ask(id, mode, Arc::clone(&grant)) {
                 entry.granted(&grant);
             } else {
-                // Two that exclude each other: the later one took the name over, and had not yet taken the row of the other away.
+                // The later one took the name over.
                 grant.end(LostReason::Expired);
                 entry.past.push(grant);
             }

@@ -49,6 +49,22 @@ impl Request {
         self.left.store(true, Ordering::Release);
     }
 
+    /// Takes the request back if it still waits; else it is granted, and the answer.
+    #[cfg(feature = "tokio")]
+    pub fn withdraw(self) -> Option<Self> {
+        if self.give_up().is_none() {
+            return Some(self);
+        }
+        self.cancelled();
+        None
+    }
+
+    fn cancelled(&self) {
+        if self.heads.closed().is_none() {
+            self.heads.counters.cancelled(self.grant.mode);
+        }
+    }
+
     /// Takes the request back if it still waits; the answer is how many were before it in the queue. `None` when it is granted.
     fn give_up(&self) -> Option<usize> {
         let ahead =
@@ -67,8 +83,8 @@ impl Drop for Request {
         }
         if self.give_up().is_none() {
             self.release();
-        } else if self.heads.closed().is_none() {
-            self.heads.counters.cancelled(self.grant.mode);
+        } else {
+            self.cancelled();
         }
     }
 }

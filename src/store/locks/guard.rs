@@ -49,7 +49,7 @@ impl LockGuard {
         Ok(store)
     }
 
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         let grant = self.grant();
         match grant.lost(self.locks.runtime.elapsed()) {
             Some(reason) => Err(ErrorKind::LockLost(Box::new(grant.loss(reason))).into()),
@@ -210,7 +210,7 @@ impl LockGuard {
 
     /// Gives a converted grant its token.
     pub(crate) fn settle_conversion(&self, store: &Store) -> Result<()> {
-        if self.token() > Timestamp::ZERO {
+        if self.grant().is_settled() {
             return self.check();
         }
         store.settle(self.grant(), true)?;
@@ -265,6 +265,7 @@ impl LockGuard {
     #[allow(clippy::result_large_err, reason = "the guard is what the caller had")]
     pub fn into_token(self) -> Result<Timestamp, Self> {
         let kept = self.is_held()
+            && self.grant().is_settled()
             && self.grant().with_lease(|lease| (lease.has_guard, lease.renews) = (false, false)).is_some()
             && !self.grant().has_ended();
         if !kept {

@@ -1,4 +1,4 @@
-//! NamedLocks by name and token alone, without a guard: for programs that come back later, and for operators.
+//! Locks by name and token alone, without a guard: for programs that come back later, and for operators.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -270,6 +270,7 @@ impl Store {
         if !past.is_empty() {
             locks.heads.tidy(&grant.name, pipeline.durable_ts());
         }
+        grant.set_settled();
         check(locks, grant)
     }
 
@@ -291,6 +292,7 @@ impl Store {
         if !past.is_empty() {
             locks.heads.tidy(&grant.name, pipeline.durable_ts());
         }
+        grant.set_settled();
         check(locks, grant).map(|()| true)
     }
 
