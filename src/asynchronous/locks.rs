@@ -218,6 +218,7 @@ impl AsyncLockGuard {
     /// # Errors
     /// Those of [`LockGuard::upgrade`], and of [`AsyncStore::with`].
     pub async fn upgrade(&mut self, wait: Wait) -> Result<()> {
+        self.settle().await?;
         let store = self.guard.store()?;
         let options = LockOptions::exclusive().wait(wait);
         let waiting = self.guard.begin_upgrade(&store, &options, &Waiter::of_task)?;
@@ -241,6 +242,7 @@ impl AsyncLockGuard {
     /// # Errors
     /// Those of [`LockGuard::downgrade`], and of [`AsyncStore::with`].
     pub async fn downgrade(&mut self) -> Result<()> {
+        self.settle().await?;
         self.guard.begin_downgrade()?;
         self.settle().await
     }

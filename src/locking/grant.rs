@@ -246,6 +246,10 @@ impl Grant {
         self.watchers.lock().retain(|other| !Arc::ptr_eq(other, watcher));
     }
 
+    pub(super) fn watchers(&self) -> Vec<Arc<Waiter>> {
+        self.watchers.lock().clone()
+    }
+
     pub(super) fn take_watchers(&self) -> Vec<Arc<Waiter>> {
         std::mem::take(&mut *self.watchers.lock())
     }

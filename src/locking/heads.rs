@@ -330,7 +330,7 @@ impl Heads {
         left
     }
 
-    /// Notes that the end of a lease has changed: the request at the front has to look again.
+    /// Notes that the end of a lease has changed: the request at the front, and who waits for its end, have to look again.
     pub fn lease_written(&self, grant: &Arc<Grant>) {
         let mut wakes = Wakes::default();
         {
@@ -338,6 +338,7 @@ impl Heads {
             wakes.front = shard.get(&grant.name).and_then(Entry::front).map(Arc::clone);
         }
         self.wake(wakes);
+        grant.watchers().iter().for_each(|watcher| watcher.notify());
     }
 
     /// What the grants before this one have left for it.
@@ -552,7 +553,10 @@ impl Entry {
 
     fn granted_as(&self, token: Timestamp) -> Option<Arc<Grant>> {
         let mut granted = self.head.granted().iter().map(|asked| &asked.value);
-        granted.find(|grant| grant.token() == token || mutated!(ReleasedByName)).map(Arc::clone)
+        // Without a number it is nobody's to end.
+        granted
+            .find(|grant| grant.token() == token && token > Timestamp::ZERO || mutated!(ReleasedByName))
+            .map(Arc::clone)
     }
 
     /// One that is over by now is being written, and its writer wakes the front.

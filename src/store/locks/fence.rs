@@ -65,8 +65,8 @@ impl Txn {
     /// [`ErrorKind::LockLost`] when the lock is lost already. When something was committed between the transaction's begin and the grant: by hand
     /// [`ErrorKind::SnapshotTooOld`] (begin a new one); inside of [`Store::transact`](crate::Store::transact)
     /// [`ErrorKind::InvalidArgument`], because every attempt would fail (take the lock before the call, or use
-    /// [`Store::lock_transact`](crate::Store::lock_transact)). [`ErrorKind::InvalidArgument`] for a lock of another store,
-    /// [`ErrorKind::Closed`].
+    /// [`Store::lock_transact`](crate::Store::lock_transact)). [`ErrorKind::InvalidArgument`] for a lock of another store, and
+    /// for one whose conversion was given up before it had its token (`AsyncLockGuard::upgrade`); [`ErrorKind::Closed`].
     pub fn fence(&mut self, fence: &Fence) -> Result<()> {
         self.fenced(fence, None)
     }
@@ -80,6 +80,13 @@ impl Txn {
         }
         if let Some(reason) = grant.lost(store.inner.runtime.elapsed()) {
             return Err(ErrorKind::LockLost(Box::new(grant.loss(reason))).into());
+        }
+        if !grant.is_settled() {
+            let what = format!(
+                "lock {} has no token yet: its conversion was given up on the way, and has to be called once more",
+                grant.target()
+            );
+            return Err(Error::invalid(what));
         }
         if self.read_ts() < grant.floor() && !mutated!(FenceIgnoresFloor) {
             return Err(self.began_before(grant));
