@@ -74,7 +74,7 @@ impl Txn {
         if *identity != store.identity() {
             return Err(Error::invalid(format!("lock {} belongs to another store", grant.target())));
         }
-        if let Some(reason) = grant.lost(store.inner.runtime.elapsed()) {
+        if let Some(reason) = grant.lost_by(&*store.inner.runtime) {
             return Err(ErrorKind::LockLost(Box::new(grant.loss(reason))).into());
         }
         if self.read_ts() < grant.floor() && !mutated!(FenceIgnoresFloor) {
