@@ -165,8 +165,8 @@ impl LockCounters {
         add(&self.taken_over);
     }
 
-    pub fn lost(&self) {
-        self.shown.locks_lost.add(1);
+    pub fn lost(&self, grants: usize) {
+        self.shown.locks_lost.add(grants as u64);
     }
 
     pub fn woken(&self) {

@@ -78,7 +78,7 @@ impl Txn {
         if *identity != store.identity() {
             return Err(Error::invalid(format!("lock {} belongs to another store", grant.target())));
         }
-        if let Some(reason) = grant.lost(store.inner.runtime.elapsed()) {
+        if let Some(reason) = grant.lost_by(&*store.inner.runtime) {
             return Err(ErrorKind::LockLost(Box::new(grant.loss(reason))).into());
         }
         if !grant.is_settled() {

@@ -51,7 +51,7 @@ impl LockGuard {
 
     pub(crate) fn check(&self) -> Result<()> {
         let grant = self.grant();
-        match grant.lost(self.locks.runtime.elapsed()) {
+        match grant.lost_by(&*self.locks.runtime) {
             Some(reason) => Err(ErrorKind::LockLost(Box::new(grant.loss(reason))).into()),
             None => Ok(()),
         }

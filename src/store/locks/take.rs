@@ -166,7 +166,7 @@ impl Store {
 
     /// Looks whether the wait is over.
     pub(crate) fn step_of(&self, wait: LockWait, options: &LockOptions) -> Waited {
-        let now = self.inner.runtime.elapsed();
+        let now = wait.now(&*self.inner.runtime);
         let step = wait.step(now);
         let waited = wait.waited(now);
         let grant = wait.request.grant();
@@ -359,7 +359,7 @@ fn check(locks: &NamedLocks, grant: &Grant) -> Result<()> {
     if let Some(why) = locks.heads.closed() {
         return Err(Error::closed(why));
     }
-    match grant.lost(locks.runtime.elapsed()) {
+    match grant.lost_by(&*locks.runtime) {
         Some(reason) => Err(ErrorKind::LockLost(Box::new(grant.loss(reason))).into()),
         None => Ok(()),
     }
