@@ -323,6 +323,11 @@ impl Entered {
         Some(lost.grant.loss(reason))
     }
 
+    /// Whether the commit may be acknowledged before it is durable.
+    pub fn is_buffered(&self) -> bool {
+        self.0.iter().any(|fence| !fence.durable)
+    }
+
     /// Notes that the commit is visible, and releases what it is to release.
     pub fn published(mut self, commit_ts: Timestamp) {
         for fence in self.0.iter() {
