@@ -85,6 +85,7 @@ pub struct Grant {
     word: AtomicU64,
     why_ended: OnceLock<LostReason>,
     is_granted: AtomicBool,
+    is_settled: AtomicBool,
     token: AtomicU64,
     floor: AtomicU64,
     /// The newest fenced commit that is to be durable.
@@ -111,6 +112,7 @@ impl Grant {
             word: AtomicU64::new(0),
             why_ended: OnceLock::new(),
             is_granted: AtomicBool::new(false),
+            is_settled: AtomicBool::new(false),
             token: AtomicU64::new(0),
             floor: AtomicU64::new(0),
             debt: AtomicU64::new(0),
@@ -133,6 +135,15 @@ impl Grant {
 
     pub(super) fn set_granted(&self) {
         self.is_granted.store(true, Ordering::Release);
+    }
+
+    /// Whether it has come through all that lies between being granted and being a guard's.
+    pub fn is_settled(&self) -> bool {
+        self.is_settled.load(Ordering::Acquire)
+    }
+
+    pub fn set_settled(&self) {
+        self.is_settled.store(true, Ordering::Release);
     }
 
     pub fn has_ended(&self) -> bool {
@@ -242,6 +253,10 @@ impl Grant {
 
     pub fn unwatch(&self, watcher: &Arc<Waiter>) {
         self.watchers.lock().retain(|other| !Arc::ptr_eq(other, watcher));
+    }
+
+    pub(super) fn watchers(&self) -> Vec<Arc<Waiter>> {
+        self.watchers.lock().clone()
     }
 
     pub(super) fn take_watchers(&self) -> Vec<Arc<Waiter>> {

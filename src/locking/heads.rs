@@ -336,7 +336,7 @@ impl Heads {
         left
     }
 
-    /// Notes that the end of a lease has changed: the request at the front has to look again.
+    /// Notes that the end of a lease has changed: the request at the front, and who waits for its end, have to look again.
     pub fn lease_written(&self, grant: &Arc<Grant>) {
         let mut wakes = Wakes::default();
         {
@@ -344,6 +344,7 @@ impl Heads {
             wakes.front = shard.get(&grant.name).and_then(|entry| entry.front()).map(Arc::clone);
         }
         self.wake(wakes);
+        grant.watchers().iter().for_each(|watcher| watcher.notify());
     }
 
     /// What the grants before this one have left for it.
@@ -386,8 +387,9 @@ impl Heads {
         }
     }
 
-    /// Takes leases over that an earlier life has left.
-    pub fn load(&self, name: &str, leases: Vec<(LockMode, Owner, Lease, Timestamp)>, floor: Timestamp) {
+    /// Takes leases over that an earlier life has left. Of those that exclude each other the one with the greatest token holds the name.
+    pub fn load(&self, name: &str, mut leases: Vec<(LockMode, Owner, Lease, Timestamp)>, floor: Timestamp) {
+        leases.sort_by_key(|(_, _, _, token)| std::cmp::Reverse(*token));
         let name: Arc<str> = name.into();
         let mut shard = self.shard(&name);
         let entry = shard.entry(Arc::clone(&name)).or_default();
@@ -397,10 +399,11 @@ impl Heads {
             grant.set_token(token);
             grant.set_floor(floor);
             grant.set_row(true);
+            grant.set_settled();
             if entry.head.is_free_for(mode) && entry.head.ask(id, mode, Arc::clone(&grant)) {
                 entry.granted(&grant);
             } else {
-                // Two that exclude each other: the later one took the name over, and had not yet taken the row of the other away.
+                // The later one took the name over.
                 grant.end(LostReason::Expired);
                 entry.past.push(grant);
             }
@@ -569,7 +572,10 @@ impl Entry {
 
     fn granted_as(&self, token: Timestamp) -> Option<Arc<Grant>> {
         let mut granted = self.head.granted().iter().map(|asked| &asked.value);
-        granted.find(|grant| grant.token() == token || mutated!(ReleasedByName)).map(Arc::clone)
+        // Without a number it is nobody's to end.
+        granted
+            .find(|grant| grant.token() == token && token > Timestamp::ZERO || mutated!(ReleasedByName))
+            .map(Arc::clone)
     }
 
     /// One that is over by now is being written, and its writer wakes the front.
@@ -591,6 +597,10 @@ impl Entry {
         }
         let mut changes = Changes::default();
         self.head.leave(grant.id, &mut changes);
+        for conversion in changes.orphaned.drain(..) {
+            conversion.end(why);
+            wakes.granted.push(conversion);
+        }
         self.changed(changes, wakes);
         if mutated!(WakeAll) {
             wakes.granted.extend(self.head.waiting().map(|asked| Arc::clone(&asked.value)));

@@ -50,6 +50,22 @@ impl Request {
         self.left.store(true, Ordering::Release);
     }
 
+    /// Takes the request back if it still waits; else it is granted, and the answer.
+    #[cfg(feature = "tokio")]
+    pub fn withdraw(self) -> Option<Self> {
+        if self.give_up().is_none() {
+            return Some(self);
+        }
+        self.cancelled();
+        None
+    }
+
+    fn cancelled(&self) {
+        if self.heads.closed().is_none() {
+            self.heads.counters.cancelled(self.grant.mode);
+        }
+    }
+
     /// Takes the request back if it still waits; the answer is how many were before it in the queue. `None` when it is granted.
     fn give_up(&self) -> Option<usize> {
         let ahead =
@@ -68,8 +84,8 @@ impl Drop for Request {
         }
         if self.give_up().is_none() {
             self.release();
-        } else if self.heads.closed().is_none() {
-            self.heads.counters.cancelled(self.grant.mode);
+        } else {
+            self.cancelled();
         }
     }
 }
@@ -93,6 +109,8 @@ pub enum WaitStep {
     },
     Cancelled,
     Closed(String),
+    /// What was to be converted is lost.
+    Lost(LostReason),
 }
 
 impl LockWait {
@@ -125,6 +143,9 @@ impl LockWait {
         }
         if let Some(why) = heads.closed() {
             return WaitStep::Closed(why.into());
+        }
+        if let Some(reason) = grant.lost(now) {
+            return WaitStep::Lost(reason);
         }
         if self.cancel.as_ref().is_some_and(Expected::is_cancelled) {
             return WaitStep::Cancelled;
