@@ -272,7 +272,7 @@ impl AsyncLockGuard {
     /// [`LockGuard::into_token`].
     ///
     /// # Errors
-    /// The guard itself when it has no lease, or is lost.
+    /// Those of [`LockGuard::into_token`].
     #[allow(clippy::result_large_err, reason = "the guard is what the caller had")]
     pub fn into_token(self) -> Result<Timestamp, Self> {
         self.guard.into_token().map_err(Self::from)

@@ -37,8 +37,8 @@ pub struct Heads {
     pub counters: LockCounters,
 }
 
-/// In order, so that simulated runs repeat.
-pub(super) type Shard = BTreeMap<Arc<str>, Entry>;
+/// In order, so that simulated runs repeat. Boxed, because a node of the tree has room for eleven.
+pub(super) type Shard = BTreeMap<Arc<str>, Box<Entry>>;
 
 /// Everything about one name.
 #[derive(Default)]
@@ -87,7 +87,10 @@ impl Past {
 #[derive(Default)]
 pub(super) struct Wakes {
     granted: Vec<Arc<Grant>>,
-    ended: Vec<Arc<Grant>>,
+    /// Grants that were lost.
+    lost: Vec<Arc<Grant>>,
+    /// Those who wait for the end of grants that have ended.
+    watchers: Vec<Arc<Waiter>>,
     /// Is to look at the lease before it.
     front: Option<Arc<Grant>>,
 }
@@ -167,9 +170,12 @@ impl Heads {
                 return Err(NotAsked::Busy);
             }
         }
+        let is_first = known.is_none();
         let name: Arc<str> = known.map_or_else(|| name.into(), |(name, _)| Arc::clone(name));
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
-        let grant = Arc::new(Grant::new(Arc::clone(&name), id, mode, owner(), lease));
+        let mut grant = Grant::new(Arc::clone(&name), id, mode, owner(), lease);
+        grant.is_first = is_first;
+        let grant = Arc::new(grant);
         let entry = shard.entry(name).or_default();
         if entry.head.ask(id, mode, Arc::clone(&grant)) {
             entry.granted(&grant);
@@ -335,7 +341,7 @@ impl Heads {
         let mut wakes = Wakes::default();
         {
             let shard = self.shard(&grant.name);
-            wakes.front = shard.get(&grant.name).and_then(Entry::front).map(Arc::clone);
+            wakes.front = shard.get(&grant.name).and_then(|entry| entry.front()).map(Arc::clone);
         }
         self.wake(wakes);
         grant.watchers().iter().for_each(|watcher| watcher.notify());
@@ -343,8 +349,11 @@ impl Heads {
 
     /// What the grants before this one have left for it.
     pub fn past_of(&self, grant: &Grant) -> Past {
-        let shard = self.shard(&grant.name);
         let mut past = Past::default();
+        if grant.is_first {
+            return past;
+        }
+        let shard = self.shard(&grant.name);
         let Some(entry) = shard.get(&grant.name) else { return past };
         past.debt = entry.debt_of(grant.mode);
         for other in entry.past.iter().filter(|other| grant.mode.conflicts(other.mode)) {
@@ -437,7 +446,7 @@ impl Heads {
             for entry in shard.values() {
                 for grant in entry.head.granted().iter().map(|asked| &asked.value) {
                     grant.end(LostReason::Closed);
-                    wakes.ended.push(Arc::clone(grant));
+                    wakes.ended(grant);
                     if grant.with_lease(|lease| lease.has_guard).unwrap_or(false) {
                         leases.push(Arc::clone(grant));
                     }
@@ -488,11 +497,13 @@ impl Heads {
             }
             match shard.get_mut(name) {
                 None => Ok(true),
-                Some(Entry { damage: Some(what), .. }) => Err(NotAsked::Damaged(Arc::clone(what))),
-                Some(entry) => {
-                    self.expire(entry, now, &mut wakes);
-                    Ok(entry.head.is_free_for(LockMode::Exclusive))
-                }
+                Some(entry) => match &entry.damage {
+                    Some(what) => Err(NotAsked::Damaged(Arc::clone(what))),
+                    None => {
+                        self.expire(entry, now, &mut wakes);
+                        Ok(entry.head.is_free_for(LockMode::Exclusive))
+                    }
+                },
             }
         };
         self.wake(wakes);
@@ -522,12 +533,10 @@ impl Heads {
     }
 
     fn wake(&self, wakes: Wakes) {
-        for ended in &wakes.ended {
-            if matches!(ended.lost(Duration::ZERO), Some(LostReason::Expired | LostReason::Forced | LostReason::Closed))
-            {
-                self.counters.lost();
-                event!(WARN, lock = %ended.name, token = %ended.token(), "lock lost");
-            }
+        self.counters.lost(wakes.lost.len());
+        #[cfg(feature = "tracing")]
+        for lost in &wakes.lost {
+            event!(WARN, lock = %lost.name, token = %lost.token(), "lock lost");
         }
         for grant in wakes.granted {
             if let Some(waiter) = grant.waiter() {
@@ -538,9 +547,19 @@ impl Heads {
         if let Some(waiter) = wakes.front.as_ref().and_then(|front| front.waiter()) {
             waiter.notify();
         }
-        for watcher in wakes.ended.iter().flat_map(|grant| grant.take_watchers()) {
+        for watcher in wakes.watchers {
             watcher.notify();
         }
+    }
+}
+
+impl Wakes {
+    fn ended(&mut self, grant: &Arc<Grant>) {
+        let why = grant.lost(Duration::ZERO);
+        if matches!(why, Some(LostReason::Expired | LostReason::Forced | LostReason::Closed)) {
+            self.lost.push(Arc::clone(grant));
+        }
+        self.watchers.append(&mut grant.take_watchers());
     }
 }
 
@@ -595,9 +614,11 @@ impl Entry {
             grant.end(why);
         }
         self.leases -= usize::from(grant.has_lease()).min(self.leases);
-        self.past.push(Arc::clone(grant));
         self.merge();
-        wakes.ended.push(Arc::clone(grant));
+        if !merge(grant, &mut self.debts) {
+            self.past.push(Arc::clone(grant));
+        }
+        wakes.ended(grant);
     }
 
     fn granted(&mut self, grant: &Arc<Grant>) {
@@ -642,21 +663,11 @@ impl Entry {
         }
     }
 
-    /// Of grants with nothing under way and no row only a timestamp is kept.
     fn merge(&mut self) {
-        let Self { past, debts: [exclusive, shared, semaphore], .. } = self;
-        past.retain(|grant| {
-            if grant.under_way() > 0 || grant.has_row() {
-                return true;
-            }
-            let debt = match grant.mode {
-                LockMode::Exclusive => &mut *exclusive,
-                LockMode::Shared => &mut *shared,
-                LockMode::Semaphore(_) => &mut *semaphore,
-            };
-            *debt = grant.debt().max(*debt);
-            false
-        });
+        let Self { past, debts, .. } = self;
+        if !past.is_empty() {
+            past.retain(|grant| !merge(grant, debts));
+        }
     }
 
     fn tidy(&mut self, durable_ts: Timestamp) {
@@ -669,4 +680,19 @@ impl Entry {
     fn is_gone(&self) -> bool {
         self.head.is_empty() && self.past.is_empty() && self.debts == [Timestamp::ZERO; 3] && self.damage.is_none()
     }
+}
+
+/// Of a grant that has ended with nothing under way and no row only a timestamp is kept. The answer is whether it is such a one.
+fn merge(ended: &Grant, debts: &mut [Timestamp; 3]) -> bool {
+    if ended.under_way() > 0 || ended.has_row() {
+        return false;
+    }
+    let [exclusive, shared, semaphore] = debts;
+    let debt = match ended.mode {
+        LockMode::Exclusive => exclusive,
+        LockMode::Shared => shared,
+        LockMode::Semaphore(_) => semaphore,
+    };
+    *debt = ended.debt().max(*debt);
+    true
 }

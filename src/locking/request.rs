@@ -14,6 +14,7 @@ use std::time::Duration;
 use super::cancel::Expected;
 use super::grant::{Grant, LostReason};
 use super::heads::Heads;
+use crate::runtime::Runtime;
 use crate::waiter::Waiter;
 
 /// See the [module](self).
@@ -120,6 +121,11 @@ impl LockWait {
 
     pub fn into_request(self) -> Request {
         self.request
+    }
+
+    /// This moment; for what was granted when it was asked for, that one.
+    pub fn now(&self, runtime: &dyn Runtime) -> Duration {
+        if self.request.grant.waiter().is_some() { runtime.elapsed() } else { self.began }
     }
 
     pub fn waited(&self, now: Duration) -> Duration {

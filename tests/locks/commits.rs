@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use percolite::{Commit, CommitProtocol, LockGuard, LockOptions, LockState, Result, Snapshot, Store, TxnOptions};
+use percolite::{
+    Commit, CommitProtocol, ErrorKind, LockGuard, LockOptions, LockState, Result, Snapshot, Store, TxnOptions,
+};
 
 use crate::stops::{PATIENCE, Worker, World, eventually, some, spawn, text};
 use crate::tap::{Act, Gate};
@@ -81,7 +83,7 @@ impl Unsynced {
     ) -> (Self, Worker<Next>) {
         let world = World::open();
         world.put("before", "").unwrap();
-        let gate = world.stop_syncs();
+        let gate = world.stop_syncs(Act::Pass);
         let opened = Arc::<AtomicBool>::default();
         let [(holds, held), (goes, go)] = [channel(), channel()];
         let first = {
@@ -198,6 +200,28 @@ fn f5_d_so_it_is_where_nobody_waited_and_the_lock_was_free_and_idle_in_between()
         assert_eq!(seen, some("first"), "{how:?}: not in its snapshot");
         assert_eq!(World::open_at(&world.memory, Store::builder()).get("k"), some("first"), "{how:?}");
     }
+}
+
+#[test]
+fn a_guard_behind_a_commit_that_cannot_be_made_durable_is_refused_as_closed() {
+    let world = World::open();
+    let gate = world.stop_syncs(Act::Refuse);
+    let first = {
+        let world = world.clone();
+        spawn(move || hold(CALLS[0], &world, || {}))
+    };
+    eventually("it is visible", || world.get("k").is_some());
+    let next = {
+        let world = world.clone();
+        spawn(move || world.store.lock("n").map(drop))
+    };
+    let granted = || next.is_finished() || world.store.lock_table().unwrap().held == 1;
+    eventually("the next one has it in memory", granted);
+    gate.open();
+    let why = next.join().unwrap_err();
+    assert!(matches!(why.kind(), ErrorKind::Closed(_)), "nothing of it is undetermined: {why}");
+    let why = first.join().unwrap_err();
+    assert!(matches!(why.kind(), ErrorKind::Undetermined(_)), "{why}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod claims;
 mod commits;
 mod fences;
 mod leases;
+mod letters;
 mod modes;
 mod stops;
 mod support;

@@ -88,12 +88,12 @@ impl World {
         gate
     }
 
-    /// Stops every sync from here on.
-    pub fn stop_syncs(&self) -> Gate {
+    /// Stops every sync from here on, and has each do this then.
+    pub fn stop_syncs(&self, act: Act) -> Gate {
         let (gate, barrier) = Gate::closed();
         self.tap.on_sync(move || {
             barrier.pass();
-            Act::Pass
+            act
         });
         gate
     }
