@@ -6,6 +6,7 @@ use indicatif::HumanCount;
 use percolite::{EngineFigures, Latencies, Latency, LiveStatus, OwnerId, RowLockStatus, SlowStatus, Stats, Status};
 use serde_json::{Value, json};
 
+use crate::lock::shown;
 use crate::table;
 
 /// So many of the live, of the slow and of the row locks are shown.
@@ -86,6 +87,7 @@ fn counters(status: &Status) -> String {
                 count(stats.swept)
             ),
         ),
+        ("locks by name", shown::counted(&status.lock_stats)),
         ("writes RocksDB refused", stalls(stats)),
         ("slow transactions", count(stats.slow)),
         ("ended at the age limit", count(stats.expired)),
@@ -149,7 +151,24 @@ fn lists(status: &Status) -> Vec<String> {
         tables.push(slow("slowest of all", &status.slowest));
     }
     tables.push(locks(&status.row_locks).unwrap_or_else(|| "no row locks were met".into()));
+    tables.extend(locks_by_name(status, SHOWN));
     tables
+}
+
+/// Locks by name: those that are held, and those that have waited longest, so many of each.
+pub fn locks_by_name(status: &Status, shown: usize) -> Vec<String> {
+    let held = status.held_locks.get(..shown).unwrap_or(&status.held_locks);
+    let more = status.held_locks_total.saturating_sub(held.len() as u64);
+    // Who waits for a lock is told by who holds it.
+    let entries: Vec<_> = status.held_locks.iter().chain(&status.lock_waits).cloned().collect();
+    let more_wait = status.lock_waits_total.saturating_sub(status.lock_waits.len() as u64);
+    shown::held(held, more).into_iter().chain(shown::waiting(&entries, status.written, shown, more_wait)).collect()
+}
+
+/// How many requests for locks by name a status does not list.
+pub fn locks_not_listed(status: &Status) -> u64 {
+    let listed = status.held_locks.len() + status.lock_waits.len();
+    (status.held_locks_total + status.lock_waits_total).saturating_sub(listed as u64)
 }
 
 /// What happened between two statuses of a store.
@@ -270,6 +289,10 @@ impl<'a> Between<'a> {
             "slowest": slowest.iter().take(SHOWN).collect::<Vec<_>>(),
             "row_locks_met": row_locks.len(),
             "row_locks": row_locks.iter().map(lock_json).collect::<Vec<_>>(),
+            "held_locks": self.now.held_locks_total,
+            "lock_waits": self.now.lock_waits_total,
+            "longest_lock_wait_s": self.now.longest_lock_wait.as_secs_f64(),
+            "longest_lock_waits": shown::longest(&self.now.lock_waits).into_iter().take(SHOWN).map(shown::json).collect::<Vec<_>>(),
             "visible_ts": stats.visible_ts.to_string(),
             "visible_time": table::moment(stats.visible_ts),
             "durable_ts": stats.durable_ts.to_string(),
@@ -372,6 +395,7 @@ pub fn lock_json(lock: &RowLockStatus) -> Value {
     } = lock;
     let began = u64::from_str_radix(owner, 16).ok().map(|owner| OwnerId::from_u64(owner).began_millis());
     json!({
+        "kind": "row",
         "keyspace": keyspace,
         "key": key,
         "start_ts": start_ts.to_string(),
