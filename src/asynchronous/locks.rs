@@ -13,9 +13,9 @@ use super::transact::notified_within;
 use crate::bounds;
 use crate::error::{Error, Result};
 use crate::locking::{LockEntry, LockTarget, Request};
-use crate::pipeline::Waiter;
 use crate::store::{Asked, Attempts, Fence, LockGuard, LockOptions, Txn, TxnOptions, Wait, Waited, check_no_lease};
 use crate::timestamp::Timestamp;
+use crate::waiter::Waiter;
 
 impl AsyncStore {
     /// [`Store::lock`](crate::Store::lock): waits at most **30 seconds**, without a thread.

@@ -67,6 +67,7 @@ pub enum NotAsked {
 }
 
 /// What a grant finds of those before it.
+#[derive(Default)]
 pub struct Past {
     /// Whether fenced commits of them are under way.
     pub is_under_way: bool,
@@ -74,6 +75,12 @@ pub struct Past {
     pub debt: Timestamp,
     /// The leases among them whose rows may be on the disk.
     pub leases: Vec<Arc<Grant>>,
+}
+
+impl Past {
+    pub fn is_empty(&self) -> bool {
+        !self.is_under_way && self.debt == Timestamp::ZERO && self.leases.is_empty()
+    }
 }
 
 /// Whom to wake once no lock is held.
@@ -317,7 +324,7 @@ impl Heads {
             self.expire(entry, now, &mut wakes);
             // Its own wake-up is not needed: it is awake.
             wakes.granted.retain(|other| !Arc::ptr_eq(other, grant));
-            entry.next_lease_end().map(|end| end.saturating_sub(now))
+            entry.next_lease_end(now).map(|end| end.saturating_sub(now))
         };
         self.wake(wakes);
         left
@@ -336,7 +343,7 @@ impl Heads {
     /// What the grants before this one have left for it.
     pub fn past_of(&self, grant: &Grant) -> Past {
         let shard = self.shard(&grant.name);
-        let mut past = Past { is_under_way: false, debt: Timestamp::ZERO, leases: Vec::new() };
+        let mut past = Past::default();
         let Some(entry) = shard.get(&grant.name) else { return past };
         past.debt = entry.debt_of(grant.mode);
         for other in entry.past.iter().filter(|other| grant.mode.conflicts(other.mode)) {
@@ -417,16 +424,22 @@ impl Heads {
         self.shard(name).get(name)?.damage.clone()
     }
 
-    /// Ends everything: no request is taken any more, those that wait are refused, and all grants are lost.
-    pub fn close(&self, why: &str) {
+    /// Ends everything: no request is taken any more, those that wait are refused, and all grants are lost. The answer is the leases with a
+    /// guard among them, and those that are over with rows.
+    pub fn close(&self, why: &str) -> Vec<Arc<Grant>> {
         let _ = self.closed.set(why.into());
+        let mut leases = Vec::new();
         for mut shard in self.shards() {
             let mut wakes = Wakes::default();
             for entry in shard.values() {
-                for asked in entry.head.granted() {
-                    asked.value.end(LostReason::Closed);
-                    wakes.ended.push(Arc::clone(&asked.value));
+                for grant in entry.head.granted().iter().map(|asked| &asked.value) {
+                    grant.end(LostReason::Closed);
+                    wakes.ended.push(Arc::clone(grant));
+                    if grant.with_lease(|lease| lease.has_guard).unwrap_or(false) {
+                        leases.push(Arc::clone(grant));
+                    }
                 }
+                leases.extend(entry.past.iter().filter(|grant| grant.has_row()).map(Arc::clone));
                 let converting = entry.head.converting().map(|(_, grant)| grant);
                 wakes.granted.extend(entry.head.waiting().map(|asked| &asked.value).chain(converting).map(Arc::clone));
             }
@@ -434,16 +447,7 @@ impl Heads {
             drop(shard);
             self.wake(wakes);
         }
-    }
-
-    /// Every lease with a guard, to be released when the store closes.
-    pub fn leases_with_guard(&self) -> Vec<Arc<Grant>> {
-        let has_guard = |grant: &&Arc<Grant>| grant.with_lease(|lease| lease.has_guard).unwrap_or(false);
-        let of_shard = |shard: MutexGuard<'_, Shard>| -> Vec<Arc<Grant>> {
-            let granted = shard.values().flat_map(|entry| entry.head.granted());
-            granted.map(|asked| &asked.value).filter(has_guard).map(Arc::clone).collect()
-        };
-        self.shards().flat_map(of_shard).collect()
+        leases
     }
 
     /// Rows of leases that are over for so long that nobody asks for them any more, and of those that were handed on.
@@ -549,12 +553,13 @@ impl Entry {
         granted.find(|grant| grant.token() == token || mutated!(ReleasedByName)).map(Arc::clone)
     }
 
-    fn next_lease_end(&self) -> Option<Duration> {
+    /// One that is over by now is being written, and its writer wakes the front.
+    fn next_lease_end(&self, now: Duration) -> Option<Duration> {
         if self.leases == 0 {
             return None;
         }
-        let leases = self.head.granted().iter().filter_map(|asked| asked.value.lease());
-        leases.filter(|lease| lease.writing == 0).map(|lease| lease.ends).min()
+        let ends = self.head.granted().iter().filter_map(|asked| asked.value.lease()).map(|lease| lease.ends);
+        ends.filter(|ends| *ends > now && *ends < Duration::MAX).min()
     }
 
     fn leave(&mut self, grant: &Arc<Grant>, why: LostReason, wakes: &mut Wakes) -> bool {
@@ -567,6 +572,10 @@ impl Entry {
         }
         let mut changes = Changes::default();
         self.head.leave(grant.id, &mut changes);
+        for conversion in changes.orphaned.drain(..) {
+            conversion.end(why);
+            wakes.granted.push(conversion);
+        }
         self.changed(changes, wakes);
         if mutated!(WakeAll) {
             wakes.granted.extend(self.head.waiting().map(|asked| Arc::clone(&asked.value)));

@@ -8,9 +8,9 @@ use super::{Fence, LockOptions, NamedLocks, Wait};
 use crate::bounds;
 use crate::error::{Error, ErrorKind, Result};
 use crate::locking::{Conversion, Grant, Lease, LockEntry, LockMode, LockState, LockWait, LostReason, Request};
-use crate::pipeline::Waiter;
 use crate::store::{Inner, Store};
 use crate::timestamp::Timestamp;
+use crate::waiter::Waiter;
 
 use super::take::Waited;
 
@@ -165,6 +165,7 @@ impl LockGuard {
         self.settle_conversion(&store)
     }
 
+    #[cfg(feature = "tokio")]
     pub(crate) fn locks(&self) -> &Arc<NamedLocks> {
         &self.locks
     }

@@ -22,6 +22,7 @@ pub(super) struct Keeper(Mutex<State>);
 
 #[derive(Default)]
 struct State {
+    started: bool,
     thread: Option<Box<dyn Joined>>,
     parker: Option<Arc<dyn Parker>>,
     stopping: bool,
@@ -34,18 +35,35 @@ struct State {
 impl Keeper {
     /// Takes charge of a lease that has a guard.
     pub fn keep(&self, store: &Store, grant: &Arc<Grant>) -> Result<()> {
-        let mut state = self.0.lock();
-        if state.stopping {
-            return Err(Error::closed(crate::pipeline::CLOSED));
+        let starts = {
+            let mut state = self.0.lock();
+            if state.stopping {
+                return Err(Error::closed(crate::pipeline::CLOSED));
+            }
+            state.kept.push((Arc::clone(grant), Duration::ZERO));
+            state.wake();
+            !std::mem::replace(&mut state.started, true)
+        };
+        if starts { self.start(store) } else { Ok(()) }
+    }
+
+    fn start(&self, store: &Store) -> Result<()> {
+        let background = store.background();
+        match store.inner.runtime.spawn("percolite-leases", Box::new(move || run(&background))) {
+            Ok(thread) => {
+                // A store that closes meanwhile has found no thread to wait for.
+                let late = {
+                    let mut state = self.0.lock();
+                    if state.stopping { Some(thread) } else { state.thread.replace(thread) }
+                };
+                late.into_iter().for_each(Joined::join);
+                Ok(())
+            }
+            Err(why) => {
+                self.0.lock().started = false;
+                Err(ErrorKind::Io(format!("cannot start a thread: {why}")).into())
+            }
         }
-        state.kept.push((Arc::clone(grant), Duration::ZERO));
-        if state.thread.is_none() {
-            let background = store.background();
-            let thread = store.inner.runtime.spawn("percolite-leases", Box::new(move || run(&background)));
-            state.thread = Some(thread.map_err(|why| ErrorKind::Io(format!("cannot start a thread: {why}")))?);
-        }
-        state.wake();
-        Ok(())
     }
 
     /// Has the row of a lease that is over removed.
@@ -96,7 +114,7 @@ fn run(store: &Store) {
         };
         let mut failed = false;
         if let Err(why) = store.remove_leases(&over) {
-            failed = !ends(store, "leases", &why);
+            failed = !ends(&why);
             if failed {
                 locks.keeper.0.lock().over.extend(over);
             }
@@ -141,17 +159,16 @@ fn look_at(store: &Store, grant: &Arc<Grant>) -> Duration {
     }
     match store.renew_lease(locks, grant, lease.time) {
         Ok(()) => now.saturating_add(lease.time / 2),
-        Err(why) if ends(store, "leases", &why) => Duration::MAX,
+        Err(why) if ends(&why) => Duration::MAX,
         Err(_) => now.saturating_add((lease.time / 8).min(PAUSE)),
     }
 }
 
 /// Whether there is nothing left to try. Anything else is reported.
-#[cfg_attr(not(feature = "tracing"), allow(unused_variables, reason = "for the event alone"))]
-fn ends(store: &Store, what: &str, why: &Error) -> bool {
+fn ends(why: &Error) -> bool {
     let ends = matches!(why.kind(), ErrorKind::Closed(_) | ErrorKind::Undetermined(_) | ErrorKind::LockLost(_));
     if !ends {
-        event!(WARN, what, %why, "background work failed");
+        event!(WARN, what = "leases", %why, "background work failed");
     }
     ends
 }

@@ -106,7 +106,8 @@ impl Store {
         if self.inner.engine.is_copy() {
             return self.forget_leases();
         }
-        let view = self.inner.coordinator.begin()?.0;
+        let Some(embedded) = &self.inner.embedded else { return Ok(()) };
+        let view = embedded.pipeline().current_view();
         let (now, unix_millis) = (locks.runtime.elapsed(), locks.runtime.unix_millis());
         for row in self.listed(&view, LOCK) {
             let (key, value) = match row {
@@ -193,6 +194,11 @@ impl Store {
 
     /// Removes the rows of leases that are over, durably.
     pub(super) fn remove_leases(&self, over: &[Arc<Grant>]) -> Result<()> {
+        if let Some(embedded) = self.inner.embedded.as_ref().filter(|_| over.iter().any(|grant| grant.under_way() > 0))
+        {
+            // Their own rows may be among what was decided before they ended.
+            embedded.pipeline().pass()?;
+        }
         let catalog = self.catalog();
         for some in over.chunks(ROWS_AT_ONCE) {
             loop {
@@ -248,14 +254,19 @@ impl Store {
             Some(reason) => Err(lost(reason)),
             None => self.change_leases(&grant.name, &[], Some(&row), Some(grant)),
         };
-        grant.with_lease(|lease| {
+        let written = locks.runtime.elapsed();
+        let must_look = grant.with_lease(|lease| {
+            let before = lease.ends;
             lease.writing -= 1;
             if renewed.is_ok() {
                 (lease.time, lease.ends, lease.since_ms) = (time, now.saturating_add(time), row.since_ms);
             }
+            before <= written || lease.ends < before
         });
         crash_point!(LockRenewed if renewed.is_ok());
-        locks.heads.lease_written(grant);
+        if must_look == Some(true) {
+            locks.heads.lease_written(grant);
+        }
         renewed
     }
 }

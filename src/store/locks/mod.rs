@@ -66,8 +66,7 @@ impl NamedLocks {
 
     /// Ends all waits and all grants; leases with a guard are released first, durably, unless the store has failed.
     pub fn close(&self) {
-        let leases = self.heads.leases_with_guard();
-        self.heads.close(crate::pipeline::CLOSED);
+        let leases = self.heads.close(crate::pipeline::CLOSED);
         self.keeper.finish(leases);
     }
 }

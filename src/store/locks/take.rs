@@ -22,10 +22,10 @@ use crate::locking::{
     Asker, Grant, Lease, LockHeld, LockMode, LockTarget, LockWait, LostReason, NotAsked, Owner, Past, Request,
     TakenOver, Unfit, WaitStep,
 };
-use crate::pipeline::Waiter;
 use crate::store::Store;
 use crate::store::catalog::check_name;
 use crate::timestamp::Timestamp;
+use crate::waiter::Waiter;
 
 /// So many holders are named by an error.
 const HOLDERS_SHOWN: usize = 8;
@@ -191,6 +191,7 @@ impl Store {
                 Err(ErrorKind::Stopped(what).into())
             }
             WaitStep::Closed(why) => Err(Error::closed(why)),
+            WaitStep::Lost(reason) => Err(ErrorKind::LockLost(Box::new(grant.loss(reason))).into()),
         })
     }
 
@@ -266,7 +267,9 @@ impl Store {
         if waits && !mutated!(GuardBeforeDurable) {
             pipeline.wait_durable(past.debt)?;
         }
-        locks.heads.tidy(&grant.name, pipeline.durable_ts());
+        if !past.is_empty() {
+            locks.heads.tidy(&grant.name, pipeline.durable_ts());
+        }
         check(locks, grant)
     }
 
@@ -285,7 +288,9 @@ impl Store {
         let Some(token) = pipeline.timestamp_at_once() else { return Ok(false) };
         grant.set_floor(floor);
         grant.set_token(token);
-        locks.heads.tidy(&grant.name, pipeline.durable_ts());
+        if !past.is_empty() {
+            locks.heads.tidy(&grant.name, pipeline.durable_ts());
+        }
         check(locks, grant).map(|()| true)
     }
 
