@@ -117,7 +117,9 @@ mod tests {
 
     #[test]
     fn examples_stand_in_pages_line_by_line_and_nothing_is_divided() {
-        for command in Cli::command().get_subcommands().filter(|command| command.get_after_help().is_some()) {
+        let all = Cli::command();
+        let each = commands_of(&all).flat_map(|command| std::iter::once(command).chain(commands_of(command)));
+        for command in each.filter(|command| command.get_after_help().is_some()) {
             let (_, text) = page(command.clone()).unwrap();
             assert!(text.is_ascii() && text.starts_with(AS_WRITTEN), "{text}");
             let examples = text.split(".SH \"EXAMPLES\"\n.nf\n").nth(1).unwrap().split(".fi").next().unwrap();

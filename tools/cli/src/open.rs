@@ -36,7 +36,7 @@ pub enum Seen {
 pub enum Opened {
     /// What is lost of the log is for the caller to tell.
     Store(Store),
-    Busy(Error),
+    Busy,
 }
 
 impl Folder {
@@ -79,6 +79,12 @@ impl Folder {
         unless_busy(builder.open(&self.folder)).map_err(|why| may_not_write(&self.folder, why))
     }
 
+    /// What is said when it was busy all the time.
+    pub fn still_open(&self, waited: Duration) -> anyhow::Error {
+        let what = format!("{} is open in another process; waited {waited:?} for it", self.folder.display());
+        Code::Busy.error(what)
+    }
+
     /// To write to a store that is there, with options of its own.
     pub fn write_with(&self, options: impl FnOnce(Builder) -> Builder) -> Result<Store> {
         if !is_store(&self.folder) {
@@ -111,7 +117,7 @@ impl Folder {
 fn unless_busy(opened: Result<Store, Error>) -> Result<Opened, Error> {
     match opened {
         Ok(store) => Ok(Opened::Store(store)),
-        Err(why) if matches!(why.kind(), ErrorKind::Busy(_)) => Ok(Opened::Busy(why)),
+        Err(why) if matches!(why.kind(), ErrorKind::Busy(_)) => Ok(Opened::Busy),
         Err(why) => Err(why),
     }
 }

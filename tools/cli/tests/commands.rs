@@ -12,6 +12,8 @@ mod help;
 mod inspecting;
 #[path = "commands/loading.rs"]
 mod loading;
+#[path = "commands/locking.rs"]
+mod locking;
 #[path = "../../../tests/support/orphans.rs"]
 mod orphans;
 #[path = "commands/past.rs"]

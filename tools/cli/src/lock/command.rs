@@ -113,15 +113,17 @@ fn release(lease: &Lease<'_>, ends: Instant, signals: &Signals) {
         );
     };
     let released = match lease.release(None, left().min(RELEASE_TRIED)) {
-        Ok(Released::Busy(_)) => lease.release(Some(signals), left().min(RELEASE_PATIENCE)),
+        Ok(Released::Busy) => lease.release(Some(signals), left().min(RELEASE_PATIENCE)),
         released => released,
     };
     match released {
         Ok(Released::Yes) => {}
         Ok(Released::NotHeld) => {
-            eprintln!("warning: the time of lock {name:?} was over before the command had ended, and it could not be renewed");
+            eprintln!(
+                "warning: the time of lock {name:?} was over before the command had ended, and it could not be renewed"
+            );
         }
-        Ok(Released::Busy(why)) => still_held(&why.to_string()),
+        Ok(Released::Busy) => still_held("the store is open in another process"),
         Err(why) => still_held(&format!("{why:#}")),
     }
 }

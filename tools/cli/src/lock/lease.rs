@@ -31,7 +31,7 @@ pub enum Released {
     /// Nobody holds the lock with this token.
     NotHeld,
     /// The store was open elsewhere all the time.
-    Busy(Error),
+    Busy,
 }
 
 /// What renewing has come to.
@@ -48,17 +48,17 @@ impl Lease<'_> {
     pub fn release(&self, signals: Option<&Signals>, wait: Duration) -> Result<Released> {
         let end = Instant::now().checked_add(wait);
         loop {
-            let why = match self.folder.write_unless_busy(Store::builder())? {
+            match self.folder.write_unless_busy(Store::builder())? {
                 Opened::Store(store) => {
                     let released = store.release_lock(self.name, self.token)?;
                     store.close()?;
                     return Ok(if released { Released::Yes } else { Released::NotHeld });
                 }
-                Opened::Busy(why) => why,
-            };
+                Opened::Busy => {}
+            }
             let left = end.map_or(TRY_EVERY_MAX, |end| end.saturating_duration_since(Instant::now()));
             if left.is_zero() {
-                return Ok(Released::Busy(why));
+                return Ok(Released::Busy);
             }
             let pause = left.min(TRY_EVERY_MIN.mul_f64(waiting::spread()));
             match signals {
@@ -73,7 +73,7 @@ impl Lease<'_> {
     fn renew(&self) -> Result<Renewed> {
         let store = match self.folder.write_unless_busy(Store::builder())? {
             Opened::Store(store) => store,
-            Opened::Busy(_) => return Ok(Renewed::Busy),
+            Opened::Busy => return Ok(Renewed::Busy),
         };
         let renewed = match store.resume_lock(self.name, self.token) {
             Ok(guard) => {
@@ -167,7 +167,10 @@ fn keep(lease: &Lease<'_>, granted: Instant, stop: &Receiver<()>, events: &Sende
             Err(why) if !warned => {
                 warned = true;
                 let folder = open::quoted(&lease.folder.folder);
-                eprintln!("warning: lock {:?} in {folder} cannot be renewed, which is tried again: {why:#}", lease.name);
+                eprintln!(
+                    "warning: lock {:?} in {folder} cannot be renewed, which is tried again: {why:#}",
+                    lease.name
+                );
             }
             Err(_) => {}
         }

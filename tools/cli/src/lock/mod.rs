@@ -171,7 +171,8 @@ pub fn run(args: &Args) -> Result<u8> {
 
 fn take(args: &TakeArgs) -> Result<()> {
     let signals = Signals::watch()?;
-    let (store, guard) = args.request.wanted(args.time, "percolite lock take", args.request.why.clone()).take(&signals)?;
+    let (store, guard) =
+        args.request.wanted(args.time, "percolite lock take", args.request.why.clone()).take(&signals)?;
     // A lock whose token nobody has read could only wait for its end.
     let said = signals.check().and_then(|()| say(guard.token()));
     if said.is_ok() {
@@ -196,7 +197,7 @@ fn release(args: &ReleaseArgs) -> Result<()> {
     let lease = Lease { folder: &args.store, name: &args.name, token: args.token, time: Duration::ZERO };
     match lease.release(Some(&signals), args.wait)? {
         Released::Yes => Ok(()),
-        Released::Busy(why) => Err(Code::Busy.error(format!("{why}; waited {:?} for it", args.wait))),
+        Released::Busy => Err(args.store.still_open(args.wait)),
         Released::NotHeld => {
             let folder = open::quoted(&args.store.folder);
             let what = format!(

@@ -57,7 +57,14 @@ pub fn held(entries: &[LockEntry], more: u64) -> Option<String> {
     };
     let mut rows: Vec<_> = entries.iter().filter(|entry| !waits(entry)).map(row).collect();
     if more > 0 {
-        rows.push([format!("and {} more", HumanCount(more)), String::new(), String::new(), String::new(), String::new(), String::new()]);
+        rows.push([
+            format!("and {} more", HumanCount(more)),
+            String::new(),
+            String::new(),
+            String::new(),
+            String::new(),
+            String::new(),
+        ]);
     }
     (!rows.is_empty()).then(|| table::texts(["lock", "held", "by", "for what", "token", "lease left"], rows))
 }
@@ -67,11 +74,23 @@ pub fn waiting(entries: &[LockEntry], at: SystemTime, shown: usize, more: u64) -
     let waiting = longest(entries);
     let row = |entry: &&LockEntry| {
         let told = if entry.state == LockState::Converting { "to convert it".into() } else { entry.mode.to_string() };
-        [table::shorten(&name(entry), WIDTH), told, entry.holder.to_string(), time(waited(entry, at)), behind(entry, entries)]
+        [
+            table::shorten(&name(entry), WIDTH),
+            told,
+            entry.holder.to_string(),
+            time(waited(entry, at)),
+            behind(entry, entries),
+        ]
     };
     let mut rows: Vec<_> = waiting.iter().take(shown).map(row).collect();
     if let more @ 1.. = more + waiting.len().saturating_sub(shown) as u64 {
-        rows.push([format!("and {} more", HumanCount(more)), String::new(), String::new(), String::new(), String::new()]);
+        rows.push([
+            format!("and {} more", HumanCount(more)),
+            String::new(),
+            String::new(),
+            String::new(),
+            String::new(),
+        ]);
     }
     (!rows.is_empty()).then(|| table::texts(["lock waited for", "asked", "by", "since", "behind"], rows))
 }
@@ -209,9 +228,7 @@ pub fn counted(stats: &LockStats) -> String {
         sum(|mode| mode.timed_out),
         sum(|mode| mode.cancelled)
     );
-    for (count, what) in
-        [(lost, "lost"), (expired, "leases over"), (forced, "taken away"), (deadlocks, "deadlocks")]
-    {
+    for (count, what) in [(lost, "lost"), (expired, "leases over"), (forced, "taken away"), (deadlocks, "deadlocks")] {
         if *count > 0 {
             told += &format!(", {} {what}", HumanCount(*count));
         }

@@ -17,7 +17,6 @@ use signal_hook::low_level::siginfo::Cause;
 
 use crate::exit::Code;
 
-
 /// What happens while a command runs.
 pub enum Event {
     /// Somebody wants an end.
@@ -66,7 +65,8 @@ impl Signals {
         let mut caught = SignalsInfo::<WithOrigin>::new(watched).context("cannot watch for signals")?;
         let (sender, events) = channel();
         let signals = Self { events, sender, asked: Arc::default(), has_command: Arc::default() };
-        let (sender, asked, has_command) = (signals.sender(), Arc::clone(&signals.asked), Arc::clone(&signals.has_command));
+        let (sender, asked, has_command) =
+            (signals.sender(), Arc::clone(&signals.asked), Arc::clone(&signals.has_command));
         std::thread::spawn(move || {
             for origin in caught.forever() {
                 let event = if origin.signal == SIGCHLD {

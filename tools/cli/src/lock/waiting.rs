@@ -15,7 +15,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use percolite::{Error, ErrorKind, LockEntry, LockGuard, LockMode, LockOptions, Store, Wait};
+use percolite::{ErrorKind, LockEntry, LockGuard, LockMode, LockOptions, Store, Wait};
 
 use super::shown;
 use super::signals::Signals;
@@ -46,7 +46,7 @@ enum Found {
     Granted(Store, LockGuard),
     Free,
     Held(Held),
-    Busy(Error),
+    Busy,
 }
 
 /// A lock in other hands.
@@ -69,12 +69,14 @@ impl Wanted<'_> {
             match found {
                 Found::Granted(store, guard) => return Ok((store, guard)),
                 Found::Held(held) if is_over => return Err(self.too_late(&held.told)),
-                Found::Busy(why) if is_over => {
+                Found::Busy if is_over => {
                     // Others that wait open the store for moments. That is not what this has waited for.
                     let held = last_held.filter(|held: &Held| held.until > Instant::now());
-                    return Err(held.map_or_else(|| self.still_open(&why), |held| self.too_late(&held.told)));
+                    return Err(
+                        held.map_or_else(|| self.folder.still_open(self.wait), |held| self.too_late(&held.told))
+                    );
                 }
-                Found::Free | Found::Busy(_) => signals.sleep(until(end, LOOK_EVERY.mul_f64(spread())))?,
+                Found::Free | Found::Busy => signals.sleep(until(end, LOOK_EVERY.mul_f64(spread())))?,
                 Found::Held(held) => {
                     let left = held.until.saturating_duration_since(Instant::now()).min(LOOK_AT_LEAST_EVERY);
                     wait_for_change(&self.folder.folder, names, until(end, left), signals)?;
@@ -93,7 +95,7 @@ impl Wanted<'_> {
     fn try_once(&self) -> Result<Found> {
         let store = match self.folder.write_unless_busy(Store::builder().label(self.by))? {
             Opened::Store(store) => store,
-            Opened::Busy(why) => return Ok(Found::Busy(why)),
+            Opened::Busy => return Ok(Found::Busy),
         };
         let options = if self.shared { LockOptions::shared() } else { LockOptions::exclusive() };
         let options = self.why.iter().fold(options, |options, why| options.why(why));
@@ -114,7 +116,7 @@ impl Wanted<'_> {
     fn look(&self) -> Result<Found> {
         let store = match self.folder.look_unless_busy()? {
             Opened::Store(store) => store,
-            Opened::Busy(why) => return Ok(Found::Busy(why)),
+            Opened::Busy => return Ok(Found::Busy),
         };
         let mut holders = store.lock_holders(self.name)?;
         holders.retain(|holder| !(self.shared && holder.mode == LockMode::Shared));
@@ -123,10 +125,6 @@ impl Wanted<'_> {
 
     fn too_late(&self, told: &str) -> anyhow::Error {
         Code::LockHeld.error(format!("{told}; waited {:?}", self.wait))
-    }
-
-    fn still_open(&self, why: &Error) -> anyhow::Error {
-        Code::Busy.error(format!("{why}; waited {:?} for it", self.wait))
     }
 }
 
