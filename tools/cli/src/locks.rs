@@ -160,15 +160,15 @@ fn of_open(args: &Args, status: &Status) -> Result<()> {
     }
     if args.tree {
         show_tree(args, &by_name().cloned().collect::<Vec<_>>(), status.written)?;
-        let hidden = told::locks_not_listed(status);
+        let hidden = told::not_listed(status);
         return if hidden == 0 || args.json {
             Ok(())
         } else {
             say(format_args!("and {} not listed", count(hidden, "more request")))
         };
     }
-    say(told::locks(&status.row_locks).unwrap_or_else(|| "no row locks were met".into()))?;
-    told::locks_by_name(status, usize::MAX).into_iter().try_for_each(say)
+    say(told::row_locks(&status.row_locks).unwrap_or_else(|| "no row locks were met".into()))?;
+    told::by_name(status, usize::MAX).into_iter().try_for_each(say)
 }
 
 /// The table of those row locks that are wanted, if there are any.

@@ -100,7 +100,7 @@ fn txn_of_open(args: &Args, status: &Status) -> Result<()> {
     if !slow.is_empty() {
         say(told::slow("slow", slow))?;
     }
-    told::locks(&held).map_or(Ok(()), say)
+    told::row_locks(&held).map_or(Ok(()), say)
 }
 
 pub fn run(args: &Args) -> Result<()> {

@@ -221,17 +221,17 @@ pub fn counted(stats: &LockStats) -> String {
     let modes = [exclusive, shared, semaphore];
     let sum = |count: fn(&LockModeStats) -> u64| HumanCount(modes.iter().map(|mode| count(mode)).sum());
     let longest = modes.iter().map(|mode| mode.waiting.percentile(100.0)).max().unwrap_or_default();
-    let mut told = format!(
+    let told = format!(
         "{} taken, {} waited for, at most {longest:.1?}; {} timed out, {} cancelled",
         sum(|mode| mode.acquired),
         sum(|mode| mode.waited),
         sum(|mode| mode.timed_out),
         sum(|mode| mode.cancelled)
     );
-    for (count, what) in [(lost, "lost"), (expired, "leases over"), (forced, "taken away"), (deadlocks, "deadlocks")] {
-        if *count > 0 {
-            told += &format!(", {} {what}", HumanCount(*count));
-        }
-    }
-    told
+    let rare = [(lost, "lost"), (expired, "leases over"), (forced, "taken away"), (deadlocks, "deadlocks")];
+    let rare = rare.into_iter().filter(|(count, _)| **count > 0);
+    std::iter::once(told)
+        .chain(rare.map(|(count, what)| format!("{} {what}", HumanCount(*count))))
+        .collect::<Vec<_>>()
+        .join(", ")
 }

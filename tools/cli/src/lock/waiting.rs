@@ -98,7 +98,7 @@ impl Wanted<'_> {
             Opened::Busy => return Ok(Found::Busy),
         };
         let options = if self.shared { LockOptions::shared() } else { LockOptions::exclusive() };
-        let options = self.why.iter().fold(options, |options, why| options.why(why));
+        let options = self.why.iter().fold(options, LockOptions::why);
         match store.lock_with(self.name, options.wait(Wait::No).lease(self.time).once()) {
             Ok(guard) => Ok(Found::Granted(open::telling_lost(store), guard)),
             Err(why) => match why.kind() {
