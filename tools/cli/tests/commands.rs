@@ -22,6 +22,8 @@ mod past;
 mod rows;
 #[path = "commands/shell.rs"]
 mod shell;
+#[path = "commands/showing.rs"]
+mod showing;
 #[path = "commands/watching.rs"]
 mod watching;
 #[path = "commands/wrong.rs"]
