@@ -92,6 +92,8 @@ pub enum WaitStep {
     },
     Cancelled,
     Closed(String),
+    /// What was to be converted is lost.
+    Lost(LostReason),
 }
 
 impl LockWait {
@@ -119,6 +121,9 @@ impl LockWait {
         }
         if let Some(why) = heads.closed() {
             return WaitStep::Closed(why.into());
+        }
+        if let Some(reason) = grant.lost(now) {
+            return WaitStep::Lost(reason);
         }
         if self.cancel.as_ref().is_some_and(Expected::is_cancelled) {
             return WaitStep::Cancelled;

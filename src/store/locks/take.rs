@@ -191,6 +191,7 @@ impl Store {
                 Err(ErrorKind::Stopped(what).into())
             }
             WaitStep::Closed(why) => Err(Error::closed(why)),
+            WaitStep::Lost(reason) => Err(ErrorKind::LockLost(Box::new(grant.loss(reason))).into()),
         })
     }
 
