@@ -40,6 +40,8 @@ impl Keeper {
             if state.stopping {
                 return Err(Error::closed(crate::pipeline::CLOSED));
             }
+            // One that was kept, left to itself and resumed may not have been dropped yet.
+            state.kept.retain(|(kept, _)| !Arc::ptr_eq(kept, grant));
             state.kept.push((Arc::clone(grant), Duration::ZERO));
             state.wake();
             !std::mem::replace(&mut state.started, true)

@@ -165,7 +165,7 @@ impl Store {
     ) -> Result<()> {
         let (catalog, key) = (self.catalog(), lock_key(name));
         let durability = if mutated!(LeaseRowLater) { Durability::Buffered } else { Durability::Sync };
-        loop {
+        repeated(|| {
             let mut txn = self.begin_with(TxnOptions { durability: Some(durability), ..of_leases() })?;
             if let Some(grant) = fence {
                 txn.own.fence(FencedBy { grant: Arc::clone(grant), durable: false, releases: None });
@@ -185,11 +185,8 @@ impl Store {
                 // Somebody else has removed it; that may not be durable yet.
                 return txn.roll_back();
             }
-            match txn.commit() {
-                Err(why) if why.is_retryable() => {}
-                committed => return committed.map(drop),
-            }
-        }
+            txn.commit().map(drop)
+        })
     }
 
     /// Removes the rows of leases that are over, durably.
@@ -201,7 +198,7 @@ impl Store {
         }
         let catalog = self.catalog();
         for some in over.chunks(ROWS_AT_ONCE) {
-            loop {
+            repeated(|| {
                 let mut txn = self.begin_with(of_leases())?;
                 for grant in some {
                     let key = lock_key(&grant.name);
@@ -214,11 +211,8 @@ impl Store {
                         txn.put(&catalog, &key, written(&leases))?;
                     }
                 }
-                match txn.commit() {
-                    Err(why) if why.is_retryable() => {}
-                    committed => break committed.map(drop)?,
-                }
-            }
+                txn.commit().map(drop)
+            })?;
             crash_point!(LockReleased);
             for grant in some {
                 grant.set_row(false);
@@ -268,6 +262,16 @@ impl Store {
             locks.heads.lease_written(grant);
         }
         renewed
+    }
+}
+
+/// Makes a change again that another one of the same rows has got in the way of: at its commit or, where rows are written early, before.
+fn repeated(mut change: impl FnMut() -> Result<()>) -> Result<()> {
+    loop {
+        match change() {
+            Err(why) if why.is_retryable() => {}
+            done => return done,
+        }
     }
 }
 

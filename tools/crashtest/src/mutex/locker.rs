@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use percolite::engine::Engine;
 use percolite::runtime::Runtime;
-use percolite::{Cancel, Error, ErrorKind, Keyspace, LockGuard, LockMode, LockOptions, Store, Timestamp, Wait};
+use percolite::{Cancel, Error, ErrorKind, Keyspace, KeyspaceId, LockGuard, LockMode, LockOptions, Store, Timestamp, Wait};
 
 use super::note::{Moment, Notary, Note, Term, nanos};
 use super::{Common, LEASE_MAX_MS, MOST, NAMES, PERMITS};
@@ -14,6 +14,7 @@ use crate::dice::Dice;
 /// A wait that ends so much later than it should is one that has not ended by itself.
 const LATE: Duration = Duration::from_secs(60);
 
+const CATALOG: KeyspaceId = KeyspaceId(0);
 /// No lease is shorter.
 const LEASE_MIN: Duration = Duration::from_millis(100);
 
@@ -388,9 +389,10 @@ impl<'a> Locker<'a> {
     }
 }
 
-/// What a locker puts up with.
+/// What a locker puts up with. Conflicts over the rows of leases are the store's own business.
 fn may_happen(why: Error) -> Result<(), Error> {
     match why.kind() {
+        ErrorKind::Conflict(conflict) if conflict.row.keyspace() == CATALOG => Err(why),
         ErrorKind::LockHeld(_)
         | ErrorKind::LockLost(_)
         | ErrorKind::Deadlock(_)
