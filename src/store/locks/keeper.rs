@@ -159,7 +159,7 @@ fn look_at(store: &Store, grant: &Arc<Grant>) -> Duration {
     if now < due {
         return due;
     }
-    match store.renew_lease(locks, grant, lease.time) {
+    match store.renew_lease(locks, grant, None) {
         Ok(()) => now.saturating_add(lease.time / 2),
         Err(why) if ends(&why) => Duration::MAX,
         Err(_) => now.saturating_add((lease.time / 8).min(PAUSE)),

@@ -264,7 +264,8 @@ impl<'a> Embedded<'a> {
                 protocol: self.plan.protocol,
                 restores: Arc::clone(&self.restores),
             };
-            let (clock_steps, skewed) = (self.plan.clock_steps, Arc::clone(&self.seen.skewed));
+            let clock_steps = self.plan.clock_steps && self.plan.mode != Mode::Mutex;
+            let skewed = Arc::clone(&self.seen.skewed);
             let work = move || {
                 let who = Who { session, life, habits };
                 let keyspaces = (rows, Some(beside));
