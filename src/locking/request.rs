@@ -154,6 +154,10 @@ impl LockWait {
         if grant.is_granted() {
             return WaitStep::Granted;
         }
+        // The lease that was over may have been the one that is to be converted.
+        if let Some(reason) = grant.lost(now) {
+            return WaitStep::Lost(reason);
+        }
         let left = self.ends.map(|ends| ends.saturating_sub(now));
         if left.is_some_and(|left| left.is_zero()) {
             return match self.request.give_up() {
