@@ -353,7 +353,9 @@ impl Entered {
 
     /// Whether the commit may be acknowledged before it is durable.
     pub fn is_buffered(&self) -> bool {
-        self.0.iter().any(|fence| !fence.durable)
+        let mut is_buffered = false;
+        self.0.for_each(|_, durable| is_buffered |= !durable);
+        is_buffered
     }
 
     /// Notes that the commit is visible, and releases what it is to release.
