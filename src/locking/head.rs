@@ -203,12 +203,15 @@ impl<T: Clone> Head<T> {
         waited
     }
 
-    /// Has an exclusive grant become shared, and `value` take its place; the answer is what was there.
-    pub fn downgrade(&mut self, id: u64, value: T, changes: &mut Changes<T>) -> Option<T> {
-        let at = self.position(id).filter(|at| self.mode_at(*at) == Some(LockMode::Exclusive))?;
+    /// Has an exclusive grant become shared, and `value` take its place; the answer is what was there. Not while requests of a semaphore
+    /// wait for it to end.
+    pub fn downgrade(&mut self, id: u64, value: T, changes: &mut Changes<T>) -> Result<Option<T>, Unfit> {
+        let exclusive = self.position(id).filter(|at| self.mode_at(*at) == Some(LockMode::Exclusive));
+        let Some(at) = exclusive else { return Ok(None) };
+        self.check(LockMode::Shared)?;
         let before = self.convert(at, LockMode::Shared, value);
         self.advance(changes);
-        before
+        Ok(before)
     }
 
     /// Grants what can be granted after a change.

@@ -292,22 +292,23 @@ impl Heads {
     }
 
     /// Has an exclusive grant become shared, in the place of which `next` is granted. The answer is whether it stood.
-    pub fn downgrade(&self, grant: &Arc<Grant>, next: &Arc<Grant>) -> bool {
+    pub fn downgrade(&self, grant: &Arc<Grant>, next: &Arc<Grant>) -> Result<bool, NotAsked> {
         let mut wakes = Wakes::default();
         let converted = {
             let mut shard = self.shard(&grant.name);
             let entry = shard.get_mut(&grant.name).filter(|_| !grant.has_ended());
-            entry.is_some_and(|entry| {
-                let mut changes = Changes::default();
-                let Some(before) = entry.head.downgrade(grant.id, Arc::clone(next), &mut changes) else { return false };
+            let Some(entry) = entry else { return Ok(false) };
+            let mut changes = Changes::default();
+            let before = entry.head.downgrade(grant.id, Arc::clone(next), &mut changes).map_err(NotAsked::Unfit)?;
+            if let Some(before) = &before {
                 entry.granted(next);
-                entry.replaced(&before, &mut wakes);
+                entry.replaced(before, &mut wakes);
                 entry.changed(changes, &mut wakes);
-                true
-            })
+            }
+            before.is_some()
         };
         self.wake(wakes);
-        converted
+        Ok(converted)
     }
 
     /// Ends the leases of the name that are over. To be called by the request at the front, whose timer this is; the answer is how long it
@@ -569,6 +570,7 @@ impl Entry {
         }
         if grant.is_granted() {
             self.ended(grant, why, wakes);
+            self.end_conversion(grant, why, wakes);
         }
         let mut changes = Changes::default();
         self.head.leave(grant.id, &mut changes);
@@ -577,6 +579,15 @@ impl Entry {
             wakes.granted.extend(self.head.waiting().map(|asked| Arc::clone(&asked.value)));
         }
         true
+    }
+
+    /// A grant that was to become exclusive ends as a shared one; whoever waits for the conversion learns that.
+    fn end_conversion(&self, grant: &Arc<Grant>, why: LostReason, wakes: &mut Wakes) {
+        if let Some((_, next)) = self.head.converting().filter(|(id, _)| *id == grant.id) {
+            next.set_token(grant.token());
+            next.end(why);
+            wakes.granted.push(Arc::clone(next));
+        }
     }
 
     /// A grant has ended, and may have left something.
@@ -660,3 +671,7 @@ impl Entry {
         self.head.is_empty() && self.past.is_empty() && self.debts == [Timestamp::ZERO; 3] && self.damage.is_none()
     }
 }
+
+#[cfg(test)]
+#[path = "heads_tests.rs"]
+mod tests;

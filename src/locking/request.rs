@@ -67,7 +67,7 @@ impl Drop for Request {
         }
         if self.give_up().is_none() {
             self.release();
-        } else if self.heads.closed().is_none() {
+        } else if self.heads.closed().is_none() && !self.grant.has_ended() {
             self.heads.counters.cancelled(self.grant.mode);
         }
     }
@@ -91,6 +91,8 @@ pub enum WaitStep {
         ahead: usize,
     },
     Cancelled,
+    /// The shared grant that was to be converted is over.
+    Lost(LostReason),
     Closed(String),
 }
 
@@ -121,11 +123,15 @@ impl LockWait {
             return WaitStep::Closed(why.into());
         }
         if self.cancel.as_ref().is_some_and(Expected::is_cancelled) {
-            return WaitStep::Cancelled;
+            let counted = |_| heads.counters.cancelled(grant.mode);
+            return self.request.give_up().map(counted).map_or(WaitStep::Granted, |()| WaitStep::Cancelled);
         }
         let lease_ends = heads.end_leases_before(grant, now);
         if grant.is_granted() {
             return WaitStep::Granted;
+        }
+        if let Some(reason) = grant.lost(Duration::ZERO) {
+            return WaitStep::Lost(reason);
         }
         let left = self.ends.map(|ends| ends.saturating_sub(now));
         if left.is_some_and(|left| left.is_zero()) {
