@@ -272,6 +272,5 @@ fn m1_e_every_history_of_six_requests_goes_by_the_definition() {
             }
         }
     }
-    // Six that are granted or gone, each, make 64 alone.
-    assert!(met.len() > 10_000 && waited > 1000 && deadlocks > 1000, "{} {taken} {waited} {deadlocks}", met.len());
+    assert!(met.len() > 5000 && taken > 100_000 && waited > 1000 && deadlocks > 1000, "{} {taken}", met.len());
 }

@@ -335,7 +335,7 @@ mod crowd {
             }
             self.enters(at, mode);
             let (mut held, mut mode) = (wait.into_request(), mode);
-            if mode != Semaphore(PERMITS) && random().is_multiple_of(4) {
+            if at < 3 && random().is_multiple_of(4) {
                 (held, mode) = self.converts(at, held, mode, at_most);
             }
             if random().is_multiple_of(4) {
