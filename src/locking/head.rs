@@ -39,11 +39,13 @@ pub struct Changes<T> {
     pub granted: Vec<T>,
     /// Shared grants that have become exclusive ones.
     pub converted: Vec<T>,
+    /// Conversions that waited for a grant that is gone.
+    pub orphaned: Vec<T>,
 }
 
 impl<T> Default for Changes<T> {
     fn default() -> Self {
-        Self { granted: Vec::new(), converted: Vec::new() }
+        Self { granted: Vec::new(), converted: Vec::new(), orphaned: Vec::new() }
     }
 }
 
@@ -174,7 +176,8 @@ impl<T: Clone> Head<T> {
             },
         }?;
         self.count(left.mode, -1);
-        self.converting.take_if(|(converting, _)| *converting == id);
+        let orphaned = self.converting.take_if(|(converting, _)| *converting == id);
+        changes.orphaned.extend(orphaned.map(|(_, value)| value));
         self.advance(changes);
         Some(left)
     }

@@ -574,6 +574,10 @@ impl Entry {
         }
         let mut changes = Changes::default();
         self.head.leave(grant.id, &mut changes);
+        for conversion in changes.orphaned.drain(..) {
+            conversion.end(why);
+            wakes.granted.push(conversion);
+        }
         self.changed(changes, wakes);
         if mutated!(WakeAll) {
             wakes.granted.extend(self.head.waiting().map(|asked| Arc::clone(&asked.value)));

@@ -94,6 +94,8 @@ pub enum WaitStep {
     /// The shared grant that was to be converted is over.
     Lost(LostReason),
     Closed(String),
+    /// What was to be converted is lost.
+    Lost(LostReason),
 }
 
 impl LockWait {
@@ -121,6 +123,9 @@ impl LockWait {
         }
         if let Some(why) = heads.closed() {
             return WaitStep::Closed(why.into());
+        }
+        if let Some(reason) = grant.lost(now) {
+            return WaitStep::Lost(reason);
         }
         if self.cancel.as_ref().is_some_and(Expected::is_cancelled) {
             let counted = |_| heads.counters.cancelled(grant.mode);

@@ -22,6 +22,7 @@ pub(super) struct Keeper(Mutex<State>);
 
 #[derive(Default)]
 struct State {
+    started: bool,
     thread: Option<Box<dyn Joined>>,
     parker: Option<Arc<dyn Parker>>,
     stopping: bool,
@@ -34,18 +35,35 @@ struct State {
 impl Keeper {
     /// Takes charge of a lease that has a guard.
     pub fn keep(&self, store: &Store, grant: &Arc<Grant>) -> Result<()> {
-        let mut state = self.0.lock();
-        if state.stopping {
-            return Err(Error::closed(crate::pipeline::CLOSED));
+        let starts = {
+            let mut state = self.0.lock();
+            if state.stopping {
+                return Err(Error::closed(crate::pipeline::CLOSED));
+            }
+            state.kept.push((Arc::clone(grant), Duration::ZERO));
+            state.wake();
+            !std::mem::replace(&mut state.started, true)
+        };
+        if starts { self.start(store) } else { Ok(()) }
+    }
+
+    fn start(&self, store: &Store) -> Result<()> {
+        let background = store.background();
+        match store.inner.runtime.spawn("percolite-leases", Box::new(move || run(&background))) {
+            Ok(thread) => {
+                // A store that closes meanwhile has found no thread to wait for.
+                let late = {
+                    let mut state = self.0.lock();
+                    if state.stopping { Some(thread) } else { state.thread.replace(thread) }
+                };
+                late.into_iter().for_each(Joined::join);
+                Ok(())
+            }
+            Err(why) => {
+                self.0.lock().started = false;
+                Err(ErrorKind::Io(format!("cannot start a thread: {why}")).into())
+            }
         }
-        state.kept.push((Arc::clone(grant), Duration::ZERO));
-        if state.thread.is_none() {
-            let background = store.background();
-            let thread = store.inner.runtime.spawn("percolite-leases", Box::new(move || run(&background)));
-            state.thread = Some(thread.map_err(|why| ErrorKind::Io(format!("cannot start a thread: {why}")))?);
-        }
-        state.wake();
-        Ok(())
     }
 
     /// Has the row of a lease that is over removed.

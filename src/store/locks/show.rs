@@ -76,6 +76,9 @@ impl Store {
 
     fn leases_on_disk(&self) -> Result<Vec<LockEntry>> {
         self.inner.check_open()?;
+        if self.inner.engine.is_copy() {
+            return Ok(Vec::new());
+        }
         let view = self.inner.coordinator.begin()?.0;
         let now = self.inner.runtime.unix_millis();
         let mut entries = Vec::new();

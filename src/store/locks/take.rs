@@ -193,6 +193,7 @@ impl Store {
             }
             WaitStep::Lost(reason) => Err(ErrorKind::LockLost(Box::new(grant.loss(reason))).into()),
             WaitStep::Closed(why) => Err(Error::closed(why)),
+            WaitStep::Lost(reason) => Err(ErrorKind::LockLost(Box::new(grant.loss(reason))).into()),
         })
     }
 

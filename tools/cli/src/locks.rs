@@ -140,16 +140,17 @@ fn resolve(args: &Args) -> Result<()> {
     let interrupt = Interrupt::watch()?;
     // Counted before, since the background begins with it as soon as the store is open.
     let (mut forward, mut back) = (0_u64, 0_u64);
-    let progress = Progress::of_rows();
+    let progress = Progress::of("row locks");
     for lock in args.store.look_silently()?.row_locks()? {
         *if matches!(lock?.commit_point, CommitPoint::Committed(_)) { &mut forward } else { &mut back } += 1;
         if (forward + back) % LOCKS_UNTOLD == 0 {
             interrupt.check("nothing was resolved")?;
-            progress.at(0, format!("{} found", count(forward + back, "row lock")));
+            progress.at(forward + back, "row locks found");
         }
     }
     let found = forward + back;
     let store = args.store.write_tuned(false, &args.tuning)?;
+    progress.expect(found, "");
     std::thread::scope(|scope| {
         let work = scope.spawn(|| store.resolve_orphans());
         loop {
@@ -160,7 +161,7 @@ fn resolve(args: &Args) -> Result<()> {
             if work.is_finished() {
                 break;
             }
-            progress.at(0, count(store.stats().swept.min(found), "row lock"));
+            progress.at(store.stats().swept.min(found), "row locks resolved");
             std::thread::sleep(LOOK_EVERY);
         }
         work.join().unwrap_or_else(|why| resume_unwind(why))

@@ -201,7 +201,7 @@ fn main() -> ExitCode {
             let told = one_line(&why);
             let advice = match code {
                 // What does not open says so itself.
-                Code::Damaged if !told.contains(REPAIR) => damaged,
+                Code::Damaged if !told.contains(REPAIR) && !told.contains(backup::ANOTHER_BASE) => damaged,
                 // It comes last.
                 Code::Failed if why.is::<output::Unsaid>() && changes => IS_DONE.into(),
                 Code::Failed if why.is::<output::Unsaid>() => String::new(),

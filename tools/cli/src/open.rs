@@ -150,7 +150,7 @@ fn may_not_write(folder: &Path, why: Error) -> anyhow::Error {
 pub fn finish(store: Store) -> Result<()> {
     if store.stats().large_unfinished > 0 {
         let interrupt = Interrupt::watch()?;
-        let progress = Progress::of_rows();
+        let progress = Progress::of("rows");
         let (mut ended, mut moved) = (0, Instant::now());
         loop {
             let stats = store.stats();

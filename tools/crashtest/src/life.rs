@@ -22,6 +22,7 @@ use crate::dice::Dice;
 use crate::doom::{Doom, Fatal};
 use crate::examine::engine;
 use crate::fast::Fast;
+use crate::keys::stored;
 use crate::outcome::Outcome;
 use crate::pipe::{Call, Event, PipeSink};
 use crate::recorder::Recorded;
@@ -326,7 +327,8 @@ fn run_client(
         client.run(&Thoughtful { workload, thinks_ms: life.thinks_ms })?;
         done += 1;
         if life.filler > 0 {
-            opened.store.transact(|txn| txn.put(&opened.beside, format!("f{number}.{done}"), vec![7; life.filler]))?;
+            let key = stored(&format!("f{number}.{done}"));
+            opened.store.transact(|txn| txn.put(&opened.beside, &key, vec![7; life.filler]))?;
         }
         if life.promise == Promise::Buffered && dice.one_in(SYNCS) {
             opened.store.sync()?;
@@ -395,12 +397,12 @@ fn ask_on(opened: &Opened, sink: &PipeSink) {
         ask(
             "begin and commit",
             store.begin().and_then(|mut txn| {
-                txn.put(rows, "after", "failing")?;
+                txn.put(rows, stored("after"), "failing")?;
                 txn.commit().map(drop)
             }),
         );
-        ask("transact", store.transact(|txn| txn.put(rows, "after", "failing")));
-        ask("snapshot", store.snapshot().and_then(|snapshot| snapshot.get(rows, "after").map(drop)));
+        ask("transact", store.transact(|txn| txn.put(rows, stored("after"), "failing")));
+        ask("snapshot", store.snapshot().and_then(|snapshot| snapshot.get(rows, stored("after")).map(drop)));
         ask("sync", store.sync());
         ask("keyspace", store.keyspace("after").map(drop));
     }
