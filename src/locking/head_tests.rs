@@ -45,10 +45,11 @@ struct Answer {
     said: &'static str,
     granted: Vec<u64>,
     converted: Vec<u64>,
+    orphaned: Vec<u64>,
 }
 
 fn says(said: &'static str) -> Answer {
-    Answer { said, granted: Vec::new(), converted: Vec::new() }
+    Answer { said, granted: Vec::new(), converted: Vec::new(), orphaned: Vec::new() }
 }
 
 fn upgraded(id: u64) -> u64 {
@@ -129,7 +130,8 @@ impl Definition {
     }
 
     fn take(&mut self, step: Step) -> Answer {
-        let is_held = |definition: &Self, id, mode| definition.grants.iter().any(|grant| (grant.0, grant.1) == (id, mode));
+        let is_held =
+            |definition: &Self, id, mode| definition.grants.iter().any(|grant| (grant.0, grant.1) == (id, mode));
         match step {
             Step::Ask(mode) if self.is_refused(mode) => says("refused"),
             Step::Ask(mode) => {
@@ -145,8 +147,9 @@ impl Definition {
             Step::Leave(id) => {
                 self.grants.retain(|(other, ..)| *other != id);
                 self.queue.retain(|(other, ..)| *other != id);
+                let orphaned = self.conversions.iter().filter(|other| **other == id).map(|id| upgraded(*id)).collect();
                 self.conversions.retain(|other| *other != id);
-                self.changed()
+                Answer { orphaned, ..self.changed() }
             }
             Step::Upgrade(id) if !is_held(self, id, Shared) => says("unknown"),
             Step::Upgrade(id) if self.conversions.is_empty() => {
@@ -188,7 +191,7 @@ fn take(head: &mut Head<u64>, next: u64, step: Step) -> Answer {
         Step::Leave(id) => head.leave(id, &mut changes).map_or("unknown", |_| "done"),
         Step::Upgrade(id) => match head.upgrade(id, upgraded(id)) {
             Conversion::Granted(before) => {
-                changes = Changes { granted: vec![upgraded(id)], converted: vec![before] };
+                changes = Changes { granted: vec![upgraded(id)], converted: vec![before], orphaned: Vec::new() };
                 "done"
             }
             Conversion::Waits => "waits",
@@ -206,7 +209,7 @@ fn take(head: &mut Head<u64>, next: u64, step: Step) -> Answer {
             Err(_) => "refused",
         },
     };
-    Answer { said, granted: changes.granted, converted: changes.converted }
+    Answer { said, granted: changes.granted, converted: changes.converted, orphaned: changes.orphaned }
 }
 
 /// All that a head says of itself, and all it keeps.

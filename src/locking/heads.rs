@@ -37,19 +37,25 @@ pub struct Heads {
     pub counters: LockCounters,
 }
 
-/// In order, so that simulated runs repeat.
-pub(super) type Shard = BTreeMap<Arc<str>, Entry>;
+/// In order, so that simulated runs repeat. Boxed, because a node of the tree has room for eleven.
+pub(super) type Shard = BTreeMap<Arc<str>, Box<Entry>>;
 
 /// Everything about one name.
 #[derive(Default)]
 pub(super) struct Entry {
     pub head: Head<Arc<Grant>>,
-    /// Grants that have ended with commits under way or the row of a lease on the disk.
+    /// How many of the grants are leased.
+    leases: usize,
+    left: Option<Box<Left>>,
+}
+
+/// What there is of few names: what grants have left that have ended.
+#[derive(Default)]
+struct Left {
+    /// Those with commits under way or the row of a lease on the disk.
     past: Vec<Arc<Grant>>,
     /// The newest fenced durable commit of the others, by the kind of their mode.
     debts: [Timestamp; 3],
-    /// How many of the grants are leased.
-    leases: usize,
     /// Why nothing can be said of the name: its row cannot be read.
     damage: Option<Arc<str>>,
 }
@@ -159,7 +165,7 @@ impl Heads {
     ) -> Result<Arc<Grant>, NotAsked> {
         let known = shard.get_key_value(name);
         if let Some((_, entry)) = known {
-            if let Some(what) = &entry.damage {
+            if let Some(what) = entry.damage() {
                 return Err(NotAsked::Damaged(Arc::clone(what)));
             }
             entry.head.check(mode).map_err(NotAsked::Unfit)?;
@@ -336,7 +342,7 @@ impl Heads {
         let mut wakes = Wakes::default();
         {
             let shard = self.shard(&grant.name);
-            wakes.front = shard.get(&grant.name).and_then(Entry::front).map(Arc::clone);
+            wakes.front = shard.get(&grant.name).and_then(|entry| entry.front()).map(Arc::clone);
         }
         self.wake(wakes);
     }
@@ -347,7 +353,7 @@ impl Heads {
         let mut past = Past::default();
         let Some(entry) = shard.get(&grant.name) else { return past };
         past.debt = entry.debt_of(grant.mode);
-        for other in entry.past.iter().filter(|other| grant.mode.conflicts(other.mode)) {
+        for other in entry.past().iter().filter(|other| grant.mode.conflicts(other.mode)) {
             past.is_under_way |= other.under_way() > 0;
             past.debt = past.debt.max(other.debt());
             if other.has_row() {
@@ -394,7 +400,7 @@ impl Heads {
             } else {
                 // Two that exclude each other: the later one took the name over, and had not yet taken the row of the other away.
                 grant.end(LostReason::Expired);
-                entry.past.push(grant);
+                entry.left.get_or_insert_default().past.push(grant);
             }
         }
     }
@@ -406,14 +412,14 @@ impl Heads {
 
     /// Closes a name of which nothing can be said.
     pub fn damaged(&self, name: &str, what: &str) {
-        self.shard(name).entry(name.into()).or_default().damage = Some(what.into());
+        self.shard(name).entry(name.into()).or_default().left.get_or_insert_default().damage = Some(what.into());
     }
 
     /// Opens a name again, whose row is gone. The answer is whether it was closed.
     pub fn mended(&self, name: &str) -> bool {
         let mut shard = self.shard(name);
         let Some(entry) = shard.get_mut(name) else { return false };
-        let was_damaged = entry.damage.take().is_some();
+        let was_damaged = entry.left.as_mut().is_some_and(|left| left.damage.take().is_some());
         if entry.is_gone() {
             shard.remove(name);
         }
@@ -422,7 +428,7 @@ impl Heads {
 
     /// Whether the name is closed.
     pub fn damage(&self, name: &str) -> Option<Arc<str>> {
-        self.shard(name).get(name)?.damage.clone()
+        self.shard(name).get(name)?.damage().cloned()
     }
 
     /// Ends everything: no request is taken any more, those that wait are refused, and all grants are lost. The answer is the leases with a
@@ -440,7 +446,7 @@ impl Heads {
                         leases.push(Arc::clone(grant));
                     }
                 }
-                leases.extend(entry.past.iter().filter(|grant| grant.has_row()).map(Arc::clone));
+                leases.extend(entry.past().iter().filter(|grant| grant.has_row()).map(Arc::clone));
                 let converting = entry.head.converting().map(|(_, grant)| grant);
                 wakes.granted.extend(entry.head.waiting().map(|asked| &asked.value).chain(converting).map(Arc::clone));
             }
@@ -464,7 +470,7 @@ impl Heads {
                     self.expire(entry, now, &mut wakes);
                 }
             }
-            stale.extend(shard.values().flat_map(|entry| &entry.past).filter(|grant| grant.has_row()).map(Arc::clone));
+            stale.extend(shard.values().flat_map(|entry| entry.past()).filter(|grant| grant.has_row()).map(Arc::clone));
         }
         self.wake(wakes);
         stale
@@ -486,11 +492,13 @@ impl Heads {
             }
             match shard.get_mut(name) {
                 None => Ok(true),
-                Some(Entry { damage: Some(what), .. }) => Err(NotAsked::Damaged(Arc::clone(what))),
-                Some(entry) => {
-                    self.expire(entry, now, &mut wakes);
-                    Ok(entry.head.is_free_for(LockMode::Exclusive))
-                }
+                Some(entry) => match entry.damage() {
+                    Some(what) => Err(NotAsked::Damaged(Arc::clone(what))),
+                    None => {
+                        self.expire(entry, now, &mut wakes);
+                        Ok(entry.head.is_free_for(LockMode::Exclusive))
+                    }
+                },
             }
         };
         self.wake(wakes);
@@ -570,11 +578,12 @@ impl Entry {
         }
         if grant.is_granted() {
             self.ended(grant, why, wakes);
-            self.end_conversion(grant, why, wakes);
         }
         let mut changes = Changes::default();
         self.head.leave(grant.id, &mut changes);
         for conversion in changes.orphaned.drain(..) {
+            // What is said of it names the grant that there was.
+            conversion.set_token(grant.token());
             conversion.end(why);
             wakes.granted.push(conversion);
         }
@@ -585,23 +594,17 @@ impl Entry {
         true
     }
 
-    /// A grant that was to become exclusive ends as a shared one; whoever waits for the conversion learns that.
-    fn end_conversion(&self, grant: &Arc<Grant>, why: LostReason, wakes: &mut Wakes) {
-        if let Some((_, next)) = self.head.converting().filter(|(id, _)| *id == grant.id) {
-            next.set_token(grant.token());
-            next.end(why);
-            wakes.granted.push(Arc::clone(next));
-        }
-    }
-
     /// A grant has ended, and may have left something.
     fn ended(&mut self, grant: &Arc<Grant>, why: LostReason, wakes: &mut Wakes) {
         if !(mutated!(ConvertKeepsFence) && why == LostReason::Converted) {
             grant.end(why);
         }
         self.leases -= usize::from(grant.has_lease()).min(self.leases);
-        self.past.push(Arc::clone(grant));
-        self.merge();
+        if self.left.is_some() || grant.is_open() || grant.debt() > Timestamp::ZERO {
+            let left = self.left.get_or_insert_default();
+            left.past.push(Arc::clone(grant));
+            left.merge();
+        }
         wakes.ended.push(Arc::clone(grant));
     }
 
@@ -639,7 +642,7 @@ impl Entry {
     }
 
     fn debt_of(&self, mode: LockMode) -> Timestamp {
-        let [exclusive, shared, semaphore] = self.debts;
+        let [exclusive, shared, semaphore] = self.left.as_ref().map(|left| left.debts).unwrap_or_default();
         match mode {
             LockMode::Exclusive => exclusive.max(shared).max(semaphore),
             LockMode::Shared => exclusive.max(semaphore),
@@ -647,11 +650,34 @@ impl Entry {
         }
     }
 
+    fn past(&self) -> &[Arc<Grant>] {
+        self.left.as_ref().map_or(&[], |left| &left.past)
+    }
+
+    fn damage(&self) -> Option<&Arc<str>> {
+        self.left.as_ref()?.damage.as_ref()
+    }
+
+    fn tidy(&mut self, durable_ts: Timestamp) {
+        if let Some(left) = self.left.as_deref_mut() {
+            left.merge();
+            for debt in left.debts.iter_mut().filter(|debt| **debt <= durable_ts) {
+                *debt = Timestamp::ZERO;
+            }
+        }
+    }
+
+    fn is_gone(&self) -> bool {
+        self.head.is_empty() && self.left.as_ref().is_none_or(|left| left.is_empty())
+    }
+}
+
+impl Left {
     /// Of grants with nothing under way and no row only a timestamp is kept.
     fn merge(&mut self) {
         let Self { past, debts: [exclusive, shared, semaphore], .. } = self;
         past.retain(|grant| {
-            if grant.under_way() > 0 || grant.has_row() {
+            if grant.is_open() {
                 return true;
             }
             let debt = match grant.mode {
@@ -664,15 +690,8 @@ impl Entry {
         });
     }
 
-    fn tidy(&mut self, durable_ts: Timestamp) {
-        self.merge();
-        for debt in self.debts.iter_mut().filter(|debt| **debt <= durable_ts) {
-            *debt = Timestamp::ZERO;
-        }
-    }
-
-    fn is_gone(&self) -> bool {
-        self.head.is_empty() && self.past.is_empty() && self.debts == [Timestamp::ZERO; 3] && self.damage.is_none()
+    fn is_empty(&self) -> bool {
+        self.past.is_empty() && self.debts == [Timestamp::ZERO; 3] && self.damage.is_none()
     }
 }
 

@@ -18,11 +18,7 @@ fn heads() -> Arc<Heads> {
 }
 
 fn owner() -> Owner {
-    Owner {
-        by: Asker::Here { thread: std::thread::current(), task: None },
-        why: None,
-        asked: Duration::ZERO,
-    }
+    Owner { by: Asker::Here { thread: std::thread::current(), task: None }, why: None, asked: Duration::ZERO }
 }
 
 fn wait_of(heads: &Arc<Heads>, mode: LockMode, at_most: Option<Duration>, cancel: Option<&Cancel>) -> LockWait {
@@ -177,7 +173,11 @@ fn z3_a_a_holder_that_ends_around_a_look_and_a_wait_is_never_missed() {
             },
         };
         let runtime = Telling { system: System::default(), parker: Arc::new(told) };
-        let ends_at = |now| if end == now { release() };
+        let ends_at = |now| {
+            if end == now {
+                release()
+            }
+        };
 
         ends_at(End::BeforeAsking);
         let waiter = || Arc::new(Waiter::new(&runtime));
@@ -350,13 +350,7 @@ mod crowd {
             }
         }
 
-        fn converts(
-            &self,
-            at: usize,
-            held: Request,
-            mode: LockMode,
-            at_most: Option<Duration>,
-        ) -> (Request, LockMode) {
+        fn converts(&self, at: usize, held: Request, mode: LockMode, at_most: Option<Duration>) -> (Request, LockMode) {
             let to = if mode == Shared { Exclusive } else { Shared };
             let owner = Owner { why: Some("converted".into()), ..owner() };
             let next = Arc::new(Grant::new(NAMES[at].into(), held.grant().id, to, owner, None));

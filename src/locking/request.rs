@@ -91,8 +91,6 @@ pub enum WaitStep {
         ahead: usize,
     },
     Cancelled,
-    /// The shared grant that was to be converted is over.
-    Lost(LostReason),
     Closed(String),
     /// What was to be converted is lost.
     Lost(LostReason),
@@ -135,7 +133,7 @@ impl LockWait {
         if grant.is_granted() {
             return WaitStep::Granted;
         }
-        if let Some(reason) = grant.lost(Duration::ZERO) {
+        if let Some(reason) = grant.lost(now) {
             return WaitStep::Lost(reason);
         }
         let left = self.ends.map(|ends| ends.saturating_sub(now));

@@ -249,7 +249,8 @@ fn cycles(seen: &[Seen]) -> Vec<Vec<u64>> {
         // A blocker that waits itself is in a queue; one that is held waits where its holder waits.
         let held = blockers.clone().filter(|blocker| blocker.entry.state == LockState::Held);
         let of_holders = held.filter_map(|blocker| waits.get(blocker.who.as_ref()?)).flatten().copied();
-        let in_queue = blockers.filter(|blocker| blocker.entry.state != LockState::Held).map(|blocker| blocker.entry.id);
+        let in_queue =
+            blockers.filter(|blocker| blocker.entry.state != LockState::Held).map(|blocker| blocker.entry.id);
         in_queue.chain(of_holders).collect()
     };
     let mut found: Vec<Vec<u64>> = Vec::new();

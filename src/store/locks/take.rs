@@ -191,7 +191,6 @@ impl Store {
                 );
                 Err(ErrorKind::Stopped(what).into())
             }
-            WaitStep::Lost(reason) => Err(ErrorKind::LockLost(Box::new(grant.loss(reason))).into()),
             WaitStep::Closed(why) => Err(Error::closed(why)),
             WaitStep::Lost(reason) => Err(ErrorKind::LockLost(Box::new(grant.loss(reason))).into()),
         })

@@ -3,11 +3,11 @@
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
+use LockMode::{Exclusive, Semaphore, Shared};
 use percolite::{
     Cancel, Error, ErrorKind, LockGuard, LockMode, LockModeStats, LockOptions, LockStats, LockTable, Result, Store,
     Wait,
 };
-use LockMode::{Exclusive, Semaphore, Shared};
 
 use crate::support::{Asking, LIMIT, Random, asks, asks_with, until};
 
