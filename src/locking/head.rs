@@ -164,21 +164,20 @@ impl<T: Clone> Head<T> {
         let granted = self.is_free_for(mode) || jumps;
         let asked = Asked { id, mode, value };
         if granted {
-            self.granted.push(asked)
+            self.granted.push(asked);
         } else {
-            self.waits.get_or_insert_default().queue.push_back(asked)
+            self.waits.get_or_insert_default().queue.push_back(asked);
         }
         granted
     }
 
     /// Takes a request out, waiting or granted.
     pub fn leave(&mut self, id: u64, changes: &mut Changes<T>) -> Option<Asked<T>> {
-        let left = match self.position(id) {
-            Some(at) => self.granted.remove(at),
-            None => {
-                let queue = &mut self.waits.as_mut()?.queue;
-                queue.remove(queue.binary_search_by_key(&id, |asked| asked.id).ok()?)?
-            }
+        let left = if let Some(at) = self.position(id) {
+            self.granted.remove(at)
+        } else {
+            let queue = &mut self.waits.as_mut()?.queue;
+            queue.remove(queue.binary_search_by_key(&id, |asked| asked.id).ok()?)?
         };
         self.count(left.mode, -1);
         changes.orphaned.extend(self.take_conversion(id));

@@ -492,13 +492,13 @@ impl Heads {
             }
             match shard.get_mut(name) {
                 None => Ok(true),
-                Some(entry) => match entry.damage() {
-                    Some(what) => Err(NotAsked::Damaged(Arc::clone(what))),
-                    None => {
-                        self.expire(entry, now, &mut wakes);
-                        Ok(entry.head.is_free_for(LockMode::Exclusive))
+                Some(entry) => {
+                    if let Some(what) = entry.damage() {
+                        return Err(NotAsked::Damaged(Arc::clone(what)));
                     }
-                },
+                    self.expire(entry, now, &mut wakes);
+                    Ok(entry.head.is_free_for(LockMode::Exclusive))
+                }
             }
         };
         self.wake(wakes);

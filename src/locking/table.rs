@@ -146,7 +146,7 @@ impl Heads {
         let seen = self.seen(clock);
         let cycles = standing_cycles(&seen, || self.seen(clock));
         let entries = seen.into_iter().map(|seen| seen.entry).collect();
-        LockTable { cycles, entries, ..self.summary(clock, 0) }
+        LockTable { entries, cycles, ..self.summary(clock, 0) }
     }
 
     /// How much is held and waited for.

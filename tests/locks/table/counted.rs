@@ -187,7 +187,7 @@ impl Script {
         let mut held = self.guards.swap_remove(found);
         let alone = self.guards.iter().all(|other| other.at != held.at);
         if self.upgrading.iter().any(|other| other.at == held.at) {
-            let why = held.guard.upgrade(Wait::Forever).unwrap_err();
+            let why = held.guard.upgrade(Wait::AtMost(LIMIT)).unwrap_err();
             assert!(matches!(why.kind(), ErrorKind::Deadlock(_)), "{why}");
             self.expected.deadlocks += 1;
             return self.guards.push(held);
