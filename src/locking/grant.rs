@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::entry::{LockHolder, LockLost, LockTarget, TakenOver};
 use super::mode::LockMode;
 use super::request::Request;
+use crate::runtime::Runtime;
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
 use crate::waiter::Waiter;
@@ -78,10 +79,13 @@ pub struct Grant {
     pub id: u64,
     pub mode: LockMode,
     pub owner: Owner,
+    /// Whether nothing was there of its name when it was granted, which was at once: nothing of earlier grants concerns it.
+    pub is_first: bool,
     /// [`ENDED`], and how many fenced commits are under way.
     word: AtomicU64,
     why_ended: OnceLock<LostReason>,
     is_granted: AtomicBool,
+    is_settled: AtomicBool,
     token: AtomicU64,
     floor: AtomicU64,
     /// The newest fenced commit that is to be durable.
@@ -109,9 +113,11 @@ impl Grant {
             id,
             mode,
             owner,
+            is_first: false,
             word: AtomicU64::new(0),
             why_ended: OnceLock::new(),
             is_granted: AtomicBool::new(false),
+            is_settled: AtomicBool::new(false),
             token: AtomicU64::new(0),
             floor: AtomicU64::new(0),
             debt: AtomicU64::new(0),
@@ -135,6 +141,15 @@ impl Grant {
 
     pub(super) fn set_granted(&self) {
         self.is_granted.store(true, Ordering::Release);
+    }
+
+    /// Whether it has come through all that lies between being granted and being a guard's.
+    pub fn is_settled(&self) -> bool {
+        self.is_settled.load(Ordering::Acquire)
+    }
+
+    pub fn set_settled(&self) {
+        self.is_settled.store(true, Ordering::Release);
     }
 
     pub fn has_ended(&self) -> bool {
@@ -231,6 +246,11 @@ impl Grant {
         self.is_over(now).then_some(LostReason::Expired)
     }
 
+    /// [`Grant::lost`] at this moment. Only a lease takes a look at the clock.
+    pub fn lost_by(&self, runtime: &dyn Runtime) -> Option<LostReason> {
+        self.lost(if self.has_lease { runtime.elapsed() } else { Duration::ZERO })
+    }
+
     /// What is said of it when it is over.
     pub fn loss(&self, reason: LostReason) -> LockLost {
         LockLost { target: self.target(), token: self.token(), reason }
@@ -244,6 +264,10 @@ impl Grant {
 
     pub fn unwatch(&self, watcher: &Arc<Waiter>) {
         self.rest().watchers.lock().retain(|other| !Arc::ptr_eq(other, watcher));
+    }
+
+    pub(super) fn watchers(&self) -> Vec<Arc<Waiter>> {
+        self.watchers.lock().clone()
     }
 
     pub(super) fn take_watchers(&self) -> Vec<Arc<Waiter>> {
@@ -261,16 +285,46 @@ pub struct FencedBy {
     pub releases: Option<Arc<Request>>,
 }
 
+/// The conditions of a transaction. Mostly there is none, which costs each commit a look at a pointer, and seldom more than one.
+#[derive(Clone, Default)]
+pub struct Fences(Option<Arc<Several>>);
+
+#[derive(Clone)]
+struct Several {
+    first: FencedBy,
+    more: Vec<FencedBy>,
+}
+
+impl Fences {
+    pub fn add(&mut self, fence: FencedBy) {
+        if self.iter().any(|other| Arc::ptr_eq(&other.grant, &fence.grant)) {
+            return;
+        }
+        match &mut self.0 {
+            None => self.0 = Some(Arc::new(Several { first: fence, more: Vec::new() })),
+            Some(several) => Arc::make_mut(several).more.push(fence),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &FencedBy> {
+        self.0.iter().flat_map(|several| std::iter::once(&several.first).chain(&several.more))
+    }
+}
+
 /// The fences of a submission that is under way. Counted in their grants until this is dropped.
-pub struct Entered(Vec<FencedBy>);
+pub struct Entered(Fences);
 
 impl Entered {
     /// To be called before the submission can be decided.
-    pub fn new(fences: &[FencedBy]) -> Self {
-        for fence in fences {
+    pub fn new(fences: &Fences) -> Self {
+        for fence in fences.iter() {
             fence.grant.word.fetch_add(1, Ordering::SeqCst);
         }
-        Self(fences.to_vec())
+        Self(fences.clone())
     }
 
     /// The first grant that has ended. To be asked when the submission is decided.
@@ -282,20 +336,20 @@ impl Entered {
 
     /// Notes that the commit is visible, and releases what it is to release.
     pub fn published(mut self, commit_ts: Timestamp) {
-        for fence in &self.0 {
+        for fence in self.0.iter() {
             if fence.durable {
                 fence.grant.debt.fetch_max(commit_ts.to_u64(), Ordering::AcqRel);
             }
         }
         // The debt is noted before the count goes down: whoever finds no commit under way finds what they owe.
         let fences = self.leave();
-        for released in fences.into_iter().filter_map(|fence| fence.releases) {
+        for released in fences.iter().filter_map(|fence| fence.releases.as_ref()) {
             released.release();
         }
     }
 
-    fn leave(&mut self) -> Vec<FencedBy> {
-        for fence in &self.0 {
+    fn leave(&mut self) -> Fences {
+        for fence in self.0.iter() {
             fence.grant.word.fetch_sub(1, Ordering::SeqCst);
         }
         std::mem::take(&mut self.0)

@@ -93,7 +93,10 @@ impl Past {
 #[derive(Default)]
 pub(super) struct Wakes {
     granted: Vec<Arc<Grant>>,
-    ended: Vec<Arc<Grant>>,
+    /// Grants that were lost.
+    lost: Vec<Arc<Grant>>,
+    /// Those who wait for the end of grants that have ended.
+    watchers: Vec<Arc<Waiter>>,
     /// Is to look at the lease before it.
     front: Option<Arc<Grant>>,
 }
@@ -173,9 +176,12 @@ impl Heads {
                 return Err(NotAsked::Busy);
             }
         }
+        let is_first = known.is_none();
         let name: Arc<str> = known.map_or_else(|| name.into(), |(name, _)| Arc::clone(name));
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
-        let grant = Arc::new(Grant::new(Arc::clone(&name), id, mode, owner(), lease));
+        let mut grant = Grant::new(Arc::clone(&name), id, mode, owner(), lease);
+        grant.is_first = is_first;
+        let grant = Arc::new(grant);
         let entry = shard.entry(name).or_default();
         if entry.head.ask(id, mode, Arc::clone(&grant)) {
             entry.granted(&grant);
@@ -337,7 +343,7 @@ impl Heads {
         left
     }
 
-    /// Notes that the end of a lease has changed: the request at the front has to look again.
+    /// Notes that the end of a lease has changed: the request at the front, and who waits for its end, have to look again.
     pub fn lease_written(&self, grant: &Arc<Grant>) {
         let mut wakes = Wakes::default();
         {
@@ -345,12 +351,16 @@ impl Heads {
             wakes.front = shard.get(&grant.name).and_then(|entry| entry.front()).map(Arc::clone);
         }
         self.wake(wakes);
+        grant.watchers().iter().for_each(|watcher| watcher.notify());
     }
 
     /// What the grants before this one have left for it.
     pub fn past_of(&self, grant: &Grant) -> Past {
-        let shard = self.shard(&grant.name);
         let mut past = Past::default();
+        if grant.is_first {
+            return past;
+        }
+        let shard = self.shard(&grant.name);
         let Some(entry) = shard.get(&grant.name) else { return past };
         past.debt = entry.debt_of(grant.mode);
         for other in entry.past().iter().filter(|other| grant.mode.conflicts(other.mode)) {
@@ -384,8 +394,9 @@ impl Heads {
         }
     }
 
-    /// Takes leases over that an earlier life has left.
-    pub fn load(&self, name: &str, leases: Vec<(LockMode, Owner, Lease, Timestamp)>, floor: Timestamp) {
+    /// Takes leases over that an earlier life has left. Of those that exclude each other the one with the greatest token holds the name.
+    pub fn load(&self, name: &str, mut leases: Vec<(LockMode, Owner, Lease, Timestamp)>, floor: Timestamp) {
+        leases.sort_by_key(|(_, _, _, token)| std::cmp::Reverse(*token));
         let name: Arc<str> = name.into();
         let mut shard = self.shard(&name);
         let entry = shard.entry(Arc::clone(&name)).or_default();
@@ -395,10 +406,11 @@ impl Heads {
             grant.set_token(token);
             grant.set_floor(floor);
             grant.set_row(true);
+            grant.set_settled();
             if entry.head.is_free_for(mode) && entry.head.ask(id, mode, Arc::clone(&grant)) {
                 entry.granted(&grant);
             } else {
-                // Two that exclude each other: the later one took the name over, and had not yet taken the row of the other away.
+                // The later one took the name over.
                 grant.end(LostReason::Expired);
                 entry.left.get_or_insert_default().past.push(grant);
             }
@@ -441,7 +453,7 @@ impl Heads {
             for entry in shard.values() {
                 for grant in entry.head.granted().iter().map(|asked| &asked.value) {
                     grant.end(LostReason::Closed);
-                    wakes.ended.push(Arc::clone(grant));
+                    wakes.ended(grant);
                     if grant.with_lease(|lease| lease.has_guard).unwrap_or(false) {
                         leases.push(Arc::clone(grant));
                     }
@@ -528,12 +540,10 @@ impl Heads {
     }
 
     fn wake(&self, wakes: Wakes) {
-        for ended in &wakes.ended {
-            if matches!(ended.lost(Duration::ZERO), Some(LostReason::Expired | LostReason::Forced | LostReason::Closed))
-            {
-                self.counters.lost();
-                event!(WARN, lock = %ended.name, token = %ended.token(), "lock lost");
-            }
+        self.counters.lost(wakes.lost.len());
+        #[cfg(feature = "tracing")]
+        for lost in &wakes.lost {
+            event!(WARN, lock = %lost.name, token = %lost.token(), "lock lost");
         }
         for grant in wakes.granted {
             if let Some(waiter) = grant.waiter() {
@@ -544,9 +554,19 @@ impl Heads {
         if let Some(waiter) = wakes.front.as_ref().and_then(|front| front.waiter()) {
             waiter.notify();
         }
-        for watcher in wakes.ended.iter().flat_map(|grant| grant.take_watchers()) {
+        for watcher in wakes.watchers {
             watcher.notify();
         }
+    }
+}
+
+impl Wakes {
+    fn ended(&mut self, grant: &Arc<Grant>) {
+        let why = grant.lost(Duration::ZERO);
+        if matches!(why, Some(LostReason::Expired | LostReason::Forced | LostReason::Closed)) {
+            self.lost.push(Arc::clone(grant));
+        }
+        self.watchers.append(&mut grant.take_watchers());
     }
 }
 
@@ -559,7 +579,10 @@ impl Entry {
 
     fn granted_as(&self, token: Timestamp) -> Option<Arc<Grant>> {
         let mut granted = self.head.granted().iter().map(|asked| &asked.value);
-        granted.find(|grant| grant.token() == token || mutated!(ReleasedByName)).map(Arc::clone)
+        // Without a number it is nobody's to end.
+        granted
+            .find(|grant| grant.token() == token && token > Timestamp::ZERO || mutated!(ReleasedByName))
+            .map(Arc::clone)
     }
 
     /// One that is over by now is being written, and its writer wakes the front.
@@ -605,7 +628,7 @@ impl Entry {
             left.past.push(Arc::clone(grant));
             left.merge();
         }
-        wakes.ended.push(Arc::clone(grant));
+        wakes.ended(grant);
     }
 
     fn granted(&mut self, grant: &Arc<Grant>) {

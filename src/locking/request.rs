@@ -14,6 +14,7 @@ use std::time::Duration;
 use super::cancel::Expected;
 use super::grant::{Grant, LostReason};
 use super::heads::Heads;
+use crate::runtime::Runtime;
 use crate::waiter::Waiter;
 
 /// See the [module](self).
@@ -49,6 +50,23 @@ impl Request {
         self.left.store(true, Ordering::Release);
     }
 
+    /// Takes the request back if it still waits; else it is granted, and the answer.
+    #[cfg(feature = "tokio")]
+    pub fn withdraw(self) -> Option<Self> {
+        if self.give_up().is_none() {
+            return Some(self);
+        }
+        self.cancelled();
+        None
+    }
+
+    fn cancelled(&self) {
+        // What is lost was counted as that.
+        if self.heads.closed().is_none() && !self.grant.has_ended() {
+            self.heads.counters.cancelled(self.grant.mode);
+        }
+    }
+
     /// Takes the request back if it still waits; the answer is how many were before it in the queue. `None` when it is granted.
     fn give_up(&self) -> Option<usize> {
         let ahead =
@@ -67,8 +85,8 @@ impl Drop for Request {
         }
         if self.give_up().is_none() {
             self.release();
-        } else if self.heads.closed().is_none() && !self.grant.has_ended() {
-            self.heads.counters.cancelled(self.grant.mode);
+        } else {
+            self.cancelled();
         }
     }
 }
@@ -106,6 +124,11 @@ impl LockWait {
         self.request
     }
 
+    /// This moment; for what was granted when it was asked for, that one.
+    pub fn now(&self, runtime: &dyn Runtime) -> Duration {
+        if self.request.grant.waiter().is_some() { runtime.elapsed() } else { self.began }
+    }
+
     pub fn waited(&self, now: Duration) -> Duration {
         now.saturating_sub(self.began)
     }
@@ -126,8 +149,11 @@ impl LockWait {
             return WaitStep::Lost(reason);
         }
         if self.cancel.as_ref().is_some_and(Expected::is_cancelled) {
-            let counted = |_| heads.counters.cancelled(grant.mode);
-            return self.request.give_up().map(counted).map_or(WaitStep::Granted, |()| WaitStep::Cancelled);
+            if self.request.give_up().is_none() {
+                return WaitStep::Granted;
+            }
+            self.request.cancelled();
+            return WaitStep::Cancelled;
         }
         let lease_ends = heads.end_leases_before(grant, now);
         if grant.is_granted() {

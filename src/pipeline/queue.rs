@@ -172,7 +172,11 @@ mod tests {
 
     fn entry(purpose: Purpose, durable: bool, held: Option<Held>) -> Entry {
         let submission = submission(Vec::new(), purpose, durable, held);
-        Entry { submission, entered: Entered::new(&[]), reply: Reply::new(&Slot::new(&System::default())) }
+        Entry {
+            submission,
+            entered: Entered::new(&crate::locking::Fences::default()),
+            reply: Reply::new(&Slot::new(&System::default())),
+        }
     }
 
     fn durable() -> Entry {

@@ -49,9 +49,9 @@ impl LockGuard {
         Ok(store)
     }
 
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         let grant = self.grant();
-        match grant.lost(self.locks.runtime.elapsed()) {
+        match grant.lost_by(&*self.locks.runtime) {
             Some(reason) => Err(ErrorKind::LockLost(Box::new(grant.loss(reason))).into()),
             None => Ok(()),
         }
@@ -70,7 +70,8 @@ impl LockGuard {
         Fence { grant: Arc::clone(self.grant()), store: self.locks.store }
     }
 
-    /// What is shown of it, with how many requests wait for it and the lease that was over before it.
+    /// What is shown of it, with the lease that was over before it, and how many requests wait for it directly: the first of those that
+    /// exclude each other, and not those behind it, which [`Store::lock_table`](crate::Store::lock_table) has.
     pub fn info(&self) -> LockEntry {
         let (grant, clock) = (self.grant(), self.locks.clock());
         let mut entries = self.locks.heads.entries(&grant.name, &clock).into_iter();
@@ -210,7 +211,7 @@ impl LockGuard {
 
     /// Gives a converted grant its token.
     pub(crate) fn settle_conversion(&self, store: &Store) -> Result<()> {
-        if self.token() > Timestamp::ZERO {
+        if self.grant().is_settled() {
             return self.check();
         }
         store.settle(self.grant(), true)?;
@@ -262,10 +263,11 @@ impl LockGuard {
     /// ([`Store::release_lock`]); nobody renews it. [`Store::resume_lock`] makes a guard of it again.
     ///
     /// # Errors
-    /// The guard itself when it has no lease, or is lost.
+    /// The guard itself when it has no lease, is lost, or has no token because a conversion has failed.
     #[allow(clippy::result_large_err, reason = "the guard is what the caller had")]
     pub fn into_token(self) -> Result<Timestamp, Self> {
         let kept = self.is_held()
+            && self.grant().is_settled()
             && self.grant().with_lease(|lease| (lease.has_guard, lease.renews) = (false, false)).is_some()
             && !self.grant().has_ended();
         if !kept {

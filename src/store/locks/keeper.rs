@@ -66,6 +66,15 @@ impl Keeper {
         }
     }
 
+    /// Notes that a lease has another time: when it is due is to be found anew.
+    pub fn look_again(&self, grant: &Arc<Grant>) {
+        let mut state = self.0.lock();
+        if let Some((_, at)) = state.kept.iter_mut().find(|(kept, _)| Arc::ptr_eq(kept, grant)) {
+            *at = Duration::ZERO;
+            state.wake();
+        }
+    }
+
     /// Has the row of a lease that is over removed.
     pub fn remove(&self, grant: &Arc<Grant>) {
         let mut state = self.0.lock();
@@ -126,10 +135,11 @@ fn run(store: &Store) {
             return;
         }
         for grant in kept {
-            let next = look_at(store, &grant);
+            let pause = look_at(store, &grant);
             let mut state = locks.keeper.0.lock();
             if let Some((_, at)) = state.kept.iter_mut().find(|(kept, _)| Arc::ptr_eq(kept, &grant)) {
-                *at = next;
+                // As it is by now: its time may have been changed since.
+                *at = pause.unwrap_or_else(|| due(&grant));
             }
         }
         let now = runtime.elapsed();
@@ -149,18 +159,22 @@ fn run(store: &Store) {
     }
 }
 
-/// Renews a lease that is half over; the answer is when to look at it again.
-fn look_at(store: &Store, grant: &Arc<Grant>) -> Duration {
+/// When half of a lease is over.
+fn due(grant: &Grant) -> Duration {
+    grant.lease().map_or(Duration::MAX, |lease| lease.ends.saturating_sub(lease.time / 2))
+}
+
+/// Renews a lease that is half over; the answer is when to try again, where that has failed.
+fn look_at(store: &Store, grant: &Arc<Grant>) -> Option<Duration> {
     let now = store.inner.runtime.elapsed();
-    let (Some(lease), Some(locks)) = (grant.lease(), &store.inner.locks) else { return Duration::MAX };
-    let due = lease.ends.saturating_sub(lease.time / 2);
-    if now < due {
-        return due;
+    let (lease, locks) = (grant.lease()?, store.inner.locks.as_ref()?);
+    if now < due(grant) {
+        return None;
     }
     match store.renew_lease(locks, grant, lease.time) {
-        Ok(()) => now.saturating_add(lease.time / 2),
-        Err(why) if ends(&why) => Duration::MAX,
-        Err(_) => now.saturating_add((lease.time / 8).min(PAUSE)),
+        Ok(()) => None,
+        Err(why) if ends(&why) => Some(Duration::MAX),
+        Err(_) => Some(now.saturating_add((lease.time / 8).min(PAUSE))),
     }
 }
 

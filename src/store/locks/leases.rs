@@ -118,8 +118,7 @@ impl Store {
                 }
             };
             match read_leases(&key, &value) {
-                Ok((name, mut leases)) => {
-                    leases.sort_by_key(|lease| lease.token);
+                Ok((name, leases)) => {
                     let grants = leases
                         .iter()
                         .map(|row| (row.mode(), owner_of(row, now), lease_of(row, now, unix_millis), row.token));
@@ -267,6 +266,7 @@ impl Store {
         if must_look == Some(true) {
             locks.heads.lease_written(grant);
         }
+        locks.keeper.look_again(grant);
         renewed
     }
 }
@@ -330,6 +330,28 @@ mod tests {
         ] {
             assert_eq!(row.left(now), Duration::from_millis(left), "{now}");
         }
+    }
+
+    /// The transaction that writes a lease removes what excludes it, so only this test can have two.
+    #[test]
+    fn of_two_leases_that_exclude_each_other_the_one_with_the_greatest_token_holds_the_name() {
+        let memory = crate::engine::sim::SimStorage::new();
+        let store = Store::builder().open_sim(&memory).unwrap();
+        let tokens = [7, 9, 8].map(Timestamp::from_u64);
+        let since_ms = crate::runtime::Runtime::unix_millis(&*store.inner.runtime);
+        for token in tokens {
+            let lease = LeaseRow { shared: false, token, since_ms, ..row() };
+            store.change_leases("name", &[], Some(&lease), None).unwrap();
+        }
+        store.close().unwrap();
+        let store = Store::builder().open_sim(&memory).unwrap();
+        let held: Vec<_> = store.lock_holders("name").unwrap().iter().map(|entry| entry.token).collect();
+        assert_eq!(held, [Some(tokens[1])]);
+        assert!(store.force_unlock("name", tokens[1]).unwrap());
+        // What is left of the others goes before the next holder.
+        drop(store.lock("name").unwrap());
+        store.close().unwrap();
+        assert!(Store::builder().open_sim(&memory).unwrap().lock_table().unwrap().entries.is_empty());
     }
 
     #[test]

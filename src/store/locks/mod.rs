@@ -1,4 +1,4 @@
-//! NamedLocks by name, as programs use them.
+//! Locks by name, as programs use them.
 //!
 //! ```text
 //!   lock ──> request (locking) ──> granted in memory ──> take: drain, floor, token, row, durable, check ──> guard

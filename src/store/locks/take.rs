@@ -36,19 +36,20 @@ const LONG_WAIT: Duration = Duration::from_secs(1);
 impl Store {
     /// Takes a lock exclusively. Waits for it at most **30 seconds**; [`Store::lock_with`] has other modes, other waits and leases.
     ///
-    /// Whoever comes first is served first. The lock is held until the [`LockGuard`] is dropped or released, or the process ends, and has
-    /// nothing to do with keyspaces or rows of any name. It excludes only others that take it: a transaction that must not be
-    /// committed without it is [fenced](Txn::fence).
+    /// Whoever comes first is served first. The lock is held until the [`LockGuard`] is dropped or released, the store is closed, or the
+    /// process ends, and has nothing to do with keyspaces or rows of any name. It excludes only others that take it: a
+    /// transaction that must not be committed without it is [fenced].
     ///
     /// **The lock first, then the snapshot.** A transaction that began before the grant may not see what the holder before has done, so
-    /// begin after this returns, or use [`Store::lock_transact`].
+    /// begin after this returns, or use [`Store::lock_transact`]. What holders before have committed durably, fenced by the lock, is
+    /// durable when this returns; what they have committed [buffered](crate::Durability::Buffered) is seen, and a power cut may take it.
     ///
     /// **Not re-entrant.** The guard is the owner, not the thread: a second call in the same thread waits like any other, in
     /// vain. Two threads that take two locks in opposite order wait for each other until their patience is over;
     /// [`Store::lock_table`] shows the circle meanwhile.
     ///
     /// **Not in a closure of [`transact`](Store::transact)**: it would wait with a snapshot and a permit in hand, others might wait for
-    /// those, and the transaction could not be fenced by it.
+    /// those, and a fence of the transaction by it is refused as soon as anything was committed since the snapshot.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
@@ -60,19 +61,21 @@ impl Store {
     /// # Ok(()) }
     /// ```
     ///
-    /// [`Txn::fence`]: crate::Txn::fence
     /// [fenced]: crate::Txn::fence
     ///
     /// # Errors
     /// [`ErrorKind::LockHeld`] after 30 seconds. [`ErrorKind::InvalidArgument`] when the name is empty, longer than 255 bytes or has
-    /// control characters, when requests of another sort are there ([`LockOptions::semaphore`]), and where the store is read-only or
-    /// others share its engine. [`ErrorKind::Corruption`] when the row of the name's leases is damaged, [`ErrorKind::Closed`].
+    /// control characters, and where the store is read-only or others share its engine. [`ErrorKind::LockLost`] when
+    /// [`Store::force_unlock`] took it away before this returns. [`ErrorKind::Corruption`] when the row of the name's leases is damaged.
+    /// [`ErrorKind::Undetermined`], [`ErrorKind::Io`], [`ErrorKind::Closed`] when the disk or the store fails, or is closed: the lock is
+    /// not held then.
     pub fn lock<'a>(&self, target: impl Into<LockTarget<'a>>) -> Result<LockGuard> {
         self.lock_with(target, LockOptions::exclusive())
     }
 
     /// Takes a lock exclusively if it is free at this moment, and nobody waits for it; `None` if not. Does not wait for the lock, but may
-    /// for a sync, when the holder before has committed something that is not durable yet. Allocates nothing where the lock is held.
+    /// for a sync, when the holder before has committed something that is not durable yet, or had a lease. Allocates nothing where the
+    /// lock is held.
     ///
     /// # Errors
     /// Those of [`Store::lock`], but for [`ErrorKind::LockHeld`].
@@ -93,8 +96,9 @@ impl Store {
     /// # Errors
     /// Those of [`Store::lock`]; [`ErrorKind::LockHeld`] when [`LockOptions::wait`] is over, with the holders and how many requests were
     /// before this one; [`ErrorKind::Stopped`] when it is cancelled; [`ErrorKind::InvalidArgument`] for options out of
-    /// [bounds](crate::bounds) or that do not go together; [`ErrorKind::LockLost`] when it was taken away by
-    /// [`Store::force_unlock`] while it was being granted.
+    /// [bounds](crate::bounds) or that do not go together, and when the name is used in another way at this moment
+    /// ([`LockOptions::semaphore`]); [`ErrorKind::LockLost`] also when the lease was over before its row was written. Where the disk
+    /// fails while the row of a lease is written, the next life of the store may find it held.
     pub fn lock_with<'a>(&self, target: impl Into<LockTarget<'a>>, options: LockOptions) -> Result<LockGuard> {
         let request = self.take(&target.into(), &options)?;
         self.settled(request, &options)
@@ -163,7 +167,7 @@ impl Store {
 
     /// Looks whether the wait is over.
     pub(crate) fn step_of(&self, wait: LockWait, options: &LockOptions) -> Waited {
-        let now = self.inner.runtime.elapsed();
+        let now = wait.now(&*self.inner.runtime);
         let step = wait.step(now);
         let waited = wait.waited(now);
         let grant = wait.request.grant();
@@ -265,12 +269,14 @@ impl Store {
         }
         crash_point!(LockToken);
         self.take_over(locks, grant, &past)?;
-        if waits && !mutated!(GuardBeforeDurable) {
-            pipeline.wait_durable(past.debt)?;
+        if waits && !mutated!(GuardBeforeDurable) && pipeline.wait_durable(past.debt).is_err() {
+            // What is not known is whether others have committed; this caller has not.
+            return Err(Error::closed(pipeline.failure().unwrap_or(crate::pipeline::CLOSED)));
         }
         if !past.is_empty() {
             locks.heads.tidy(&grant.name, pipeline.durable_ts());
         }
+        grant.set_settled();
         check(locks, grant)
     }
 
@@ -292,6 +298,7 @@ impl Store {
         if !past.is_empty() {
             locks.heads.tidy(&grant.name, pipeline.durable_ts());
         }
+        grant.set_settled();
         check(locks, grant).map(|()| true)
     }
 
@@ -353,7 +360,7 @@ fn check(locks: &NamedLocks, grant: &Grant) -> Result<()> {
     if let Some(why) = locks.heads.closed() {
         return Err(Error::closed(why));
     }
-    match grant.lost(locks.runtime.elapsed()) {
+    match grant.lost_by(&*locks.runtime) {
         Some(reason) => Err(ErrorKind::LockLost(Box::new(grant.loss(reason))).into()),
         None => Ok(()),
     }
