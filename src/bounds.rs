@@ -276,6 +276,7 @@ mod tests {
     fn a_refusal_names_option_value_and_bounds() {
         let refusal = |bounds: Bounds, value| bounds.check(value).unwrap_err().to_string();
         assert_eq!(refusal(CACHE_BYTES, 0), "cache_bytes is 0 bytes; it must be from 1 MiB to 1 TiB");
+        assert_eq!(refusal(LEASE, 0), "lease is 0ns; it must be from 100 ms to 366 days");
         assert_eq!(refusal(CACHE_BYTES, 1), "cache_bytes is 1 byte; it must be from 1 MiB to 1 TiB");
         assert_eq!(refusal(ADMISSION, 0), "admission is 0; it must be at least 1");
         assert_eq!(refusal(AGE_MAX, 999), "age_max is 999ns; it must be at least 1 ms");

@@ -209,7 +209,7 @@ impl AsyncLockGuard {
         bounds::LEASE.check(lease.as_nanos())?;
         let (store, grant) = (self.guard.store()?, Arc::clone(self.guard.grant()));
         let locks = Arc::clone(self.guard.locks());
-        hop(move || store.renew_lease(&locks, &grant, lease)).await?
+        hop(move || store.renew_lease(&locks, &grant, Some(lease))).await?
     }
 
     /// [`LockGuard::upgrade`]. A future that is dropped while it waits leaves the shared lock as it was. One that is dropped after the grant

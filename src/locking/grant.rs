@@ -285,33 +285,61 @@ pub struct FencedBy {
     pub releases: Option<Arc<Request>>,
 }
 
-/// The conditions of a transaction. Mostly there is none, which costs each commit a look at a pointer, and seldom more than one.
+/// The conditions of a transaction. Mostly there is none, and seldom more than one: neither allocates. Small, because every
+/// submission has it, and allocators are slower beyond a kilobyte.
 #[derive(Clone, Default)]
-pub struct Fences(Option<Arc<Several>>);
+pub struct Fences(Kept);
 
-#[derive(Clone)]
-struct Several {
-    first: FencedBy,
-    more: Vec<FencedBy>,
+#[derive(Clone, Default)]
+enum Kept {
+    #[default]
+    None,
+    /// One that releases nothing.
+    Plain(Arc<Grant>, bool),
+    Several(Arc<Vec<FencedBy>>),
 }
 
 impl Fences {
     pub fn add(&mut self, fence: FencedBy) {
-        if self.iter().any(|other| Arc::ptr_eq(&other.grant, &fence.grant)) {
-            return;
-        }
-        match &mut self.0 {
-            None => self.0 = Some(Arc::new(Several { first: fence, more: Vec::new() })),
-            Some(several) => Arc::make_mut(several).more.push(fence),
-        }
+        self.0 = match (std::mem::take(&mut self.0), fence) {
+            (Kept::None, FencedBy { grant, durable, releases: None }) => Kept::Plain(grant, durable),
+            (Kept::None, fence) => Kept::Several(Arc::new(vec![fence])),
+            (Kept::Plain(grant, durable), fence) if Arc::ptr_eq(&grant, &fence.grant) => Kept::Plain(grant, durable),
+            (Kept::Plain(grant, durable), fence) => {
+                Kept::Several(Arc::new(vec![FencedBy { grant, durable, releases: None }, fence]))
+            }
+            (Kept::Several(mut several), fence) => {
+                if !several.iter().any(|other| Arc::ptr_eq(&other.grant, &fence.grant)) {
+                    Arc::make_mut(&mut several).push(fence);
+                }
+                Kept::Several(several)
+            }
+        };
     }
 
     pub fn is_empty(&self) -> bool {
-        self.0.is_none()
+        matches!(self.0, Kept::None)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &FencedBy> {
-        self.0.iter().flat_map(|several| std::iter::once(&several.first).chain(&several.more))
+    /// Whether a commit is to release anything.
+    pub fn releases(&self) -> bool {
+        matches!(&self.0, Kept::Several(several) if several.iter().any(|fence| fence.releases.is_some()))
+    }
+
+    fn find(&self, is_it: impl Fn(&Grant) -> bool) -> Option<&Arc<Grant>> {
+        match &self.0 {
+            Kept::None => None,
+            Kept::Plain(grant, _) => Some(grant).filter(|grant| is_it(grant)),
+            Kept::Several(several) => several.iter().map(|fence| &fence.grant).find(|grant| is_it(grant)),
+        }
+    }
+
+    fn for_each(&self, mut of_one: impl FnMut(&Grant, bool)) {
+        match &self.0 {
+            Kept::None => {}
+            Kept::Plain(grant, durable) => of_one(grant, *durable),
+            Kept::Several(several) => several.iter().for_each(|fence| of_one(&fence.grant, fence.durable)),
+        }
     }
 }
 
@@ -321,43 +349,46 @@ pub struct Entered(Fences);
 impl Entered {
     /// To be called before the submission can be decided.
     pub fn new(fences: &Fences) -> Self {
-        for fence in fences.iter() {
-            fence.grant.word.fetch_add(1, Ordering::SeqCst);
-        }
+        fences.for_each(|grant, _| {
+            grant.word.fetch_add(1, Ordering::SeqCst);
+        });
         Self(fences.clone())
     }
 
     /// The first grant that has ended. To be asked when the submission is decided.
     pub fn lost(&self) -> Option<LockLost> {
-        let lost = self.0.iter().find(|fence| fence.grant.has_ended())?;
-        let reason = lost.grant.why_ended.get().copied().unwrap_or(LostReason::Closed);
-        Some(lost.grant.loss(reason))
+        let lost = self.0.find(Grant::has_ended)?;
+        let reason = lost.why_ended.get().copied().unwrap_or(LostReason::Closed);
+        Some(lost.loss(reason))
+    }
+
+    /// Whether the commit may be acknowledged before it is durable.
+    pub fn is_buffered(&self) -> bool {
+        self.0.iter().any(|fence| !fence.durable)
     }
 
     /// Notes that the commit is visible, and releases what it is to release.
     pub fn published(mut self, commit_ts: Timestamp) {
-        for fence in self.0.iter() {
-            if fence.durable {
-                fence.grant.debt.fetch_max(commit_ts.to_u64(), Ordering::AcqRel);
+        let fences = std::mem::take(&mut self.0);
+        fences.for_each(|grant, durable| {
+            // The debt is noted before the count goes down: whoever finds no commit under way finds what they owe.
+            if durable {
+                grant.debt.fetch_max(commit_ts.to_u64(), Ordering::AcqRel);
+            }
+            grant.word.fetch_sub(1, Ordering::SeqCst);
+        });
+        if let Kept::Several(several) = &fences.0 {
+            for released in several.iter().filter_map(|fence| fence.releases.as_ref()) {
+                released.release();
             }
         }
-        // The debt is noted before the count goes down: whoever finds no commit under way finds what they owe.
-        let fences = self.leave();
-        for released in fences.iter().filter_map(|fence| fence.releases.as_ref()) {
-            released.release();
-        }
-    }
-
-    fn leave(&mut self) -> Fences {
-        for fence in self.0.iter() {
-            fence.grant.word.fetch_sub(1, Ordering::SeqCst);
-        }
-        std::mem::take(&mut self.0)
     }
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        drop(self.leave());
+        self.0.for_each(|grant, _| {
+            grant.word.fetch_sub(1, Ordering::SeqCst);
+        });
     }
 }

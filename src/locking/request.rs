@@ -159,6 +159,7 @@ impl LockWait {
         if grant.is_granted() {
             return WaitStep::Granted;
         }
+        // The lease that was over may have been the one that is to be converted.
         if let Some(reason) = grant.lost(now) {
             return WaitStep::Lost(reason);
         }

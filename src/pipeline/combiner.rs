@@ -318,7 +318,13 @@ impl Pipeline {
                 reply.note_applied(now);
             }
             match (purpose, commit_ts) {
-                (Purpose::Commit | Purpose::CommitPoint, Some(ts)) if applied => entered.published(ts),
+                (Purpose::Commit | Purpose::CommitPoint, Some(ts)) if applied => {
+                    if entered.is_buffered() {
+                        // The next holder's snapshots show it, though its own caller may not have been told yet.
+                        self.acknowledge(ts);
+                    }
+                    entered.published(ts);
+                }
                 _ => drop(entered),
             }
             match (outcome, commit_ts) {

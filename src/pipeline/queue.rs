@@ -72,7 +72,7 @@ impl Submission {
         self.durable
             && self.purpose == Purpose::Commit
             && self.held.as_ref().is_none_or(Held::is_empty)
-            && self.conditions.fences.iter().all(|fence| fence.releases.is_none())
+            && !self.conditions.fences.releases()
             && self.group.rows() <= DEFERRED_ROWS_MAX
             && self.group.size_bytes() <= DEFERRED_BYTES_MAX
     }

@@ -131,7 +131,7 @@ impl LockGuard {
     pub fn renew(&self, lease: Duration) -> Result<()> {
         bounds::LEASE.check(lease.as_nanos())?;
         let store = self.store()?;
-        store.renew_lease(&self.locks, self.grant(), lease)
+        store.renew_lease(&self.locks, self.grant(), Some(lease))
     }
 
     /// Makes a shared lock exclusive, as soon as no other holder is left: before everybody who waits in the queue. The grant is a new one, with

@@ -40,6 +40,8 @@ impl Keeper {
             if state.stopping {
                 return Err(Error::closed(crate::pipeline::CLOSED));
             }
+            // One that was kept, left to itself and resumed may not have been dropped yet.
+            state.kept.retain(|(kept, _)| !Arc::ptr_eq(kept, grant));
             state.kept.push((Arc::clone(grant), Duration::ZERO));
             state.wake();
             !std::mem::replace(&mut state.started, true)
@@ -171,7 +173,7 @@ fn look_at(store: &Store, grant: &Arc<Grant>) -> Option<Duration> {
     if now < due(grant) {
         return None;
     }
-    match store.renew_lease(locks, grant, lease.time) {
+    match store.renew_lease(locks, grant, None) {
         Ok(()) => None,
         Err(why) if ends(&why) => Some(Duration::MAX),
         Err(_) => Some(now.saturating_add((lease.time / 8).min(PAUSE))),

@@ -154,17 +154,18 @@ impl Store {
         }
     }
 
-    /// Changes the row of a name, durably: takes out what has one of the tokens `gone`, and puts `put` in.
+    /// Changes the row of a name, durably: takes out what has one of the tokens `gone`, and puts `put` in, with the time that it had
+    /// before if it `keeps_time`.
     pub(super) fn change_leases(
         &self,
         name: &str,
         gone: &[Timestamp],
-        put: Option<&LeaseRow>,
+        (put, keeps_time): (Option<&LeaseRow>, bool),
         fence: Option<&Arc<Grant>>,
     ) -> Result<()> {
         let (catalog, key) = (self.catalog(), lock_key(name));
         let durability = if mutated!(LeaseRowLater) { Durability::Buffered } else { Durability::Sync };
-        loop {
+        repeated(|| {
             let mut txn = self.begin_with(TxnOptions { durability: Some(durability), ..of_leases() })?;
             if let Some(grant) = fence {
                 txn.own.fence(FencedBy { grant: Arc::clone(grant), durable: false, releases: None });
@@ -174,8 +175,10 @@ impl Store {
                 Some(value) => read_leases(key.as_bytes(), value)?.1,
                 None => Vec::new(),
             };
+            let old = leases.iter().find(|lease| put.is_some_and(|put| put.token == lease.token));
+            let time_ms = old.filter(|_| keeps_time).map(|old| old.time_ms);
             leases.retain(|lease| !gone.contains(&lease.token) && put.is_none_or(|put| put.token != lease.token));
-            leases.extend(put.cloned());
+            leases.extend(put.map(|put| LeaseRow { time_ms: time_ms.unwrap_or(put.time_ms), ..put.clone() }));
             if !leases.is_empty() {
                 txn.put(&catalog, &key, written(&leases))?;
             } else if before.is_some() {
@@ -184,11 +187,8 @@ impl Store {
                 // Somebody else has removed it; that may not be durable yet.
                 return txn.roll_back();
             }
-            match txn.commit() {
-                Err(why) if why.is_retryable() => {}
-                committed => return committed.map(drop),
-            }
-        }
+            txn.commit().map(drop)
+        })
     }
 
     /// Removes the rows of leases that are over, durably.
@@ -200,7 +200,7 @@ impl Store {
         }
         let catalog = self.catalog();
         for some in over.chunks(ROWS_AT_ONCE) {
-            loop {
+            repeated(|| {
                 let mut txn = self.begin_with(of_leases())?;
                 for grant in some {
                     let key = lock_key(&grant.name);
@@ -213,11 +213,8 @@ impl Store {
                         txn.put(&catalog, &key, written(&leases))?;
                     }
                 }
-                match txn.commit() {
-                    Err(why) if why.is_retryable() => {}
-                    committed => break committed.map(drop)?,
-                }
-            }
+                txn.commit().map(drop)
+            })?;
             crash_point!(LockReleased);
             for grant in some {
                 grant.set_row(false);
@@ -233,8 +230,8 @@ impl Store {
         txn.commit().map(drop)
     }
 
-    /// Gives a lease `time` from now on, durably.
-    pub(crate) fn renew_lease(&self, locks: &NamedLocks, grant: &Arc<Grant>, time: Duration) -> Result<()> {
+    /// Gives a lease `time` from now on, durably; without one as long as it had, whoever may be changing that at this moment.
+    pub(crate) fn renew_lease(&self, locks: &NamedLocks, grant: &Arc<Grant>, time: Option<Duration>) -> Result<()> {
         let now = locks.runtime.elapsed();
         // From here on it does not expire, but it may have ended before.
         let begun = grant.with_lease(|lease| {
@@ -248,17 +245,23 @@ impl Store {
             Some(false) => return Err(lost(grant.lost(now).unwrap_or(crate::LostReason::Expired))),
             Some(true) => {}
         }
-        let row = LeaseRow::new(locks, grant, time);
+        let as_it_is = grant.lease().map(|lease| lease.time).unwrap_or_default();
+        let row = LeaseRow::new(locks, grant, time.unwrap_or(as_it_is));
         let renewed = match grant.lost(now) {
             Some(reason) => Err(lost(reason)),
-            None => self.change_leases(&grant.name, &[], Some(&row), Some(grant)),
+            None => self.change_leases(&grant.name, &[], (Some(&row), time.is_none()), Some(grant)),
         };
         let written = locks.runtime.elapsed();
         let must_look = grant.with_lease(|lease| {
             let before = lease.ends;
             lease.writing -= 1;
-            if renewed.is_ok() {
-                (lease.time, lease.ends, lease.since_ms) = (time, now.saturating_add(time), row.since_ms);
+            match time.filter(|_| renewed.is_ok()) {
+                Some(time) => (lease.time, lease.ends, lease.since_ms) = (time, now.saturating_add(time), row.since_ms),
+                None if renewed.is_ok() => {
+                    lease.ends = lease.ends.max(now.saturating_add(lease.time));
+                    lease.since_ms = lease.since_ms.max(row.since_ms);
+                }
+                None => {}
             }
             before <= written || lease.ends < before
         });
@@ -268,6 +271,16 @@ impl Store {
         }
         locks.keeper.look_again(grant);
         renewed
+    }
+}
+
+/// Makes a change again that another one of the same rows has got in the way of: at its commit or, where rows are written early, before.
+fn repeated(mut change: impl FnMut() -> Result<()>) -> Result<()> {
+    loop {
+        match change() {
+            Err(why) if why.is_retryable() => {}
+            done => return done,
+        }
     }
 }
 

@@ -321,7 +321,7 @@ impl Store {
         let since_ms = row.as_ref().map(|row| row.since_ms);
         grant.set_row(grant.has_lease());
         // Fenced by itself: once the grant has ended, and the next one may have looked for its row, none is written.
-        self.change_leases(&grant.name, &gone, row.as_ref(), Some(grant).filter(|_| row.is_some()))?;
+        self.change_leases(&grant.name, &gone, (row.as_ref(), false), Some(grant).filter(|_| row.is_some()))?;
         for lease in &past.leases {
             lease.set_row(false);
         }

@@ -88,7 +88,7 @@ fn task_f5_b_a_guard_behind_a_call_is_returned_when_the_commit_is_durable() {
             let mut first = call(world, store, protocol);
             assert!(first.poll().is_pending());
             let mut next = Steps::waiting(store.lock("n"));
-            let gate = world.stop_syncs();
+            let gate = world.stop_syncs(crate::tap::Act::Pass);
             drop(held);
             go_on_until(&mut first, "it is visible, and the lock handed on", || {
                 world.get("k").is_some() && waiting(store) == 0
@@ -115,7 +115,7 @@ fn then_the_power_goes(protocol: CommitProtocol, waits_before: bool, world: &Wor
     let mut first = call(world, store, protocol);
     assert!(first.poll().is_pending());
     let waits = waits_before.then(|| Steps::waiting(store.lock("n")));
-    let gate = world.stop_syncs();
+    let gate = world.stop_syncs(crate::tap::Act::Pass);
     drop(held);
     let handed_on = || if waits_before { waiting(store) == 0 } else { store.store().is_free_lock("n").unwrap() };
     go_on_until(&mut first, "it is visible and its lock is free", || world.get("k").is_some() && handed_on());

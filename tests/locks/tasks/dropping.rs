@@ -144,7 +144,7 @@ impl Scene {
         match how {
             HeldUp::Nowhere => Holding::Nothing,
             HeldUp::ByThreads => Holding::Threads(Busy::begin(runtime)),
-            HeldUp::BySync => Holding::Sync(self.world.stop_syncs()),
+            HeldUp::BySync => Holding::Sync(self.world.stop_syncs(crate::tap::Act::Pass)),
         }
     }
 

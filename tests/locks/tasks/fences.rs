@@ -297,7 +297,13 @@ fn deferred_is_refused(_inside: &Runtime) -> bool {
     let store = AsyncStore::from(world.store.clone());
     let guard = Steps::new(store.lock("n")).end().unwrap();
     let (gate, others) = world.sync_of_many();
-    let mut late = Steps::waiting(store.transact(fenced_put(&world, guard.fence(), "late")));
+    // Those of `transact` hold a permit, and are not deferred.
+    let mut put = fenced_put(&world, guard.fence(), "late");
+    let mut late = Steps::waiting(store.with(move |store| {
+        let mut txn = store.begin()?;
+        put(&mut txn)?;
+        txn.commit()
+    }));
     if late.is_woken_within(Duration::from_millis(100)) || world.get("late").is_some() {
         return false;
     }

@@ -205,7 +205,7 @@ fn task_l3_d_what_a_renewal_answers_that_was_written_beyond_the_end_is_what_is()
             let guard = Steps::new(store.lock_with("n", lease(SHORT).once())).end().unwrap();
             let mut next = Steps::waiting(store.lock("n"));
             let mut lost = Steps::waiting(guard.lost());
-            let gate = world.stop_syncs();
+            let gate = world.stop_syncs(crate::tap::Act::Pass);
             let mut renewal = Some(Steps::waiting(guard.renew(HOUR)));
             gate.wait_for_arrival();
             if !is_awaited {

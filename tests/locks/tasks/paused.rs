@@ -23,7 +23,10 @@ async fn add(world: World, store: AsyncStore, task: u64, rounds: u64, fenced: bo
             Err(why) => panic!("{why}"),
         };
         let (fence, rows) = (guard.fence(), world.rows.clone());
-        let mut set = members(text(store.get(&rows, "set").await.unwrap()));
+        // Not from a snapshot, which shows only what is durable.
+        let reads = rows.clone();
+        let set = store.with(move |store| store.begin()?.get(&reads, "set")).await;
+        let mut set = members(text(set.unwrap()));
         *set.entry(task).or_default() += 1;
         let line: String = set.iter().map(|(task, members)| format!("{task}={members} ")).collect();
         let write = store.transact_with(buffered(CommitProtocol::Auto), move |txn| {

@@ -1,11 +1,11 @@
 //! `locks`: what locks by name cost, beside what a program would take in their place.
 //!
 //! In each round all are measured one after the other, ours and theirs in turn; ratios are taken within a round. [`uncontended`] has one
-//! thread, [`ring`] those that hand a lock on, [`durable`] what takes a sync, [`instructions`] what is counted rather than timed, and
-//! [`postgres`] a server of its own.
+//! thread, [`ring`] those that hand a lock on, [`durable`] what takes a sync, [`counted`] instructions and
+//! memory, and [`postgres`] a server of its own.
 
+mod counted;
 mod durable;
-mod instructions;
 mod postgres;
 mod ring;
 mod uncontended;
@@ -20,7 +20,7 @@ use percolite::{Durability, Store};
 use serde::Serialize;
 use tempfile::TempDir;
 
-pub use self::instructions::{Work, probe};
+pub use self::counted::{Work, probe};
 
 use crate::interrupt;
 use crate::statistics::Spread;
@@ -125,7 +125,7 @@ pub fn run(choice: &Choice) -> Result<Option<usize>> {
     let mut lines = uncontended::lines(&bench, server.as_ref())?;
     lines.extend(ring::lines(&bench)?);
     lines.extend(durable::lines(&bench)?);
-    lines.extend(instructions::lines(&bench)?);
+    lines.extend(counted::lines(&bench)?);
     if let Some(only) = &choice.only {
         lines.retain(|line| line.name.contains(only.as_str()));
     }

@@ -2,17 +2,22 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use parking_lot::{Mutex, MutexGuard};
-use percolite::{AsyncStore, Durability, Store};
+use percolite::{AsyncStore, Durability, LockOptions, Store, Wait};
 use tokio::runtime::Runtime;
 
 use super::{Bench, Goal, Line};
 
 const NAME: &str = "ring";
 const CLIENTS: [u64; 3] = [2, 16, 64];
+/// Theirs have no limit of time. Ours have one by default.
+const PATIENCE: [(&str, Wait, Goal); 2] = [
+    ("", Wait::Forever, Goal::AtMost(1.5)),
+    (" that wait 30 s at most", Wait::AtMost(Duration::from_secs(30)), Goal::None),
+];
 const NOBODY: u64 = u64::MAX;
 /// As many as there are processors in the machine that the goals are for.
 const WORKERS: usize = 2;
@@ -41,11 +46,11 @@ impl Turns {
 
 pub fn lines(bench: &Bench) -> Result<Vec<Line<'_>>> {
     let store = bench.open("ring", Durability::Buffered)?;
-    let runtime = Arc::new(tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build()?);
+    let runtime = Arc::new(tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).build()?);
     let mut lines = Vec::new();
-    for clients in CLIENTS {
+    for (clients, (patience, wait, goal)) in CLIENTS.into_iter().flat_map(|clients| PATIENCE.map(|it| (clients, it))) {
         let (store, wanted) = (store.clone(), bench.turns / 2);
-        lines.push(Line::ratio(format!("hand-over, {clients} threads, ns"), Goal::AtMost(1.5), move || {
+        lines.push(Line::ratio(format!("hand-over, {clients} threads{patience}, ns"), goal, move || {
             let mutex = Mutex::new(());
             let theirs = threads(clients, wanted, |turns, client| {
                 let guard = mutex.lock();
@@ -54,7 +59,7 @@ pub fn lines(bench: &Bench) -> Result<Vec<Line<'_>>> {
                 Ok(is_over)
             })?;
             let ours = threads(clients, wanted, |turns, client| {
-                let guard = store.lock(NAME)?;
+                let guard = store.lock_with(NAME, LockOptions::exclusive().wait(wait))?;
                 let is_over = turns.take(client);
                 drop(guard);
                 Ok(is_over)
@@ -62,11 +67,11 @@ pub fn lines(bench: &Bench) -> Result<Vec<Line<'_>>> {
             Ok((ours, theirs))
         }));
     }
-    for clients in CLIENTS {
-        let (store, runtime, wanted) = (store.clone(), Arc::clone(&runtime), bench.turns);
-        lines.push(Line::ratio(format!("hand-over, {clients} tasks, ns"), Goal::AtMost(1.5), move || {
+    for (clients, (patience, wait, goal)) in CLIENTS.into_iter().flat_map(|clients| PATIENCE.map(|it| (clients, it))) {
+        let (store, runtime, wanted) = (AsyncStore::from(Store::clone(&store)), Arc::clone(&runtime), bench.turns);
+        lines.push(Line::ratio(format!("hand-over, {clients} tasks{patience}, ns"), goal, move || {
             let theirs = tasks(&runtime, clients, wanted, &Lock::Theirs(Arc::default()))?;
-            Ok((tasks(&runtime, clients, wanted, &Lock::Ours(AsyncStore::from(Store::clone(&store))))?, theirs))
+            Ok((tasks(&runtime, clients, wanted, &Lock::Ours(store.clone(), wait))?, theirs))
         }));
     }
     Ok(lines)
@@ -91,15 +96,15 @@ fn threads(clients: u64, wanted: u64, turn: impl Fn(&Turns, u64) -> Result<bool>
 
 #[derive(Clone)]
 enum Lock {
-    Ours(AsyncStore),
+    Ours(AsyncStore, Wait),
     Theirs(Arc<tokio::sync::Mutex<()>>),
 }
 
 impl Lock {
     async fn turn(&self, turns: &Turns, client: u64) -> Result<bool> {
         Ok(match self {
-            Self::Ours(store) => {
-                let _guard = store.lock(NAME).await?;
+            Self::Ours(store, wait) => {
+                let _guard = store.lock_with(NAME, LockOptions::exclusive().wait(*wait)).await?;
                 turns.take(client)
             }
             Self::Theirs(mutex) => {

@@ -6,9 +6,9 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use parking_lot::{ArcMutexGuard, Mutex, RawMutex};
-use percolite::{Durability, LockGuard};
+use percolite::Durability;
 
 use super::postgres::Server;
 use super::{Bench, Goal, Line};
@@ -87,7 +87,6 @@ pub fn lines<'a>(bench: &'a Bench, server: Option<&'a Server>) -> Result<Vec<Lin
             Ok((server.lock_and_unlock_nanos(bench.time)?, ours()?))
         }));
     }
-    lines.push(Line::alone("so many held names, MiB of memory", Goal::AtMost(40.0), || held_names_mib(bench)));
     Ok(lines)
 }
 
@@ -99,26 +98,6 @@ fn timed(turns: u64, mut turn: impl FnMut() -> Result<()>) -> Result<f64> {
         turn()?;
     }
     Ok(began.elapsed().as_nanos() as f64 / turns as f64)
-}
-
-/// What 100,000 held names take, as the system counts it; scaled where fewer were held.
-#[allow(clippy::cast_precision_loss, reason = "figures for people")]
-fn held_names_mib(bench: &Bench) -> Result<f64> {
-    let store = bench.open("names", Durability::Buffered)?;
-    let mut guards: Vec<LockGuard> = Vec::with_capacity(usize::try_from(bench.names)?);
-    let before = resident_kib()?;
-    for name in 0..bench.names {
-        guards.push(store.lock(format!("name {name:06}"))?);
-    }
-    let after = resident_kib()?;
-    ensure!(store.lock_table()?.held as u64 == bench.names, "not all are held");
-    Ok(after.saturating_sub(before) as f64 / 1024.0 * 100_000.0 / bench.names as f64)
-}
-
-fn resident_kib() -> Result<u64> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
-    Ok(line.trim().trim_end_matches(" kB").parse()?)
 }
 
 #[cfg(test)]
