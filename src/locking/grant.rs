@@ -248,7 +248,7 @@ impl Grant {
 
     /// [`Grant::lost`] at this moment. Only a lease takes a look at the clock.
     pub fn lost_by(&self, runtime: &dyn Runtime) -> Option<LostReason> {
-        self.lost(if self.has_lease { runtime.elapsed() } else { Duration::ZERO })
+        self.lost(if self.has_lease() { runtime.elapsed() } else { Duration::ZERO })
     }
 
     /// What is said of it when it is over.
@@ -267,7 +267,7 @@ impl Grant {
     }
 
     pub(super) fn watchers(&self) -> Vec<Arc<Waiter>> {
-        self.watchers.lock().clone()
+        self.rest.get().map(|rest| rest.watchers.lock().clone()).unwrap_or_default()
     }
 
     pub(super) fn take_watchers(&self) -> Vec<Arc<Waiter>> {
