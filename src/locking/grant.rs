@@ -248,7 +248,7 @@ impl Grant {
 
     /// [`Grant::lost`] at this moment. Only a lease takes a look at the clock.
     pub fn lost_by(&self, runtime: &dyn Runtime) -> Option<LostReason> {
-        self.lost(if self.has_lease { runtime.elapsed() } else { Duration::ZERO })
+        self.lost(if self.has_lease() { runtime.elapsed() } else { Duration::ZERO })
     }
 
     /// What is said of it when it is over.
@@ -259,7 +259,8 @@ impl Grant {
     /// Has `watcher` woken when the grant ends. The answer is whether it has not ended already.
     pub fn watch(&self, watcher: &Arc<Waiter>) -> bool {
         self.rest().watchers.lock().push(Arc::clone(watcher));
-        !self.has_ended()
+        // A change of the word, so that an end after it finds the watcher without a lock taken for nothing.
+        self.word.fetch_or(0, Ordering::SeqCst) & ENDED == 0
     }
 
     pub fn unwatch(&self, watcher: &Arc<Waiter>) {
@@ -267,7 +268,7 @@ impl Grant {
     }
 
     pub(super) fn watchers(&self) -> Vec<Arc<Waiter>> {
-        self.watchers.lock().clone()
+        self.rest.get().map(|rest| rest.watchers.lock().clone()).unwrap_or_default()
     }
 
     pub(super) fn take_watchers(&self) -> Vec<Arc<Waiter>> {
