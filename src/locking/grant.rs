@@ -259,7 +259,8 @@ impl Grant {
     /// Has `watcher` woken when the grant ends. The answer is whether it has not ended already.
     pub fn watch(&self, watcher: &Arc<Waiter>) -> bool {
         self.rest().watchers.lock().push(Arc::clone(watcher));
-        !self.has_ended()
+        // A change of the word, so that an end after it finds the watcher without a lock taken for nothing.
+        self.word.fetch_or(0, Ordering::SeqCst) & ENDED == 0
     }
 
     pub fn unwatch(&self, watcher: &Arc<Waiter>) {

@@ -200,7 +200,7 @@ impl Heads {
             let queue = shard.get(&grant.name).map(|entry| &entry.head);
             let ahead = queue.map_or(0, |head| head.waiting().take_while(|asked| asked.id < grant.id).count());
             if waits && !mutated!(RequestKept) {
-                self.leave_in(&mut shard, grant, LostReason::Released, &mut wakes);
+                Self::leave_in(&mut shard, grant, LostReason::Released, &mut wakes);
             }
             waits.then_some(ahead)
         };
@@ -213,13 +213,13 @@ impl Heads {
         let mut wakes = Wakes::default();
         let left = {
             let mut shard = self.shard(&grant.name);
-            self.leave_in(&mut shard, grant, why, &mut wakes)
+            Self::leave_in(&mut shard, grant, why, &mut wakes)
         };
         self.wake(wakes);
         left
     }
 
-    fn leave_in(&self, shard: &mut Shard, grant: &Arc<Grant>, why: LostReason, wakes: &mut Wakes) -> bool {
+    fn leave_in(shard: &mut Shard, grant: &Arc<Grant>, why: LostReason, wakes: &mut Wakes) -> bool {
         let Some(entry) = shard.get_mut(&grant.name) else { return false };
         let front = entry.front().map(|front| front.id);
         let left = entry.leave(grant, why, wakes);
@@ -240,7 +240,7 @@ impl Heads {
             let mut shard = self.shard(name);
             let found = shard.get(name).and_then(|entry| entry.granted_as(token));
             if let Some(grant) = &found {
-                self.leave_in(&mut shard, grant, why, &mut wakes);
+                Self::leave_in(&mut shard, grant, why, &mut wakes);
             }
             found
         };
