@@ -262,6 +262,12 @@ impl Entered {
         Self(fences.to_vec())
     }
 
+    /// Whether there is any.
+    #[cfg(feature = "crashtest")]
+    pub fn any(&self) -> bool {
+        !self.0.is_empty()
+    }
+
     /// The first grant that has ended. To be asked when the submission is decided.
     pub fn lost(&self) -> Option<LockLost> {
         let lost = self.0.iter().find(|fence| fence.grant.has_ended())?;
