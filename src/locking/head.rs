@@ -136,7 +136,7 @@ impl<T: Clone> Head<T> {
 
     /// Whether a request of this mode would be granted at once.
     pub fn is_free_for(&self, mode: LockMode) -> bool {
-        self.queue.is_empty() && self.converting.is_none() && self.is_compatible(mode)
+        (self.queue.is_empty() || mutated!(QueueJumped)) && self.converting.is_none() && self.is_compatible(mode)
     }
 
     /// Whether requests of this mode go together with those that are there.
@@ -155,8 +155,7 @@ impl<T: Clone> Head<T> {
     /// whether it is granted.
     pub fn ask(&mut self, id: u64, mode: LockMode, value: T) -> bool {
         self.count(mode, 1);
-        let jumps = mutated!(QueueJumped) && self.converting.is_none() && self.is_compatible(mode);
-        let granted = self.is_free_for(mode) || jumps;
+        let granted = self.is_free_for(mode);
         let asked = Asked { id, mode, value };
         if granted {
             self.granted.push(asked)
