@@ -356,6 +356,12 @@ impl Entered {
         Self(fences.clone())
     }
 
+    /// Whether there is any.
+    #[cfg(feature = "crashtest")]
+    pub fn any(&self) -> bool {
+        !self.0.is_empty()
+    }
+
     /// The first grant that has ended. To be asked when the submission is decided.
     pub fn lost(&self) -> Option<LockLost> {
         let lost = self.0.find(Grant::has_ended)?;

@@ -141,7 +141,8 @@ impl<T: Clone> Head<T> {
 
     /// Whether a request of this mode would be granted at once.
     pub fn is_free_for(&self, mode: LockMode) -> bool {
-        !self.has_waiting() && self.is_compatible(mode)
+        let is_queued = self.has_waiting() && !(mutated!(QueueJumped) && self.converting().is_none());
+        !is_queued && self.is_compatible(mode)
     }
 
     /// Whether requests of this mode go together with those that are there.
@@ -160,8 +161,7 @@ impl<T: Clone> Head<T> {
     /// whether it is granted.
     pub fn ask(&mut self, id: u64, mode: LockMode, value: T) -> bool {
         self.count(mode, 1);
-        let jumps = mutated!(QueueJumped) && self.converting().is_none() && self.is_compatible(mode);
-        let granted = self.is_free_for(mode) || jumps;
+        let granted = self.is_free_for(mode);
         let asked = Asked { id, mode, value };
         if granted {
             self.granted.push(asked);

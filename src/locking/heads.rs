@@ -550,6 +550,12 @@ impl Heads {
                 self.counters.woken();
                 waiter.notify();
             }
+            if mutated!(WakeBeforeGrant) && !grant.is_granted() {
+                // Its waiter looks meanwhile, and waits again.
+                if let Some(entry) = self.shard(&grant.name).get_mut(&grant.name) {
+                    entry.granted(&grant);
+                }
+            }
         }
         if let Some(waiter) = wakes.front.as_ref().and_then(|front| front.waiter()) {
             waiter.notify();
@@ -646,8 +652,7 @@ impl Entry {
         }
         for granted in changes.granted {
             if mutated!(WakeBeforeGrant) {
-                granted.waiter().iter().for_each(|waiter| waiter.notify());
-                self.granted(&granted);
+                wakes.granted.push(granted);
                 continue;
             }
             self.granted(&granted);

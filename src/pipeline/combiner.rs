@@ -226,6 +226,8 @@ impl Pipeline {
         batch: &mut Batch,
     ) -> Result<(), (Reply, Error)> {
         let Submission { mut group, purpose, durable, held, .. } = submission;
+        // A fence that was found to hold may end before the commit has its timestamp.
+        may_switch!(if entered.any());
         let commit_ts = match purpose {
             Purpose::CommitPoint if mutated!(EarlyCommitTs) => group.start_ts().map(Timestamp::next),
             Purpose::Commit | Purpose::CommitPoint => match self.timestamp() {

@@ -81,6 +81,20 @@ fn ask_for(pen: &Pen<'_>, lease: &Lease, dice: &mut Dice) -> Result<Option<Broke
     }
 }
 
+/// That a process is gone, as of the last thing that it has noted.
+pub fn gone(notes: &[Note]) -> Option<Note> {
+    let at = |note: &Note| match note {
+        Note::Opened(_, at, _)
+        | Note::Asked { at, .. }
+        | Note::Returned { at, .. }
+        | Note::Ending { at, .. }
+        | Note::Released { at, .. }
+        | Note::NotThere { at, .. } => Some(*at),
+        _ => None,
+    };
+    notes.iter().filter_map(at).max().map(Note::Gone)
+}
+
 /// Looks up commits whose end is open. All locks of rows must have been resolved.
 pub fn settle(open: &[Commit], engine: &dyn Engine, rows: &Keyspace) -> Vec<Note> {
     let end = |commit: &Commit| {

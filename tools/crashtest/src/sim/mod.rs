@@ -120,8 +120,10 @@ pub fn run(mode: Mode, seed: u64, trace: bool) -> Run {
     let mut dice = Dice::new(seed);
     let plan = Plan::new(mode, &mut dice);
     let scheduler = Scheduler::adopt(dice.split(), trace);
-    if mode == Mode::Mutex && !dice.one_in(4) {
-        scheduler.pause_at_locks();
+    match dice.below(if mode == Mode::Mutex { 4 } else { 0 }) {
+        1 => scheduler.pause_at_locks(),
+        2 | 3 => scheduler.stall_often(plan::LOCKER, 30),
+        _ => {}
     }
     if let Some((threads, once_in)) = plan.focus.and_then(Focus::stalls) {
         scheduler.stall_often(threads, once_in);
