@@ -90,15 +90,20 @@ pub struct Grant {
     floor: AtomicU64,
     /// The newest fenced commit that is to be durable.
     debt: AtomicU64,
-    lease: Mutex<Option<Lease>>,
-    has_lease: bool,
+    lease: Option<Box<Mutex<Lease>>>,
     /// Whether the row of the lease may be on the disk.
     has_row: AtomicBool,
+    rest: OnceLock<Box<Rest>>,
+}
+
+/// What few grants have.
+#[derive(Default)]
+struct Rest {
     /// Whom to wake when it is granted.
     waiter: OnceLock<Arc<Waiter>>,
     /// Whom to wake when it ends.
     watchers: Mutex<Vec<Arc<Waiter>>>,
-    taken_over: OnceLock<Box<TakenOver>>,
+    taken_over: OnceLock<TakenOver>,
 }
 
 impl Grant {
@@ -116,13 +121,14 @@ impl Grant {
             token: AtomicU64::new(0),
             floor: AtomicU64::new(0),
             debt: AtomicU64::new(0),
-            has_lease: lease.is_some(),
-            lease: Mutex::new(lease),
+            lease: lease.map(|lease| Box::new(Mutex::new(lease))),
             has_row: AtomicBool::new(false),
-            waiter: OnceLock::new(),
-            watchers: Mutex::default(),
-            taken_over: OnceLock::new(),
+            rest: OnceLock::new(),
         }
+    }
+
+    fn rest(&self) -> &Rest {
+        self.rest.get_or_init(Box::default)
     }
 
     pub fn target(&self) -> LockTarget<'static> {
@@ -158,6 +164,11 @@ impl Grant {
         first
     }
 
+    /// Whether fenced commits are under way, or its row may be on the disk.
+    pub fn is_open(&self) -> bool {
+        self.under_way() > 0 || self.has_row()
+    }
+
     /// How many fenced commits are under way.
     pub fn under_way(&self) -> u64 {
         self.word.load(Ordering::SeqCst) & !ENDED
@@ -186,16 +197,16 @@ impl Grant {
     }
 
     pub fn has_lease(&self) -> bool {
-        self.has_lease
+        self.lease.is_some()
     }
 
     pub fn lease(&self) -> Option<Lease> {
-        if self.has_lease { self.lease.lock().clone() } else { None }
+        self.with_lease(|lease| lease.clone())
     }
 
     /// Changes the lease; nothing where there is none.
     pub fn with_lease<T>(&self, change: impl FnOnce(&mut Lease) -> T) -> Option<T> {
-        if self.has_lease { self.lease.lock().as_mut().map(change) } else { None }
+        self.lease.as_ref().map(|lease| change(&mut lease.lock()))
     }
 
     /// Whether its time is over, by the runtime's clock.
@@ -212,19 +223,19 @@ impl Grant {
     }
 
     pub fn taken_over(&self) -> Option<TakenOver> {
-        self.taken_over.get().map(|taken| (**taken).clone())
+        self.rest.get()?.taken_over.get().cloned()
     }
 
     pub fn set_taken_over(&self, taken: TakenOver) {
-        let _ = self.taken_over.set(Box::new(taken));
+        let _ = self.rest().taken_over.set(taken);
     }
 
     pub(super) fn set_waiter(&self, waiter: Arc<Waiter>) {
-        let _ = self.waiter.set(waiter);
+        let _ = self.rest().waiter.set(waiter);
     }
 
     pub fn waiter(&self) -> Option<&Arc<Waiter>> {
-        self.waiter.get()
+        self.rest.get()?.waiter.get()
     }
 
     /// Why it is over; `None` while it stands, as far as this process knows.
@@ -247,12 +258,12 @@ impl Grant {
 
     /// Has `watcher` woken when the grant ends. The answer is whether it has not ended already.
     pub fn watch(&self, watcher: &Arc<Waiter>) -> bool {
-        self.watchers.lock().push(Arc::clone(watcher));
+        self.rest().watchers.lock().push(Arc::clone(watcher));
         !self.has_ended()
     }
 
     pub fn unwatch(&self, watcher: &Arc<Waiter>) {
-        self.watchers.lock().retain(|other| !Arc::ptr_eq(other, watcher));
+        self.rest().watchers.lock().retain(|other| !Arc::ptr_eq(other, watcher));
     }
 
     pub(super) fn watchers(&self) -> Vec<Arc<Waiter>> {
@@ -260,7 +271,7 @@ impl Grant {
     }
 
     pub(super) fn take_watchers(&self) -> Vec<Arc<Waiter>> {
-        std::mem::take(&mut *self.watchers.lock())
+        self.rest.get().map(|rest| std::mem::take(&mut *rest.watchers.lock())).unwrap_or_default()
     }
 }
 
@@ -353,7 +364,9 @@ impl Entered {
 
     /// Whether the commit may be acknowledged before it is durable.
     pub fn is_buffered(&self) -> bool {
-        self.0.iter().any(|fence| !fence.durable)
+        let mut is_buffered = false;
+        self.0.for_each(|_, durable| is_buffered |= !durable);
+        is_buffered
     }
 
     /// Notes that the commit is visible, and releases what it is to release.

@@ -44,12 +44,18 @@ pub(super) type Shard = BTreeMap<Arc<str>, Box<Entry>>;
 #[derive(Default)]
 pub(super) struct Entry {
     pub head: Head<Arc<Grant>>,
-    /// Grants that have ended with commits under way or the row of a lease on the disk.
+    /// How many of the grants are leased.
+    leases: usize,
+    left: Option<Box<Left>>,
+}
+
+/// What there is of few names: what grants have left that have ended.
+#[derive(Default)]
+struct Left {
+    /// Those with commits under way or the row of a lease on the disk.
     past: Vec<Arc<Grant>>,
     /// The newest fenced durable commit of the others, by the kind of their mode.
     debts: [Timestamp; 3],
-    /// How many of the grants are leased.
-    leases: usize,
     /// Why nothing can be said of the name: its row cannot be read.
     damage: Option<Arc<str>>,
 }
@@ -162,7 +168,7 @@ impl Heads {
     ) -> Result<Arc<Grant>, NotAsked> {
         let known = shard.get_key_value(name);
         if let Some((_, entry)) = known {
-            if let Some(what) = &entry.damage {
+            if let Some(what) = entry.damage() {
                 return Err(NotAsked::Damaged(Arc::clone(what)));
             }
             entry.head.check(mode).map_err(NotAsked::Unfit)?;
@@ -298,22 +304,23 @@ impl Heads {
     }
 
     /// Has an exclusive grant become shared, in the place of which `next` is granted. The answer is whether it stood.
-    pub fn downgrade(&self, grant: &Arc<Grant>, next: &Arc<Grant>) -> bool {
+    pub fn downgrade(&self, grant: &Arc<Grant>, next: &Arc<Grant>) -> Result<bool, NotAsked> {
         let mut wakes = Wakes::default();
         let converted = {
             let mut shard = self.shard(&grant.name);
             let entry = shard.get_mut(&grant.name).filter(|_| !grant.has_ended());
-            entry.is_some_and(|entry| {
-                let mut changes = Changes::default();
-                let Some(before) = entry.head.downgrade(grant.id, Arc::clone(next), &mut changes) else { return false };
+            let Some(entry) = entry else { return Ok(false) };
+            let mut changes = Changes::default();
+            let before = entry.head.downgrade(grant.id, Arc::clone(next), &mut changes).map_err(NotAsked::Unfit)?;
+            if let Some(before) = &before {
                 entry.granted(next);
-                entry.replaced(&before, &mut wakes);
+                entry.replaced(before, &mut wakes);
                 entry.changed(changes, &mut wakes);
-                true
-            })
+            }
+            before.is_some()
         };
         self.wake(wakes);
-        converted
+        Ok(converted)
     }
 
     /// Ends the leases of the name that are over. To be called by the request at the front, whose timer this is; the answer is how long it
@@ -356,7 +363,7 @@ impl Heads {
         let shard = self.shard(&grant.name);
         let Some(entry) = shard.get(&grant.name) else { return past };
         past.debt = entry.debt_of(grant.mode);
-        for other in entry.past.iter().filter(|other| grant.mode.conflicts(other.mode)) {
+        for other in entry.past().iter().filter(|other| grant.mode.conflicts(other.mode)) {
             past.is_under_way |= other.under_way() > 0;
             past.debt = past.debt.max(other.debt());
             if other.has_row() {
@@ -405,7 +412,7 @@ impl Heads {
             } else {
                 // The later one took the name over.
                 grant.end(LostReason::Expired);
-                entry.past.push(grant);
+                entry.left.get_or_insert_default().past.push(grant);
             }
         }
     }
@@ -417,14 +424,14 @@ impl Heads {
 
     /// Closes a name of which nothing can be said.
     pub fn damaged(&self, name: &str, what: &str) {
-        self.shard(name).entry(name.into()).or_default().damage = Some(what.into());
+        self.shard(name).entry(name.into()).or_default().left.get_or_insert_default().damage = Some(what.into());
     }
 
     /// Opens a name again, whose row is gone. The answer is whether it was closed.
     pub fn mended(&self, name: &str) -> bool {
         let mut shard = self.shard(name);
         let Some(entry) = shard.get_mut(name) else { return false };
-        let was_damaged = entry.damage.take().is_some();
+        let was_damaged = entry.left.as_mut().is_some_and(|left| left.damage.take().is_some());
         if entry.is_gone() {
             shard.remove(name);
         }
@@ -433,7 +440,7 @@ impl Heads {
 
     /// Whether the name is closed.
     pub fn damage(&self, name: &str) -> Option<Arc<str>> {
-        self.shard(name).get(name)?.damage.clone()
+        self.shard(name).get(name)?.damage().cloned()
     }
 
     /// Ends everything: no request is taken any more, those that wait are refused, and all grants are lost. The answer is the leases with a
@@ -451,7 +458,7 @@ impl Heads {
                         leases.push(Arc::clone(grant));
                     }
                 }
-                leases.extend(entry.past.iter().filter(|grant| grant.has_row()).map(Arc::clone));
+                leases.extend(entry.past().iter().filter(|grant| grant.has_row()).map(Arc::clone));
                 let converting = entry.head.converting().map(|(_, grant)| grant);
                 wakes.granted.extend(entry.head.waiting().map(|asked| &asked.value).chain(converting).map(Arc::clone));
             }
@@ -475,7 +482,7 @@ impl Heads {
                     self.expire(entry, now, &mut wakes);
                 }
             }
-            stale.extend(shard.values().flat_map(|entry| &entry.past).filter(|grant| grant.has_row()).map(Arc::clone));
+            stale.extend(shard.values().flat_map(|entry| entry.past()).filter(|grant| grant.has_row()).map(Arc::clone));
         }
         self.wake(wakes);
         stale
@@ -497,13 +504,13 @@ impl Heads {
             }
             match shard.get_mut(name) {
                 None => Ok(true),
-                Some(entry) => match &entry.damage {
-                    Some(what) => Err(NotAsked::Damaged(Arc::clone(what))),
-                    None => {
-                        self.expire(entry, now, &mut wakes);
-                        Ok(entry.head.is_free_for(LockMode::Exclusive))
+                Some(entry) => {
+                    if let Some(what) = entry.damage() {
+                        return Err(NotAsked::Damaged(Arc::clone(what)));
                     }
-                },
+                    self.expire(entry, now, &mut wakes);
+                    Ok(entry.head.is_free_for(LockMode::Exclusive))
+                }
             }
         };
         self.wake(wakes);
@@ -598,6 +605,8 @@ impl Entry {
         let mut changes = Changes::default();
         self.head.leave(grant.id, &mut changes);
         for conversion in changes.orphaned.drain(..) {
+            // What is said of it names the grant that there was.
+            conversion.set_token(grant.token());
             conversion.end(why);
             wakes.granted.push(conversion);
         }
@@ -614,9 +623,10 @@ impl Entry {
             grant.end(why);
         }
         self.leases -= usize::from(grant.has_lease()).min(self.leases);
-        self.merge();
-        if !merge(grant, &mut self.debts) {
-            self.past.push(Arc::clone(grant));
+        if self.left.is_some() || grant.is_open() || grant.debt() > Timestamp::ZERO {
+            let left = self.left.get_or_insert_default();
+            left.past.push(Arc::clone(grant));
+            left.merge();
         }
         wakes.ended(grant);
     }
@@ -655,7 +665,7 @@ impl Entry {
     }
 
     fn debt_of(&self, mode: LockMode) -> Timestamp {
-        let [exclusive, shared, semaphore] = self.debts;
+        let [exclusive, shared, semaphore] = self.left.as_ref().map(|left| left.debts).unwrap_or_default();
         match mode {
             LockMode::Exclusive => exclusive.max(shared).max(semaphore),
             LockMode::Shared => exclusive.max(semaphore),
@@ -663,36 +673,51 @@ impl Entry {
         }
     }
 
-    fn merge(&mut self) {
-        let Self { past, debts, .. } = self;
-        if !past.is_empty() {
-            past.retain(|grant| !merge(grant, debts));
-        }
+    fn past(&self) -> &[Arc<Grant>] {
+        self.left.as_ref().map_or(&[], |left| &left.past)
+    }
+
+    fn damage(&self) -> Option<&Arc<str>> {
+        self.left.as_ref()?.damage.as_ref()
     }
 
     fn tidy(&mut self, durable_ts: Timestamp) {
-        self.merge();
-        for debt in self.debts.iter_mut().filter(|debt| **debt <= durable_ts) {
-            *debt = Timestamp::ZERO;
+        if let Some(left) = self.left.as_deref_mut() {
+            left.merge();
+            for debt in left.debts.iter_mut().filter(|debt| **debt <= durable_ts) {
+                *debt = Timestamp::ZERO;
+            }
         }
     }
 
     fn is_gone(&self) -> bool {
-        self.head.is_empty() && self.past.is_empty() && self.debts == [Timestamp::ZERO; 3] && self.damage.is_none()
+        self.head.is_empty() && self.left.as_ref().is_none_or(|left| left.is_empty())
     }
 }
 
-/// Of a grant that has ended with nothing under way and no row only a timestamp is kept. The answer is whether it is such a one.
-fn merge(ended: &Grant, debts: &mut [Timestamp; 3]) -> bool {
-    if ended.under_way() > 0 || ended.has_row() {
-        return false;
+impl Left {
+    /// Of grants with nothing under way and no row only a timestamp is kept.
+    fn merge(&mut self) {
+        let Self { past, debts: [exclusive, shared, semaphore], .. } = self;
+        past.retain(|grant| {
+            if grant.is_open() {
+                return true;
+            }
+            let debt = match grant.mode {
+                LockMode::Exclusive => &mut *exclusive,
+                LockMode::Shared => &mut *shared,
+                LockMode::Semaphore(_) => &mut *semaphore,
+            };
+            *debt = grant.debt().max(*debt);
+            false
+        });
     }
-    let [exclusive, shared, semaphore] = debts;
-    let debt = match ended.mode {
-        LockMode::Exclusive => exclusive,
-        LockMode::Shared => shared,
-        LockMode::Semaphore(_) => semaphore,
-    };
-    *debt = ended.debt().max(*debt);
-    true
+
+    fn is_empty(&self) -> bool {
+        self.past.is_empty() && self.debts == [Timestamp::ZERO; 3] && self.damage.is_none()
+    }
 }
+
+#[cfg(test)]
+#[path = "heads_tests.rs"]
+mod tests;

@@ -61,7 +61,8 @@ impl Request {
     }
 
     fn cancelled(&self) {
-        if self.heads.closed().is_none() {
+        // What is lost was counted as that.
+        if self.heads.closed().is_none() && !self.grant.has_ended() {
             self.heads.counters.cancelled(self.grant.mode);
         }
     }
@@ -148,6 +149,10 @@ impl LockWait {
             return WaitStep::Lost(reason);
         }
         if self.cancel.as_ref().is_some_and(Expected::is_cancelled) {
+            if self.request.give_up().is_none() {
+                return WaitStep::Granted;
+            }
+            self.request.cancelled();
             return WaitStep::Cancelled;
         }
         let lease_ends = heads.end_leases_before(grant, now);

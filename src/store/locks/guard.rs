@@ -12,7 +12,7 @@ use crate::store::{Inner, Store};
 use crate::timestamp::Timestamp;
 use crate::waiter::Waiter;
 
-use super::take::Waited;
+use super::take::{Waited, not_asked};
 
 /// A lock that is held. Dropping it releases the lock; that never waits. It may be sent to other threads, and does not keep the store open:
 /// when that is closed, the guard is lost.
@@ -227,8 +227,8 @@ impl LockGuard {
     /// shared lock stays as it is.
     ///
     /// # Errors
-    /// [`ErrorKind::LockLost`] when it is lost; [`ErrorKind::InvalidArgument`] for a semaphore; [`ErrorKind::Closed`],
-    /// [`ErrorKind::Undetermined`].
+    /// [`ErrorKind::LockLost`] when it is lost; [`ErrorKind::InvalidArgument`] for a semaphore, and while requests of a semaphore wait
+    /// for it; [`ErrorKind::Closed`], [`ErrorKind::Undetermined`].
     pub fn downgrade(&mut self) -> Result<()> {
         let store = self.store()?;
         self.begin_downgrade()?;
@@ -243,7 +243,8 @@ impl LockGuard {
             LockMode::Exclusive => {}
         }
         let next = self.next_grant(LockMode::Shared);
-        if !self.locks.heads.downgrade(self.grant(), &next) {
+        let converted = self.locks.heads.downgrade(self.grant(), &next);
+        if !converted.map_err(|why| not_asked(&next.target(), why))? {
             let reason = self.grant().lost(self.locks.runtime.elapsed()).unwrap_or(LostReason::NotHeld);
             return Err(ErrorKind::LockLost(Box::new(self.grant().loss(reason))).into());
         }

@@ -354,7 +354,7 @@ mod tests {
         let since_ms = crate::runtime::Runtime::unix_millis(&*store.inner.runtime);
         for token in tokens {
             let lease = LeaseRow { shared: false, token, since_ms, ..row() };
-            store.change_leases("name", &[], Some(&lease), None).unwrap();
+            store.change_leases("name", &[], (Some(&lease), false), None).unwrap();
         }
         store.close().unwrap();
         let store = Store::builder().open_sim(&memory).unwrap();

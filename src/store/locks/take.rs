@@ -150,7 +150,8 @@ impl Store {
         let waiter = waiter.filter(|_| options.wait != Wait::No);
         match locks.heads.ask(name, options.mode, owner, lease, (now, waiter)) {
             Ok(grant) => {
-                if !grant.is_granted() {
+                // By now it may be granted all the same.
+                if grant.waiter().is_some() {
                     locks.heads.counters.begins_to_wait(options.mode);
                 }
                 let request = Request::new(&locks.heads, grant, false);

@@ -1,7 +1,7 @@
 //! Threads and tasks that hand one lock on: each asks again as soon as it has let go, so whoever has waited longest is next.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
@@ -26,21 +26,30 @@ const WORKERS: usize = 2;
 struct Turns {
     last: AtomicU64,
     handed_over: AtomicU64,
-    wanted: u64,
+    is_over: AtomicBool,
 }
 
 impl Turns {
-    fn new(wanted: u64) -> Self {
-        Self { last: AtomicU64::new(NOBODY), handed_over: AtomicU64::new(0), wanted }
+    fn new() -> Self {
+        Self { last: AtomicU64::new(NOBODY), handed_over: AtomicU64::new(0), is_over: AtomicBool::new(false) }
     }
 
-    /// Whether there have been enough.
+    /// Whether the time is over.
     fn take(&self, client: u64) -> bool {
-        let before = self.handed_over.load(Ordering::Relaxed);
         if self.last.swap(client, Ordering::Relaxed) != client {
-            self.handed_over.store(before + 1, Ordering::Relaxed);
+            self.handed_over.fetch_add(1, Ordering::Relaxed);
         }
-        before >= self.wanted
+        self.is_over.load(Ordering::Relaxed)
+    }
+
+    /// Lets them go on for so long; the answer is nanoseconds of a hand-over.
+    #[allow(clippy::cast_precision_loss, reason = "figures for people")]
+    fn measure(&self, time: Duration) -> f64 {
+        let (began, before) = (Instant::now(), self.handed_over.load(Ordering::Relaxed));
+        std::thread::sleep(time);
+        let (took, after) = (began.elapsed(), self.handed_over.load(Ordering::Relaxed));
+        self.is_over.store(true, Ordering::Relaxed);
+        took.as_nanos() as f64 / (after - before).max(1) as f64
     }
 }
 
@@ -49,16 +58,16 @@ pub fn lines(bench: &Bench) -> Result<Vec<Line<'_>>> {
     let runtime = Arc::new(tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).build()?);
     let mut lines = Vec::new();
     for (clients, (patience, wait, goal)) in CLIENTS.into_iter().flat_map(|clients| PATIENCE.map(|it| (clients, it))) {
-        let (store, wanted) = (store.clone(), bench.turns / 2);
+        let (store, time) = (store.clone(), bench.time / 2);
         lines.push(Line::ratio(format!("hand-over, {clients} threads{patience}, ns"), goal, move || {
             let mutex = Mutex::new(());
-            let theirs = threads(clients, wanted, |turns, client| {
+            let theirs = threads(clients, time, |turns, client| {
                 let guard = mutex.lock();
                 let is_over = turns.take(client);
                 MutexGuard::unlock_fair(guard);
                 Ok(is_over)
             })?;
-            let ours = threads(clients, wanted, |turns, client| {
+            let ours = threads(clients, time, |turns, client| {
                 let guard = store.lock_with(NAME, LockOptions::exclusive().wait(wait))?;
                 let is_over = turns.take(client);
                 drop(guard);
@@ -68,19 +77,18 @@ pub fn lines(bench: &Bench) -> Result<Vec<Line<'_>>> {
         }));
     }
     for (clients, (patience, wait, goal)) in CLIENTS.into_iter().flat_map(|clients| PATIENCE.map(|it| (clients, it))) {
-        let (store, runtime, wanted) = (AsyncStore::from(Store::clone(&store)), Arc::clone(&runtime), bench.turns);
+        let (store, runtime, time) = (AsyncStore::from(Store::clone(&store)), Arc::clone(&runtime), bench.time / 2);
         lines.push(Line::ratio(format!("hand-over, {clients} tasks{patience}, ns"), goal, move || {
-            let theirs = tasks(&runtime, clients, wanted, &Lock::Theirs(Arc::default()))?;
-            Ok((tasks(&runtime, clients, wanted, &Lock::Ours(store.clone(), wait))?, theirs))
+            let theirs = tasks(&runtime, clients, time, &Lock::Theirs(Arc::default()))?;
+            Ok((tasks(&runtime, clients, time, &Lock::Ours(store.clone(), wait))?, theirs))
         }));
     }
     Ok(lines)
 }
 
 /// Nanoseconds of a hand-over.
-fn threads(clients: u64, wanted: u64, turn: impl Fn(&Turns, u64) -> Result<bool> + Sync) -> Result<f64> {
-    let (turns, turn) = (&Turns::new(wanted), &turn);
-    let began = Instant::now();
+fn threads(clients: u64, time: Duration, turn: impl Fn(&Turns, u64) -> Result<bool> + Sync) -> Result<f64> {
+    let (turns, turn) = (&Turns::new(), &turn);
     std::thread::scope(|scope| {
         let client = |client| {
             scope.spawn(move || {
@@ -89,9 +97,10 @@ fn threads(clients: u64, wanted: u64, turn: impl Fn(&Turns, u64) -> Result<bool>
             })
         };
         let threads: Vec<_> = (0..clients).map(client).collect();
-        threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| anyhow!("a thread panicked"))?)
-    })?;
-    Ok(nanos(began, turns))
+        let nanos = turns.measure(time);
+        threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| anyhow!("a thread panicked"))?)?;
+        Ok(nanos)
+    })
 }
 
 #[derive(Clone)]
@@ -115,29 +124,21 @@ impl Lock {
     }
 }
 
-fn tasks(runtime: &Runtime, clients: u64, wanted: u64, lock: &Lock) -> Result<f64> {
-    let turns = Arc::new(Turns::new(wanted));
-    let began = Instant::now();
-    runtime.block_on(async {
-        let client = |client| {
-            let (lock, turns) = (lock.clone(), Arc::clone(&turns));
-            runtime.spawn(async move {
-                while !lock.turn(&turns, client).await? {}
-                anyhow::Ok(())
-            })
-        };
-        let tasks: Vec<_> = (0..clients).map(client).collect();
-        for task in tasks {
-            task.await??;
-        }
-        anyhow::Ok(())
-    })?;
-    Ok(nanos(began, &turns))
-}
-
-#[allow(clippy::cast_precision_loss, reason = "figures for people")]
-fn nanos(began: Instant, turns: &Turns) -> f64 {
-    began.elapsed().as_nanos() as f64 / turns.handed_over.load(Ordering::Relaxed).max(1) as f64
+fn tasks(runtime: &Runtime, clients: u64, time: Duration, lock: &Lock) -> Result<f64> {
+    let turns = Arc::new(Turns::new());
+    let client = |client| {
+        let (lock, turns) = (lock.clone(), Arc::clone(&turns));
+        runtime.spawn(async move {
+            while !lock.turn(&turns, client).await? {}
+            anyhow::Ok(())
+        })
+    };
+    let tasks: Vec<_> = (0..clients).map(client).collect();
+    let nanos = turns.measure(time);
+    for task in tasks {
+        runtime.block_on(task)??;
+    }
+    Ok(nanos)
 }
 
 #[cfg(test)]
@@ -146,9 +147,10 @@ mod tests {
 
     #[test]
     fn who_has_it_again_was_handed_nothing() {
-        let turns = Turns::new(2);
-        let over: Vec<bool> = [1, 1, 2, 2, 1].into_iter().map(|client| turns.take(client)).collect();
-        assert_eq!(over, [false, false, false, true, true]);
+        let turns = Turns::new();
+        assert!(![1, 1, 2, 2, 1].into_iter().any(|client| turns.take(client)));
         assert_eq!(turns.handed_over.load(Ordering::Relaxed), 3);
+        turns.measure(Duration::ZERO);
+        assert!(turns.take(1));
     }
 }
