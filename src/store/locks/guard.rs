@@ -286,22 +286,36 @@ impl LockGuard {
     pub fn release(self) -> Result<()> {
         let grant = Arc::clone(self.grant());
         let store = if grant.has_lease() { Some(self.store()?) } else { None };
-        let released = self.request.release();
-        if let (Some(store), true, true) = (store, released, grant.has_row()) {
-            if let Err(why) = store.remove_leases(&[Arc::clone(&grant)]) {
-                self.locks.keeper.remove(&grant);
+        let rows = if self.request.release() { self.rows_left() } else { Vec::new() };
+        if let Some(store) = store.filter(|_| !rows.is_empty()) {
+            if let Err(why) = store.remove_leases(&rows) {
+                rows.iter().for_each(|row| self.locks.keeper.remove(row));
                 return Err(why);
             }
             self.locks.heads.tidy(&grant.name, store.stats().durable_ts);
         }
         Ok(())
     }
+
+    /// The leases with rows that the end of this one leaves: its own and, where its conversion was given up before it had a row, that of
+    /// the grant before.
+    fn rows_left(&self) -> Vec<Arc<Grant>> {
+        let grant = self.grant();
+        if !grant.has_lease() {
+            return Vec::new();
+        }
+        let mut rows = if grant.is_settled() { Vec::new() } else { self.locks.heads.past_of(grant).leases };
+        if grant.has_row() && !rows.iter().any(|row| Arc::ptr_eq(row, grant)) {
+            rows.push(Arc::clone(grant));
+        }
+        rows
+    }
 }
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
-        if self.request.release() && self.grant().has_row() {
-            self.locks.keeper.remove(self.grant());
+        if self.request.release() {
+            self.rows_left().iter().for_each(|row| self.locks.keeper.remove(row));
         }
     }
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use percolite::{AsyncLockGuard, AsyncStore, ErrorKind, LockMode, LockOptions, LostReason, Timestamp, Txn, Wait};
 
-use super::common::{Busy, Steps, both_runtimes, in_memory, on_both, takes, waits};
-use crate::stops::assert_lost;
+use super::common::{Busy, Steps, both_runtimes, eventually, has_row, in_memory, on_both, takes, waits};
+use crate::stops::{World, assert_lost};
 
 /// A transaction under the fence writes the row.
 async fn writes(store: &AsyncStore, fence: percolite::Fence) -> percolite::Result<()> {
@@ -167,6 +167,31 @@ fn after_a_conversion_that_was_given_up_the_other_one_is_made_whole() {
         assert_eq!((mode(&guard), guard.is_held()), (LockMode::Exclusive, true));
         runtime.block_on(writes(&store, guard.fence())).unwrap();
         runtime.block_on(guard.release()).unwrap();
+    }
+}
+
+#[test]
+fn a_lease_whose_conversion_was_given_up_leaves_no_row_when_it_ends() {
+    for runtime in both_runtimes(1) {
+        let _inside = runtime.enter();
+        for releases in [true, false] {
+            let world = World::open();
+            let store = AsyncStore::from(world.store.clone());
+            let mut guard = leased(&store, LockOptions::exclusive());
+            {
+                let _busy = Busy::begin(&runtime);
+                drop(Steps::waiting(guard.downgrade()));
+            }
+            assert!(has_row(&world.memory, "n"));
+            if releases {
+                Steps::new(guard.release()).end().unwrap();
+                assert!(!has_row(&world.memory, "n"), "released before its row was gone");
+            } else {
+                drop(guard);
+                eventually("the row is gone", || !has_row(&world.memory, "n"));
+            }
+            assert!(store.store().is_free_lock("n").unwrap());
+        }
     }
 }
 
