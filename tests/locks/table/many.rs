@@ -41,7 +41,7 @@ fn takes_little_memory() {
     let mut most = 0;
     for round in 0..3 {
         for number in 0..NAMES {
-            guards.push(store.try_lock(&format!("lock {number}")).unwrap().unwrap());
+            guards.push(store.try_lock(format!("lock {number}")).unwrap().unwrap());
         }
         let takes = resident_kib().saturating_sub(before);
         assert!(takes <= MOST_KIB, "{takes} KiB in round {round}");
