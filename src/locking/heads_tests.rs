@@ -441,7 +441,7 @@ mod crowd {
         let queue: Vec<_> = [Shared, Shared, Exclusive, Shared].map(|mode| wait_of(heads, mode, None, None)).into();
         assert!(queue.iter().skip(2).all(|wait| matches!(wait.step(Duration::ZERO), WaitStep::Wait(..))));
         heads.close("closed");
-        assert!(queue.iter().skip(2).all(|wait| is_woken(wait)));
+        assert!(queue.iter().skip(2).all(is_woken));
         assert!(queue.iter().skip(2).all(|wait| matches!(wait.step(Duration::ZERO), WaitStep::Closed(_))));
         assert_eq!(wakes(heads), granted_later + 2);
         drop(queue);
