@@ -69,6 +69,8 @@ pub struct Lease {
     pub has_guard: bool,
     /// While its row is being written the lease does not expire.
     pub writing: u32,
+    /// The newest commit of its row that is known to be durable.
+    pub written: Timestamp,
 }
 
 /// See the [module](self).
@@ -178,9 +180,26 @@ impl Grant {
         if self.has_lease { self.lease.lock().clone() } else { None }
     }
 
+    /// Whether it is a lease with a guard.
+    pub(super) fn has_guarded_lease(&self) -> bool {
+        self.with_lease(|lease| lease.has_guard).unwrap_or(false)
+    }
+
     /// Changes the lease; nothing where there is none.
     pub fn with_lease<T>(&self, change: impl FnOnce(&mut Lease) -> T) -> Option<T> {
         if self.has_lease { self.lease.lock().as_mut().map(change) } else { None }
+    }
+
+    /// Ends the time of a lease that is over, so that nobody renews it any more; the answer is whether it is.
+    pub(super) fn expire(&self, now: Duration) -> bool {
+        let expired = self.with_lease(|lease| {
+            let over = lease.writing == 0 && lease.ends <= now;
+            if over {
+                lease.ends = Duration::ZERO;
+            }
+            over
+        });
+        expired.unwrap_or(false)
     }
 
     /// Whether its time is over, by the runtime's clock.
@@ -229,6 +248,12 @@ impl Grant {
     pub fn watch(&self, watcher: &Arc<Waiter>) -> bool {
         self.watchers.lock().push(Arc::clone(watcher));
         !self.has_ended()
+    }
+
+    /// Has those that watch look at the lease again.
+    pub fn tell_watchers(&self) {
+        let watchers = self.watchers.lock().clone();
+        watchers.iter().for_each(|watcher| watcher.notify());
     }
 
     pub fn unwatch(&self, watcher: &Arc<Waiter>) {

@@ -396,6 +396,11 @@ impl Heads {
         let _ = self.unreadable.set(what.into());
     }
 
+    /// Why nothing can be said of any name.
+    pub fn check_readable(&self) -> Result<(), NotAsked> {
+        self.unreadable.get().map_or(Ok(()), |what| Err(NotAsked::Damaged(Arc::clone(what))))
+    }
+
     /// Closes a name of which nothing can be said.
     pub fn damaged(&self, name: &str, what: &str) {
         self.shard(name).entry(name.into()).or_default().damage = Some(what.into());
@@ -417,9 +422,11 @@ impl Heads {
         self.shard(name).get(name)?.damage.clone()
     }
 
-    /// Ends everything: no request is taken any more, those that wait are refused, and all grants are lost.
-    pub fn close(&self, why: &str) {
+    /// Ends everything: no request is taken any more, those that wait are refused, and all grants are lost. The answer is the leases
+    /// whose rows are to go: those with a guard, and those that were over before.
+    pub fn close(&self, why: &str) -> Vec<Arc<Grant>> {
         let _ = self.closed.set(why.into());
+        let mut leases = Vec::new();
         for mut shard in self.shards() {
             let mut wakes = Wakes::default();
             for entry in shard.values() {
@@ -427,6 +434,9 @@ impl Heads {
                     asked.value.end(LostReason::Closed);
                     wakes.ended.push(Arc::clone(&asked.value));
                 }
+                let granted = entry.head.granted().iter().map(|asked| &asked.value);
+                leases.extend(granted.filter(|grant| grant.has_guarded_lease()).map(Arc::clone));
+                leases.extend(entry.past.iter().filter(|grant| grant.has_row()).map(Arc::clone));
                 let converting = entry.head.converting().map(|(_, grant)| grant);
                 wakes.granted.extend(entry.head.waiting().map(|asked| &asked.value).chain(converting).map(Arc::clone));
             }
@@ -434,16 +444,7 @@ impl Heads {
             drop(shard);
             self.wake(wakes);
         }
-    }
-
-    /// Every lease with a guard, to be released when the store closes.
-    pub fn leases_with_guard(&self) -> Vec<Arc<Grant>> {
-        let has_guard = |grant: &&Arc<Grant>| grant.with_lease(|lease| lease.has_guard).unwrap_or(false);
-        let of_shard = |shard: MutexGuard<'_, Shard>| -> Vec<Arc<Grant>> {
-            let granted = shard.values().flat_map(|entry| entry.head.granted());
-            granted.map(|asked| &asked.value).filter(has_guard).map(Arc::clone).collect()
-        };
-        self.shards().flat_map(of_shard).collect()
+        leases
     }
 
     /// Rows of leases that are over for so long that nobody asks for them any more, and of those that were handed on.
@@ -503,7 +504,7 @@ impl Heads {
             return;
         }
         let over: Vec<_> =
-            entry.head.granted().iter().map(|asked| &asked.value).filter(|grant| grant.is_over(now)).cloned().collect();
+            entry.head.granted().iter().map(|asked| &asked.value).filter(|grant| grant.expire(now)).cloned().collect();
         let front = entry.front().map(|front| front.id);
         for grant in &over {
             self.counters.expired();
@@ -545,7 +546,8 @@ impl Entry {
     }
 
     fn granted_as(&self, token: Timestamp) -> Option<Arc<Grant>> {
-        let mut granted = self.head.granted().iter().map(|asked| &asked.value);
+        // For a moment a grant has no token yet.
+        let mut granted = self.head.granted().iter().map(|asked| &asked.value).filter(|_| token > Timestamp::ZERO);
         granted.find(|grant| grant.token() == token || mutated!(ReleasedByName)).map(Arc::clone)
     }
 

@@ -32,20 +32,39 @@ struct State {
 }
 
 impl Keeper {
-    /// Takes charge of a lease that has a guard.
-    pub fn keep(&self, store: &Store, grant: &Arc<Grant>) -> Result<()> {
+    /// Starts the thread, unless it runs.
+    pub fn start(&self, store: &Store) -> Result<()> {
         let mut state = self.0.lock();
         if state.stopping {
             return Err(Error::closed(crate::pipeline::CLOSED));
         }
-        state.kept.push((Arc::clone(grant), Duration::ZERO));
         if state.thread.is_none() {
             let background = store.background();
             let thread = store.inner.runtime.spawn("percolite-leases", Box::new(move || run(&background)));
             state.thread = Some(thread.map_err(|why| ErrorKind::Io(format!("cannot start a thread: {why}")))?);
         }
-        state.wake();
         Ok(())
+    }
+
+    /// Takes charge of a lease that has a guard.
+    pub fn keep(&self, store: &Store, grant: &Arc<Grant>) -> Result<()> {
+        self.start(store)?;
+        if !self.look_again(grant) {
+            let mut state = self.0.lock();
+            state.kept.push((Arc::clone(grant), Duration::ZERO));
+            state.wake();
+        }
+        Ok(())
+    }
+
+    /// Has a lease looked at now, which may have another time than it had. The answer is whether it is kept.
+    pub fn look_again(&self, grant: &Arc<Grant>) -> bool {
+        let mut state = self.0.lock();
+        let is_kept = state.next_look(grant).map(|at| *at = Duration::ZERO).is_some();
+        if is_kept {
+            state.wake();
+        }
+        is_kept
     }
 
     /// Has the row of a lease that is over removed.
@@ -71,6 +90,23 @@ impl Keeper {
 }
 
 impl State {
+    /// The leases that are to be looked at now. Those that nobody renews any more are forgotten.
+    fn due(&mut self, now: Duration) -> Vec<Arc<Grant>> {
+        self.kept.retain(|(grant, _)| {
+            !grant.has_ended() && grant.with_lease(|lease| lease.has_guard && lease.renews).unwrap_or(false)
+        });
+        let due = self.kept.iter_mut().filter(|(_, at)| *at <= now);
+        due.map(|(grant, at)| {
+            *at = Duration::MAX;
+            Arc::clone(grant)
+        })
+        .collect()
+    }
+
+    fn next_look(&mut self, grant: &Arc<Grant>) -> Option<&mut Duration> {
+        self.kept.iter_mut().find(|(kept, _)| Arc::ptr_eq(kept, grant)).map(|(_, at)| at)
+    }
+
     fn wake(&self) {
         if let Some(parker) = &self.parker {
             parker.unpark();
@@ -84,21 +120,16 @@ fn run(store: &Store) {
     let parker = runtime.parker();
     locks.keeper.0.lock().parker = Some(Arc::clone(&parker));
     loop {
-        let (over, kept, stopping) = {
+        let now = runtime.elapsed();
+        let (over, due, stopping) = {
             let mut state = locks.keeper.0.lock();
-            state.kept.retain(|(grant, _)| {
-                !grant.has_ended() && grant.with_lease(|lease| lease.has_guard && lease.renews).unwrap_or(false)
-            });
-            let now = runtime.elapsed();
-            let due: Vec<_> =
-                state.kept.iter().filter(|(_, at)| *at <= now).map(|(grant, _)| Arc::clone(grant)).collect();
-            (std::mem::take(&mut state.over), due, state.stopping)
+            (std::mem::take(&mut state.over), state.due(now), state.stopping)
         };
         let mut failed = false;
         if let Err(why) = store.remove_leases(&over) {
             failed = !ends(store, "leases", &why);
             if failed {
-                locks.keeper.0.lock().over.extend(over);
+                locks.keeper.0.lock().over.extend(over.into_iter().filter(|grant| grant.has_row()));
             }
         } else {
             let durable_ts = store.stats().durable_ts;
@@ -107,11 +138,12 @@ fn run(store: &Store) {
         if stopping {
             return;
         }
-        for grant in kept {
+        for grant in due {
             let next = look_at(store, &grant);
             let mut state = locks.keeper.0.lock();
-            if let Some((_, at)) = state.kept.iter_mut().find(|(kept, _)| Arc::ptr_eq(kept, &grant)) {
-                *at = next;
+            if let Some(at) = state.next_look(&grant) {
+                // It may be asked for meanwhile.
+                *at = next.min(*at);
             }
         }
         let now = runtime.elapsed();
@@ -135,11 +167,15 @@ fn run(store: &Store) {
 fn look_at(store: &Store, grant: &Arc<Grant>) -> Duration {
     let now = store.inner.runtime.elapsed();
     let (Some(lease), Some(locks)) = (grant.lease(), &store.inner.locks) else { return Duration::MAX };
+    if lease.writing > 0 {
+        // Whoever writes it has it looked at again.
+        return Duration::MAX;
+    }
     let due = lease.ends.saturating_sub(lease.time / 2);
     if now < due {
         return due;
     }
-    match store.renew_lease(locks, grant, lease.time) {
+    match store.prolong(locks, grant, None) {
         Ok(()) => now.saturating_add(lease.time / 2),
         Err(why) if ends(store, "leases", &why) => Duration::MAX,
         Err(_) => now.saturating_add((lease.time / 8).min(PAUSE)),

@@ -18,13 +18,13 @@ use serde::{Deserialize, Serialize};
 use super::NamedLocks;
 use crate::codec;
 use crate::error::{Error, ErrorKind, Result};
-use crate::locking::{Asker, FencedBy, Grant, Lease, LockHolder, LockMode, Owner};
+use crate::locking::{FencedBy, Grant, Lease, LockHolder, LockMode};
 use crate::store::catalog::LOCK;
 use crate::store::{Durability, Store, TxnOptions};
 use crate::timestamp::Timestamp;
 
 /// So many rows are changed by one transaction.
-const ROWS_AT_ONCE: usize = 256;
+pub(super) const ROWS_AT_ONCE: usize = 256;
 
 /// What the row of a name has for each holder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,71 +97,14 @@ pub(in crate::store) fn lock_key(name: &str) -> String {
 }
 
 impl Store {
-    /// Takes the leases over that earlier lives have left. To be called once, before the first request.
-    pub(in crate::store) fn load_leases(&self) -> Result<()> {
-        let Some(locks) = &self.inner.locks else { return Ok(()) };
-        if mutated!(LeaseNotReadAtOpen) {
-            return Ok(());
-        }
-        if self.inner.engine.is_copy() {
-            return self.forget_leases();
-        }
-        let view = self.inner.coordinator.begin()?.0;
-        let (now, unix_millis) = (locks.runtime.elapsed(), locks.runtime.unix_millis());
-        for row in self.listed(&view, LOCK) {
-            let (key, value) = match row {
-                Ok(row) => row,
-                Err(why) => {
-                    locks.heads.unreadable(&format!("the leases of locks cannot be read: {why}"));
-                    return Ok(());
-                }
-            };
-            match read_leases(&key, &value) {
-                Ok((name, mut leases)) => {
-                    leases.sort_by_key(|lease| lease.token);
-                    let grants = leases
-                        .iter()
-                        .map(|row| (row.mode(), owner_of(row, now), lease_of(row, now, unix_millis), row.token));
-                    locks.heads.load(&name, grants.collect(), view.read_ts);
-                }
-                Err(why) => {
-                    let name = key.strip_prefix(LOCK.as_bytes()).unwrap_or(&key);
-                    locks.heads.damaged(&String::from_utf8_lossy(name), &why.to_string());
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// A copy of a folder holds nothing of what its original does.
-    fn forget_leases(&self) -> Result<()> {
-        let catalog = self.catalog();
-        loop {
-            let view = self.inner.coordinator.begin()?.0;
-            let keys: Vec<_> = self
-                .listed(&view, LOCK)
-                .take(ROWS_AT_ONCE)
-                .map(|row| row.map(|(key, _)| key))
-                .collect::<Result<_>>()?;
-            if keys.is_empty() {
-                return Ok(self.inner.engine.adopt()?);
-            }
-            let mut txn = self.begin_with(of_leases())?;
-            for key in &keys {
-                txn.delete(&catalog, key)?;
-            }
-            txn.commit()?;
-        }
-    }
-
-    /// Changes the row of a name, durably: takes out what has one of the tokens `gone`, and puts `put` in.
+    /// Changes the row of a name, durably: takes out what has one of the tokens `gone`, and puts in what `put` makes at each attempt.
     pub(super) fn change_leases(
         &self,
         name: &str,
         gone: &[Timestamp],
-        put: Option<&LeaseRow>,
+        put: Option<&dyn Fn() -> LeaseRow>,
         fence: Option<&Arc<Grant>>,
-    ) -> Result<()> {
+    ) -> Result<Option<Written>> {
         let (catalog, key) = (self.catalog(), lock_key(name));
         let durability = if mutated!(LeaseRowLater) { Durability::Buffered } else { Durability::Sync };
         loop {
@@ -170,53 +113,71 @@ impl Store {
                 txn.own.fence(FencedBy { grant: Arc::clone(grant), durable: false, releases: None });
             }
             let before = txn.get_for_update(&catalog, &key)?;
+            let at = self.inner.runtime.elapsed();
+            let put = put.map(|put| put());
             let mut leases = match &before {
                 Some(value) => read_leases(key.as_bytes(), value)?.1,
                 None => Vec::new(),
             };
-            leases.retain(|lease| !gone.contains(&lease.token) && put.is_none_or(|put| put.token != lease.token));
-            leases.extend(put.cloned());
+            leases.retain(|lease| {
+                !gone.contains(&lease.token) && put.as_ref().is_none_or(|put| put.token != lease.token)
+            });
+            leases.extend(put.clone());
             if !leases.is_empty() {
                 txn.put(&catalog, &key, written(&leases))?;
             } else if before.is_some() {
                 txn.delete(&catalog, &key)?;
             } else {
                 // Somebody else has removed it; that may not be durable yet.
-                return txn.roll_back();
+                return txn.roll_back().map(|()| None);
             }
             match txn.commit() {
                 Err(why) if why.is_retryable() => {}
-                committed => return committed.map(drop),
+                Err(why) => return Err(why),
+                Ok(commit) => return Ok(put.map(|row| Written { row, at, commit_ts: commit.ts })),
             }
         }
     }
 
-    /// Removes the rows of leases that are over, durably.
+    /// Removes the rows of leases that are over, durably. A damaged one keeps none of the others.
     pub(super) fn remove_leases(&self, over: &[Arc<Grant>]) -> Result<()> {
-        let catalog = self.catalog();
+        let mut damaged = Ok(());
         for some in over.chunks(ROWS_AT_ONCE) {
-            loop {
-                let mut txn = self.begin_with(of_leases())?;
-                for grant in some {
-                    let key = lock_key(&grant.name);
-                    let Some(value) = txn.get_for_update(&catalog, &key)? else { continue };
-                    let mut leases = read_leases(key.as_bytes(), &value)?.1;
-                    leases.retain(|lease| lease.token != grant.token());
-                    if leases.is_empty() {
-                        txn.delete(&catalog, &key)?;
-                    } else {
-                        txn.put(&catalog, &key, written(&leases))?;
+            match self.remove_together(some) {
+                Err(why) if matches!(why.kind(), ErrorKind::Corruption(_)) && some.len() > 1 => {
+                    for one in some.chunks(1) {
+                        damaged = self.remove_together(one).and(damaged);
                     }
                 }
-                match txn.commit() {
-                    Err(why) if why.is_retryable() => {}
-                    committed => break committed.map(drop)?,
+                removed => removed?,
+            }
+        }
+        damaged
+    }
+
+    fn remove_together(&self, over: &[Arc<Grant>]) -> Result<()> {
+        let catalog = self.catalog();
+        loop {
+            let mut txn = self.begin_with(of_leases())?;
+            for grant in over {
+                let key = lock_key(&grant.name);
+                let Some(value) = txn.get_for_update(&catalog, &key)? else { continue };
+                let mut leases = read_leases(key.as_bytes(), &value)?.1;
+                leases.retain(|lease| lease.token != grant.token());
+                if leases.is_empty() {
+                    txn.delete(&catalog, &key)?;
+                } else {
+                    txn.put(&catalog, &key, written(&leases))?;
                 }
             }
-            crash_point!(LockReleased);
-            for grant in some {
-                grant.set_row(false);
+            match txn.commit() {
+                Err(why) if why.is_retryable() => {}
+                committed => break committed.map(drop)?,
             }
+        }
+        crash_point!(LockReleased);
+        for grant in over {
+            grant.set_row(false);
         }
         Ok(())
     }
@@ -228,55 +189,72 @@ impl Store {
         txn.commit().map(drop)
     }
 
-    /// Gives a lease `time` from now on, durably.
+    /// Gives a lease `time` from now on, durably; the background goes by that from here on.
     pub(crate) fn renew_lease(&self, locks: &NamedLocks, grant: &Arc<Grant>, time: Duration) -> Result<()> {
+        let renewed = self.prolong(locks, grant, Some(time));
+        locks.keeper.look_again(grant);
+        // Whoever waits for its loss goes by the end that it had.
+        grant.tell_watchers();
+        renewed
+    }
+
+    /// Has a lease last for `time` from now on, or for as long as it was last asked for. Of two at once the one that is written last
+    /// counts, and asks for what was asked for last.
+    pub(super) fn prolong(&self, locks: &NamedLocks, grant: &Arc<Grant>, time: Option<Duration>) -> Result<()> {
         let now = locks.runtime.elapsed();
         // From here on it does not expire, but it may have ended before.
         let begun = grant.with_lease(|lease| {
             let stands = lease.writing > 0 || lease.ends > now;
             lease.writing += u32::from(stands);
-            stands
+            let before = lease.time;
+            lease.time = time.filter(|_| stands).unwrap_or(before);
+            (stands, before)
         });
         let lost = |reason| ErrorKind::LockLost(Box::new(grant.loss(reason))).into();
-        match begun {
+        let before = match begun {
             None => return Err(Error::invalid(format!("lock {} was taken without a lease", grant.target()))),
-            Some(false) => return Err(lost(grant.lost(now).unwrap_or(crate::LostReason::Expired))),
-            Some(true) => {}
-        }
-        let row = LeaseRow::new(locks, grant, time);
+            Some((false, _)) => return Err(lost(grant.lost(now).unwrap_or(crate::LostReason::Expired))),
+            Some((true, before)) => before,
+        };
+        let row = || LeaseRow::new(locks, grant, grant.lease().map_or(before, |lease| lease.time));
         let renewed = match grant.lost(now) {
             Some(reason) => Err(lost(reason)),
             None => self.change_leases(&grant.name, &[], Some(&row), Some(grant)),
         };
         grant.with_lease(|lease| {
             lease.writing -= 1;
-            if renewed.is_ok() {
-                (lease.time, lease.ends, lease.since_ms) = (time, now.saturating_add(time), row.since_ms);
+            match &renewed {
+                Ok(written) => written.iter().for_each(|written| written.note(lease)),
+                Err(_) if time == Some(lease.time) => lease.time = before,
+                Err(_) => {}
             }
         });
         crash_point!(LockRenewed if renewed.is_ok());
         locks.heads.lease_written(grant);
-        renewed
+        renewed.map(drop)
     }
 }
 
-fn of_leases() -> TxnOptions {
+/// What was written of a lease, and is durable.
+pub(super) struct Written {
+    row: LeaseRow,
+    /// When its time began, by the clock that does not go back.
+    at: Duration,
+    commit_ts: Timestamp,
+}
+
+impl Written {
+    /// Notes it, unless something newer is known to be written.
+    pub(super) fn note(&self, lease: &mut Lease) {
+        if self.commit_ts > lease.written {
+            lease.ends = self.at.saturating_add(Duration::from_millis(self.row.time_ms));
+            (lease.since_ms, lease.written) = (self.row.since_ms, self.commit_ts);
+        }
+    }
+}
+
+pub(super) fn of_leases() -> TxnOptions {
     TxnOptions { durability: Some(Durability::Sync), ..TxnOptions::labelled("percolite lease") }
-}
-
-fn owner_of(row: &LeaseRow, now: Duration) -> Owner {
-    Owner { by: Asker::EarlierLife(Box::new(row.holder())), why: row.why.as_deref().map(Into::into), asked: now }
-}
-
-fn lease_of(row: &LeaseRow, now: Duration, unix_millis: u64) -> Lease {
-    Lease {
-        time: Duration::from_millis(row.time_ms),
-        ends: now.saturating_add(row.left(unix_millis)),
-        since_ms: row.since_ms,
-        renews: false,
-        has_guard: false,
-        writing: 0,
-    }
 }
 
 #[cfg(test)]

@@ -142,6 +142,7 @@ impl Store {
             renews: !options.once,
             has_guard: true,
             writing: 1,
+            written: Timestamp::ZERO,
         });
         let waiter = waiter.filter(|_| options.wait != Wait::No);
         match locks.heads.ask(name, options.mode, owner, lease, (now, waiter)) {
@@ -303,17 +304,20 @@ impl Store {
             return Ok(());
         }
         let gone: Vec<Timestamp> = past.leases.iter().map(|lease| lease.token()).collect();
-        let now = locks.runtime.elapsed();
-        let row = grant.lease().map(|lease| LeaseRow::new(locks, grant, lease.time));
-        let since_ms = row.as_ref().map(|row| row.since_ms);
-        grant.set_row(grant.has_lease());
+        let row = || LeaseRow::new(locks, grant, grant.lease().map_or(Duration::ZERO, |lease| lease.time));
+        let row: Option<&dyn Fn() -> LeaseRow> = if grant.has_lease() { Some(&row) } else { None };
+        if grant.has_lease() {
+            // Should the store close meanwhile, there is somebody who removes the row.
+            locks.keeper.start(self)?;
+            grant.set_row(true);
+        }
         // Fenced by itself: once the grant has ended, and the next one may have looked for its row, none is written.
-        self.change_leases(&grant.name, &gone, row.as_ref(), Some(grant).filter(|_| row.is_some()))?;
+        let written = self.change_leases(&grant.name, &gone, row, Some(grant).filter(|_| grant.has_lease()))?;
         for lease in &past.leases {
             lease.set_row(false);
         }
         grant.with_lease(|lease| {
-            (lease.ends, lease.since_ms) = (now.saturating_add(lease.time), since_ms.unwrap_or_default());
+            written.iter().for_each(|written| written.note(lease));
             lease.writing -= 1;
         });
         crash_point!(LockLeased if grant.has_lease());
