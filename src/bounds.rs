@@ -21,7 +21,7 @@ use std::time::Duration;
 /// The bounds of one option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// The option's name, as [`Builder`](crate::Builder) has it.
+    /// The option's name, as [`Builder`](crate::Builder) or [`LockOptions`](crate::LockOptions) has it.
     pub option: &'static str,
     /// What it is counted in.
     pub unit: Unit,
@@ -102,7 +102,7 @@ pub const LEASE: Bounds = Bounds {
     unit: Unit::Nanoseconds,
     least: 100 * MILLISECOND,
     most: Some(366 * DAY),
-    why: "renewing a shorter one would be a commit every few milliseconds",
+    why: "each renewal is a durable commit; 366 days are any year",
 };
 /// [`LockOptions::semaphore`](crate::LockOptions::semaphore).
 pub const SEMAPHORE: Bounds =
@@ -189,6 +189,9 @@ pub const ALL: &[Bounds] = &[
     SLOW_TRANSACTION,
     PUBLISH_STATUS,
     TTL,
+    LABEL_BYTES,
+    LEASE,
+    SEMAPHORE,
 ];
 
 impl Bounds {
@@ -240,6 +243,7 @@ impl fmt::Display for Round {
             Unit::Count => &[],
         };
         match units.iter().find(|(_, size)| self.1.is_multiple_of(*size)) {
+            Some(("day", size)) if self.1 != *size => write!(f, "{} days", self.1 / size),
             Some((unit, size)) => write!(f, "{} {unit}", self.1 / size),
             None => Exactly(self.0, self.1).fmt(f),
         }
@@ -272,9 +276,12 @@ mod tests {
     fn a_refusal_names_option_value_and_bounds() {
         let refusal = |bounds: Bounds, value| bounds.check(value).unwrap_err().to_string();
         assert_eq!(refusal(CACHE_BYTES, 0), "cache_bytes is 0 bytes; it must be from 1 MiB to 1 TiB");
+        assert_eq!(refusal(LEASE, 0), "lease is 0ns; it must be from 100 ms to 366 days");
         assert_eq!(refusal(CACHE_BYTES, 1), "cache_bytes is 1 byte; it must be from 1 MiB to 1 TiB");
         assert_eq!(refusal(ADMISSION, 0), "admission is 0; it must be at least 1");
         assert_eq!(refusal(AGE_MAX, 999), "age_max is 999ns; it must be at least 1 ms");
+        let short = "lease is 99.999999ms; it must be from 100 ms to 366 days";
+        assert_eq!(refusal(LEASE, 100 * MILLISECOND - 1), short);
         let longest = Duration::MAX.as_nanos();
         assert_eq!(
             refusal(PUBLISH_STATUS, longest),

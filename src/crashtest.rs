@@ -24,6 +24,15 @@ macro_rules! mutated {
     };
 }
 
+/// Lets the harness's scheduler switch threads between two steps that no lock and no call lies between.
+macro_rules! may_switch {
+    ($(if $condition:expr)?) => {
+        if true $(&& $condition)? {
+            $crate::crashtest::before_lock($crate::crashtest::Attempt::First);
+        }
+    };
+}
+
 macro_rules! named {
     ($(#[$about:meta])* $kind:ident { $($variant:ident $name:literal $text:literal)* }) => {
         $(#[$about])*

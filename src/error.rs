@@ -37,7 +37,8 @@ pub enum ErrorKind {
     },
     /// `insert` found the row already there.
     AlreadyExists(RowKey),
-    /// The snapshot is older than what the store keeps or allows; begin a new one.
+    /// The snapshot is older than what the store keeps or allows, or than the grant of a lock that is to
+    /// [fence](crate::Txn::fence) it; begin a new one.
     SnapshotTooOld(String),
     /// The transaction, key or value exceeds a limit; make it smaller.
     TooLarge {

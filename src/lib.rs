@@ -45,6 +45,13 @@
 //! [after a crash](cookbook#after-a-crash) for figures, and [`Store::row_locks`] and [`Store::stats`] for
 //! what is left.
 //!
+//! **Locks by name.** For what a transaction cannot cover: one migration, one nightly job, so many
+//! workers. [`Store::lock`] waits in the order of asking, [`Txn::fence`] has a transaction commit only
+//! while the lock is held, a [lease](LockOptions::lease) outlives its process, and a
+//! [token](LockGuard::token) stops late holders outside of the store. See
+//! [one at a time](cookbook#one-at-a-time), and [when not to take
+//! one](cookbook#when-not-to-take-a-lock).
+//!
 //! **Answers.** Why a transaction was slow or in conflict, the store says itself: [`Store::slow_transactions`], [`Store::live`],
 //! [`Store::latencies`], [`Store::stats`]. Give transactions a [label](TxnOptions::labelled), and they are called by it.
 //!
@@ -56,13 +63,15 @@
 //! | layer | where | what |
 //! |---|---|---|
 //! | beside it | `asynchronous`, `typed` | `AsyncStore` (feature `tokio`), [`TypedKeyspace`] |
-//! | public API | `store` | [`Store`], [`Keyspace`], [`Txn`], [`Snapshot`], [`Store::transact`] |
+//! | public API | `store` | [`Store`], [`Keyspace`], [`Txn`], [`Snapshot`], [`Store::transact`], [`Store::lock`] |
 //! | coordination | `coordinator`, `pipeline` | in which order steps run, and who waits for what |
+//! | locks by name | `locking` | requests, grants and queues, in memory |
 //! | protocol | [`protocol`] | Percolator's steps as plain functions over one row |
 //! | engine | [`engine`] | consistent views and guarded row changes: RocksDB, memory |
 //! | below all | [`bounds`], [`row`], [`writes`], [`timestamp`], [`owner`], [`codec`], [`keys`], [`runtime`], [`oracle`], [`observe`] | the shared vocabulary |
 //!
-//! The [`cookbook`] shows how to do the usual things. `DESIGN.md` in the repository explains the whole and gives the reasons.
+//! The [`cookbook`] shows how to do the usual things. `DESIGN.md` in the repository explains the whole and gives the reasons,
+//! `docs/locks.md` those of locks.
 //!
 //! # Features
 //!

@@ -9,3 +9,7 @@ macro_rules! mutated {
         false
     };
 }
+
+macro_rules! may_switch {
+    ($(if $condition:expr)?) => {};
+}

@@ -26,6 +26,10 @@ mod switching {
             Self(parking_lot::Mutex::new(value))
         }
 
+        pub fn get_mut(&mut self) -> &mut T {
+            self.0.get_mut()
+        }
+
         pub fn lock(&self) -> MutexGuard<'_, T> {
             if !before_lock(Attempt::First) {
                 return self.0.lock();

@@ -30,7 +30,8 @@ const RANDOM_VALUES: usize = 2;
 /// What is tried, and the greatest value that its type holds.
 fn tried() -> Vec<(String, Bounds, u128)> {
     let greatest = |bounds: &Bounds| match bounds.option {
-        "retry.attempts" => u32::MAX.into(),
+        "retry.attempts" | "semaphore" => u32::MAX.into(),
+        "label" => 1 << 20,
         "ttl_ms" => Duration::from_millis(u64::MAX).as_nanos(),
         _ if bounds.unit == Unit::Nanoseconds => Duration::MAX.as_nanos(),
         _ => usize::MAX as u128,
@@ -52,7 +53,9 @@ fn main() -> ExitCode {
             every_option_is_tried();
             Ok(())
         }),
-        Trial::test("a transaction has any label", || run("label", 1 << 20, None).map(|ended| succeeded(&ended))?),
+        Trial::test("a transaction has any label", || {
+            run("label of a transaction", 1 << 20, None).map(|ended| succeeded(&ended))?
+        }),
     ];
     if cfg!(target_os = "linux") {
         let what = "a cache for which the process has no addresses is refused";

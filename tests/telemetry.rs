@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use percolite::engine::sim::SimStorage;
-use percolite::{Durability, Store, TxnOptions};
+use percolite::{Durability, ErrorKind, LockOptions, Store, TxnOptions, Wait};
 use tracing::field::{Field, Visit};
 use tracing::span;
 
@@ -169,6 +169,7 @@ fn a_recorder_and_a_subscriber_are_told_what_stats_and_logs_say() {
     }
     store.close().unwrap();
 
+    locks_are_counted_and_told(&kept);
     an_orderly_close_warns_of_nothing(&kept);
 
     // What is registered is described, and what is described is in the documentation.
@@ -198,6 +199,87 @@ fn a_recorder_and_a_subscriber_are_told_what_stats_and_logs_say() {
         let is_it = |event: &&String| event.starts_with(start) && parts.iter().all(|part| event.contains(part));
         assert!(events.iter().any(|event| is_it(&event)), "{start} {parts:?} in {events:#?}");
     }
+}
+
+fn until(is_so: impl Fn() -> bool) {
+    let began = std::time::Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_secs(60), "it does not come to that");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Each way in which a lock can be taken, waited for and lost.
+fn locks_are_counted_and_told(kept: &Kept) {
+    let store = Store::builder().label("teller").in_memory().unwrap();
+    let holds = |by: usize| store.lock_table().unwrap().waiting >= by;
+    let gauge =
+        |name: &str| kept.values.lock().unwrap().get(name).map(|bits| f64::from_bits(bits.load(Ordering::Relaxed)));
+    std::thread::scope(|scope| {
+        let held = store.lock("short").unwrap();
+        assert!(store.try_lock("short").unwrap().is_none());
+        let waiting = scope.spawn(|| store.lock("short").unwrap().release().unwrap());
+        until(|| holds(1));
+        drop(held);
+        waiting.join().unwrap();
+
+        let held = store.lock("long").unwrap();
+        let waiting = scope.spawn(|| store.lock("long").unwrap().release().unwrap());
+        until(|| holds(1));
+        std::thread::sleep(Duration::from_millis(1100));
+        for name in ["percolite_locks_held{kind=name}", "percolite_locks_waiting{kind=name}"] {
+            until(|| gauge(name) == Some(1.0));
+        }
+        assert!(gauge("percolite_oldest_lock_wait_seconds{kind=name}").unwrap() > 0.5);
+        drop(held);
+        waiting.join().unwrap();
+    });
+    let lease = LockOptions::exclusive().lease(Duration::from_millis(500)).once();
+    let late = store.lock_with("leased", lease).unwrap();
+    drop(store.lock("leased").unwrap());
+    drop(late);
+    let hangs = store.lock("forced").unwrap();
+    assert!(store.force_unlock("forced", hangs.token()).unwrap());
+    std::thread::scope(|scope| {
+        let [mut one, mut other] = [(); 2].map(|()| store.lock_with("both", LockOptions::shared()).unwrap());
+        let first = scope.spawn(move || one.upgrade(Wait::Forever).unwrap());
+        until(|| holds(1));
+        assert!(matches!(other.upgrade(Wait::Forever).unwrap_err().kind(), ErrorKind::Deadlock(_)));
+        drop(other);
+        first.join().unwrap();
+    });
+
+    let stats = store.lock_stats();
+    let modes = [&stats.exclusive, &stats.shared, &stats.semaphore];
+    let of_all = |figure: fn(&&percolite::LockModeStats) -> u64| modes.iter().map(figure).sum::<u64>();
+    for (name, counted) in [
+        ("acquired_total", stats.acquired()),
+        ("waited_total", of_all(|mode| mode.waited)),
+        ("timed_out_total", of_all(|mode| mode.timed_out)),
+        ("lost_total", stats.lost),
+    ] {
+        assert_eq!(kept.counted(&format!("percolite_locks_{name}{{kind=name}}")), counted, "{name}");
+    }
+    assert_eq!(kept.counted("percolite_lock_waiting_seconds{kind=name}"), of_all(|mode| mode.waiting.count()));
+    // As counted here.
+    assert_eq!((stats.acquired(), of_all(|mode| mode.waited), of_all(|mode| mode.timed_out)), (10, 4, 1));
+    assert_eq!((stats.lost, stats.expired, stats.taken_over, stats.forced, stats.deadlocks), (2, 1, 1, 1, 1));
+
+    let events = kept.events.lock().unwrap();
+    for (start, parts) in [
+        ("DEBUG", &["lock waited", "lock=short", "mode=exclusive", "waited_ms="][..]),
+        ("WARN", &["lock waited", "lock=long"]),
+        ("WARN", &["lock lost", "lock=leased", "token="]),
+        ("INFO", &["lock taken over", "lock=leased", "from=\"teller\", process"]),
+        ("WARN", &["lock forced", "forced", "token="]),
+        ("WARN", &["lock lost", "lock=forced"]),
+        ("WARN", &["deadlock", "lock=both"]),
+    ] {
+        let is_it = |event: &&String| event.starts_with(start) && parts.iter().all(|part| event.contains(part));
+        assert!(events.iter().any(|event| is_it(&event)), "{start} {parts:?} in {events:#?}");
+    }
+    drop(events);
+    store.close().unwrap();
 }
 
 /// The background is in the middle of something, and stores are read and written.

@@ -4,6 +4,8 @@
 //! there is nothing to wait for. A future that is dropped, at whatever poll, leaves nothing behind: while it waits its request leaves the
 //! queue, and afterwards the lock is passed on.
 
+use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,10 +14,11 @@ use super::hop::hop;
 use super::transact::notified_within;
 use crate::bounds;
 use crate::error::{Error, Result};
-use crate::locking::{LockEntry, LockTarget, Request};
-use crate::pipeline::Waiter;
+use crate::locking::{LockEntry, LockTarget, LockWait, Request};
 use crate::store::{Asked, Attempts, Fence, LockGuard, LockOptions, Txn, TxnOptions, Wait, Waited, check_no_lease};
+use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
+use crate::waiter::Waiter;
 
 impl AsyncStore {
     /// [`Store::lock`](crate::Store::lock): waits at most **30 seconds**, without a thread.
@@ -131,20 +134,29 @@ impl AsyncStore {
             let store = self.store.clone();
             hop(move || store.settled(request, &options)).await??
         };
-        Ok(AsyncLockGuard { guard })
+        Ok(guard.into())
     }
 }
 
 /// A [`LockGuard`] for asynchronous code. Dropping it releases the lock; that never waits, and needs no runtime.
-#[derive(Debug)]
 #[must_use = "a guard that is dropped releases its lock"]
 pub struct AsyncLockGuard {
     guard: LockGuard,
+    /// What a conversion whose future was dropped has left to do. The mutex is for sharing the guard.
+    settling: Mutex<Option<Settling>>,
+}
+
+type Settling = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
+
+impl fmt::Debug for AsyncLockGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.guard.fmt(f)
+    }
 }
 
 impl From<LockGuard> for AsyncLockGuard {
     fn from(guard: LockGuard) -> Self {
-        Self { guard }
+        Self { guard, settling: Mutex::new(None) }
     }
 }
 
@@ -197,61 +209,73 @@ impl AsyncLockGuard {
         bounds::LEASE.check(lease.as_nanos())?;
         let (store, grant) = (self.guard.store()?, Arc::clone(self.guard.grant()));
         let locks = Arc::clone(self.guard.locks());
-        hop(move || store.renew_lease(&locks, &grant, lease)).await?
+        hop(move || store.renew_lease(&locks, &grant, Some(lease))).await?
     }
 
     /// [`LockGuard::upgrade`]. A future that is dropped while it waits leaves the shared lock as it was. One that is dropped after the grant
-    /// leaves the guard exclusive, for which `upgrade` has to be called once more before it has a token.
+    /// leaves the guard exclusive and without a token, 0; call `upgrade` once more, which does the rest.
     ///
     /// # Errors
     /// Those of [`LockGuard::upgrade`], and of [`AsyncStore::with`].
     pub async fn upgrade(&mut self, wait: Wait) -> Result<()> {
+        self.settle().await?;
         let store = self.guard.store()?;
         let options = LockOptions::exclusive().wait(wait);
-        if let Some(mut waiting) = self.guard.begin_upgrade(&store, &options, &Waiter::of_task)? {
-            let request = loop {
-                match store.step_of(waiting, &options) {
-                    Waited::Over(request) => break request?,
-                    Waited::Wait(next, waiter, at_most) => {
-                        waiting = next;
-                        notified_within(&waiter, at_most).await;
-                    }
+        let waiting = self.guard.begin_upgrade(&store, &options, &Waiter::of_task)?;
+        let mut upgrade = Upgrade { guard: &mut self.guard, waiting };
+        while let Some(waiting) = upgrade.waiting.take() {
+            match store.step_of(waiting, &options) {
+                Waited::Over(request) => upgrade.guard.converted(request?),
+                Waited::Wait(waiting, waiter, at_most) => {
+                    upgrade.waiting = Some(waiting);
+                    notified_within(&waiter, at_most).await;
                 }
-            };
-            self.guard.converted(request);
+            }
         }
+        drop(upgrade);
         self.settle().await
     }
 
-    /// [`LockGuard::downgrade`]. A future that is dropped leaves the guard shared; call `downgrade` once more before it has a token.
+    /// [`LockGuard::downgrade`]. A future that is dropped leaves the guard shared and without a token, 0; call
+    /// `downgrade` once more, which does the rest.
     ///
     /// # Errors
     /// Those of [`LockGuard::downgrade`], and of [`AsyncStore::with`].
     pub async fn downgrade(&mut self) -> Result<()> {
+        self.settle().await?;
         self.guard.begin_downgrade()?;
         self.settle().await
     }
 
-    async fn settle(&self) -> Result<()> {
+    async fn settle(&mut self) -> Result<()> {
         let store = self.guard.store()?;
-        if self.guard.token() > Timestamp::ZERO {
-            return Ok(());
-        }
         let grant = Arc::clone(self.guard.grant());
-        if !store.settle_at_once(&grant, true)? {
-            let store = store.clone();
-            hop(move || store.settle(&grant, true)).await??;
+        let settling = self.settling.get_mut();
+        if settling.is_none() {
+            if grant.is_settled() {
+                return self.guard.check();
+            }
+            if store.settle_at_once(&grant, true)? {
+                return self.guard.settled(&store);
+            }
         }
+        let settled = settling.get_or_insert_with(|| {
+            let store = store.clone();
+            Box::pin(async move { hop(move || store.settle(&grant, true)).await? })
+        });
+        let settled = settled.await;
+        *settling = None;
+        settled?;
         self.guard.settled(&store)
     }
 
     /// [`LockGuard::into_token`].
     ///
     /// # Errors
-    /// The guard itself when it has no lease, or is lost.
+    /// Those of [`LockGuard::into_token`].
     #[allow(clippy::result_large_err, reason = "the guard is what the caller had")]
     pub fn into_token(self) -> Result<Timestamp, Self> {
-        self.guard.into_token().map_err(|guard| Self { guard })
+        self.guard.into_token().map_err(Self::from)
     }
 
     /// [`LockGuard::release`]. A release that has begun goes on when the future is dropped.
@@ -263,6 +287,20 @@ impl AsyncLockGuard {
             return self.guard.release();
         }
         hop(move || self.guard.release()).await?
+    }
+}
+
+/// An upgrade whose future may be dropped at any moment: the guard is shared as before, or exclusive.
+struct Upgrade<'a> {
+    guard: &'a mut LockGuard,
+    waiting: Option<LockWait>,
+}
+
+impl Drop for Upgrade<'_> {
+    fn drop(&mut self) {
+        if let Some(request) = self.waiting.take().and_then(|waiting| waiting.into_request().withdraw()) {
+            self.guard.converted(request);
+        }
     }
 }
 

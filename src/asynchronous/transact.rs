@@ -11,8 +11,9 @@ use futures_timer::Delay;
 use super::AsyncStore;
 use super::hop::hop;
 use crate::error::{Error, ErrorKind, Result};
-use crate::pipeline::{Entrance, Held, Step, Waiter};
+use crate::pipeline::{Entrance, Held, Step};
 use crate::store::{Attempts, Txn, TxnOptions};
+use crate::waiter::Waiter;
 
 impl AsyncStore {
     /// Runs `work` as a transaction and commits it, again and again until it commits, as [`Store::transact`] does and with

@@ -28,7 +28,7 @@ pub struct LockStats {
     pub forced: u64,
     /// Grants after a lease that was over.
     pub taken_over: u64,
-    /// Guards that were lost before they were released.
+    /// Grants that ended before they were released: their lease was over, they were taken away, or the store was closed.
     pub lost: u64,
     /// Wake-ups of requests that waited: one for each that is granted or ended by the store.
     pub wakes: u64,
@@ -165,8 +165,8 @@ impl LockCounters {
         add(&self.taken_over);
     }
 
-    pub fn lost(&self) {
-        self.shown.locks_lost.add(1);
+    pub fn lost(&self, grants: usize) {
+        self.shown.locks_lost.add(grants as u64);
     }
 
     pub fn woken(&self) {

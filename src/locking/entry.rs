@@ -136,7 +136,7 @@ pub struct LockEntry {
     /// How much of the lease is left; `None` for a grant without one.
     #[serde(rename = "lease_left_s", with = "seconds_or_none")]
     pub lease_left: Option<Duration>,
-    /// How many requests wait for this one to go, of those that wait for it first.
+    /// How many requests have this one among those that they are [blocked by](LockEntry::blocked_by).
     pub waiters: usize,
     /// The lease that was over before this grant.
     pub taken_over: Option<TakenOver>,
@@ -151,7 +151,7 @@ pub struct LockEntry {
 pub struct LockTable {
     /// By target: first the grants in the order of asking, then the queue.
     pub entries: Vec<LockEntry>,
-    /// How many requests are granted.
+    /// How many requests are granted. A lease that is over is among them until somebody asks for its name, and not among the entries.
     pub held: usize,
     /// How many requests wait, conversions included.
     pub waiting: usize,

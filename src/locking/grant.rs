@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::entry::{LockHolder, LockLost, LockTarget, TakenOver};
 use super::mode::LockMode;
 use super::request::Request;
+use crate::runtime::Runtime;
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
 use crate::waiter::Waiter;
@@ -69,8 +70,8 @@ pub struct Lease {
     pub has_guard: bool,
     /// While its row is being written the lease does not expire.
     pub writing: u32,
-    /// The newest commit of its row that is known to be durable.
-    pub written: Timestamp,
+    /// The commit of the newest renewal with a time of its own.
+    pub asked: Timestamp,
 }
 
 /// See the [module](self).
@@ -80,23 +81,31 @@ pub struct Grant {
     pub id: u64,
     pub mode: LockMode,
     pub owner: Owner,
+    /// Whether nothing was there of its name when it was granted, which was at once: nothing of earlier grants concerns it.
+    pub is_first: bool,
     /// [`ENDED`], and how many fenced commits are under way.
     word: AtomicU64,
     why_ended: OnceLock<LostReason>,
     is_granted: AtomicBool,
+    is_settled: AtomicBool,
     token: AtomicU64,
     floor: AtomicU64,
     /// The newest fenced commit that is to be durable.
     debt: AtomicU64,
-    lease: Mutex<Option<Lease>>,
-    has_lease: bool,
+    lease: Option<Box<Mutex<Lease>>>,
     /// Whether the row of the lease may be on the disk.
     has_row: AtomicBool,
+    rest: OnceLock<Box<Rest>>,
+}
+
+/// What few grants have.
+#[derive(Default)]
+struct Rest {
     /// Whom to wake when it is granted.
     waiter: OnceLock<Arc<Waiter>>,
     /// Whom to wake when it ends.
     watchers: Mutex<Vec<Arc<Waiter>>>,
-    taken_over: OnceLock<Box<TakenOver>>,
+    taken_over: OnceLock<TakenOver>,
 }
 
 impl Grant {
@@ -106,19 +115,22 @@ impl Grant {
             id,
             mode,
             owner,
+            is_first: false,
             word: AtomicU64::new(0),
             why_ended: OnceLock::new(),
             is_granted: AtomicBool::new(false),
+            is_settled: AtomicBool::new(false),
             token: AtomicU64::new(0),
             floor: AtomicU64::new(0),
             debt: AtomicU64::new(0),
-            has_lease: lease.is_some(),
-            lease: Mutex::new(lease),
+            lease: lease.map(|lease| Box::new(Mutex::new(lease))),
             has_row: AtomicBool::new(false),
-            waiter: OnceLock::new(),
-            watchers: Mutex::default(),
-            taken_over: OnceLock::new(),
+            rest: OnceLock::new(),
         }
+    }
+
+    fn rest(&self) -> &Rest {
+        self.rest.get_or_init(Box::default)
     }
 
     pub fn target(&self) -> LockTarget<'static> {
@@ -133,6 +145,15 @@ impl Grant {
         self.is_granted.store(true, Ordering::Release);
     }
 
+    /// Whether it has come through all that lies between being granted and being a guard's.
+    pub fn is_settled(&self) -> bool {
+        self.is_settled.load(Ordering::Acquire)
+    }
+
+    pub fn set_settled(&self) {
+        self.is_settled.store(true, Ordering::Release);
+    }
+
     pub fn has_ended(&self) -> bool {
         self.word.load(Ordering::SeqCst) & ENDED != 0
     }
@@ -143,6 +164,11 @@ impl Grant {
         let first = self.why_ended.set(why).is_ok();
         self.word.fetch_or(ENDED, Ordering::SeqCst);
         first
+    }
+
+    /// Whether fenced commits are under way, or its row may be on the disk.
+    pub fn is_open(&self) -> bool {
+        self.under_way() > 0 || self.has_row()
     }
 
     /// How many fenced commits are under way.
@@ -173,21 +199,16 @@ impl Grant {
     }
 
     pub fn has_lease(&self) -> bool {
-        self.has_lease
+        self.lease.is_some()
     }
 
     pub fn lease(&self) -> Option<Lease> {
-        if self.has_lease { self.lease.lock().clone() } else { None }
-    }
-
-    /// Whether it is a lease with a guard.
-    pub(super) fn has_guarded_lease(&self) -> bool {
-        self.with_lease(|lease| lease.has_guard).unwrap_or(false)
+        self.with_lease(|lease| lease.clone())
     }
 
     /// Changes the lease; nothing where there is none.
     pub fn with_lease<T>(&self, change: impl FnOnce(&mut Lease) -> T) -> Option<T> {
-        if self.has_lease { self.lease.lock().as_mut().map(change) } else { None }
+        self.lease.as_ref().map(|lease| change(&mut lease.lock()))
     }
 
     /// Ends the time of a lease that is over, so that nobody renews it any more; the answer is whether it is.
@@ -216,19 +237,19 @@ impl Grant {
     }
 
     pub fn taken_over(&self) -> Option<TakenOver> {
-        self.taken_over.get().map(|taken| (**taken).clone())
+        self.rest.get()?.taken_over.get().cloned()
     }
 
     pub fn set_taken_over(&self, taken: TakenOver) {
-        let _ = self.taken_over.set(Box::new(taken));
+        let _ = self.rest().taken_over.set(taken);
     }
 
     pub(super) fn set_waiter(&self, waiter: Arc<Waiter>) {
-        let _ = self.waiter.set(waiter);
+        let _ = self.rest().waiter.set(waiter);
     }
 
     pub fn waiter(&self) -> Option<&Arc<Waiter>> {
-        self.waiter.get()
+        self.rest.get()?.waiter.get()
     }
 
     /// Why it is over; `None` while it stands, as far as this process knows.
@@ -239,6 +260,11 @@ impl Grant {
         self.is_over(now).then_some(LostReason::Expired)
     }
 
+    /// [`Grant::lost`] at this moment. Only a lease takes a look at the clock.
+    pub fn lost_by(&self, runtime: &dyn Runtime) -> Option<LostReason> {
+        self.lost(if self.has_lease() { runtime.elapsed() } else { Duration::ZERO })
+    }
+
     /// What is said of it when it is over.
     pub fn loss(&self, reason: LostReason) -> LockLost {
         LockLost { target: self.target(), token: self.token(), reason }
@@ -246,22 +272,21 @@ impl Grant {
 
     /// Has `watcher` woken when the grant ends. The answer is whether it has not ended already.
     pub fn watch(&self, watcher: &Arc<Waiter>) -> bool {
-        self.watchers.lock().push(Arc::clone(watcher));
-        !self.has_ended()
-    }
-
-    /// Has those that watch look at the lease again.
-    pub fn tell_watchers(&self) {
-        let watchers = self.watchers.lock().clone();
-        watchers.iter().for_each(|watcher| watcher.notify());
+        self.rest().watchers.lock().push(Arc::clone(watcher));
+        // A change of the word, so that an end after it finds the watcher without a lock taken for nothing.
+        self.word.fetch_or(0, Ordering::SeqCst) & ENDED == 0
     }
 
     pub fn unwatch(&self, watcher: &Arc<Waiter>) {
-        self.watchers.lock().retain(|other| !Arc::ptr_eq(other, watcher));
+        self.rest().watchers.lock().retain(|other| !Arc::ptr_eq(other, watcher));
+    }
+
+    pub(super) fn watchers(&self) -> Vec<Arc<Waiter>> {
+        self.rest.get().map(|rest| rest.watchers.lock().clone()).unwrap_or_default()
     }
 
     pub(super) fn take_watchers(&self) -> Vec<Arc<Waiter>> {
-        std::mem::take(&mut *self.watchers.lock())
+        self.rest.get().map(|rest| std::mem::take(&mut *rest.watchers.lock())).unwrap_or_default()
     }
 }
 
@@ -275,49 +300,118 @@ pub struct FencedBy {
     pub releases: Option<Arc<Request>>,
 }
 
+/// The conditions of a transaction. Mostly there is none, and seldom more than one: neither allocates. Small, because every
+/// submission has it, and allocators are slower beyond a kilobyte.
+#[derive(Clone, Default)]
+pub struct Fences(Kept);
+
+#[derive(Clone, Default)]
+enum Kept {
+    #[default]
+    None,
+    /// One that releases nothing.
+    Plain(Arc<Grant>, bool),
+    Several(Arc<Vec<FencedBy>>),
+}
+
+impl Fences {
+    pub fn add(&mut self, fence: FencedBy) {
+        self.0 = match (std::mem::take(&mut self.0), fence) {
+            (Kept::None, FencedBy { grant, durable, releases: None }) => Kept::Plain(grant, durable),
+            (Kept::None, fence) => Kept::Several(Arc::new(vec![fence])),
+            (Kept::Plain(grant, durable), fence) if Arc::ptr_eq(&grant, &fence.grant) => Kept::Plain(grant, durable),
+            (Kept::Plain(grant, durable), fence) => {
+                Kept::Several(Arc::new(vec![FencedBy { grant, durable, releases: None }, fence]))
+            }
+            (Kept::Several(mut several), fence) => {
+                if !several.iter().any(|other| Arc::ptr_eq(&other.grant, &fence.grant)) {
+                    Arc::make_mut(&mut several).push(fence);
+                }
+                Kept::Several(several)
+            }
+        };
+    }
+
+    pub fn is_empty(&self) -> bool {
+        matches!(self.0, Kept::None)
+    }
+
+    /// Whether a commit is to release anything.
+    pub fn releases(&self) -> bool {
+        matches!(&self.0, Kept::Several(several) if several.iter().any(|fence| fence.releases.is_some()))
+    }
+
+    fn find(&self, is_it: impl Fn(&Grant) -> bool) -> Option<&Arc<Grant>> {
+        match &self.0 {
+            Kept::None => None,
+            Kept::Plain(grant, _) => Some(grant).filter(|grant| is_it(grant)),
+            Kept::Several(several) => several.iter().map(|fence| &fence.grant).find(|grant| is_it(grant)),
+        }
+    }
+
+    fn for_each(&self, mut of_one: impl FnMut(&Grant, bool)) {
+        match &self.0 {
+            Kept::None => {}
+            Kept::Plain(grant, durable) => of_one(grant, *durable),
+            Kept::Several(several) => several.iter().for_each(|fence| of_one(&fence.grant, fence.durable)),
+        }
+    }
+}
+
 /// The fences of a submission that is under way. Counted in their grants until this is dropped.
-pub struct Entered(Vec<FencedBy>);
+pub struct Entered(Fences);
 
 impl Entered {
     /// To be called before the submission can be decided.
-    pub fn new(fences: &[FencedBy]) -> Self {
-        for fence in fences {
-            fence.grant.word.fetch_add(1, Ordering::SeqCst);
-        }
-        Self(fences.to_vec())
+    pub fn new(fences: &Fences) -> Self {
+        fences.for_each(|grant, _| {
+            grant.word.fetch_add(1, Ordering::SeqCst);
+        });
+        Self(fences.clone())
+    }
+
+    /// Whether there is any.
+    #[cfg(feature = "crashtest")]
+    pub fn any(&self) -> bool {
+        !self.0.is_empty()
     }
 
     /// The first grant that has ended. To be asked when the submission is decided.
     pub fn lost(&self) -> Option<LockLost> {
-        let lost = self.0.iter().find(|fence| fence.grant.has_ended())?;
-        let reason = lost.grant.why_ended.get().copied().unwrap_or(LostReason::Closed);
-        Some(lost.grant.loss(reason))
+        let lost = self.0.find(Grant::has_ended)?;
+        let reason = lost.why_ended.get().copied().unwrap_or(LostReason::Closed);
+        Some(lost.loss(reason))
+    }
+
+    /// Whether the commit may be acknowledged before it is durable.
+    pub fn is_buffered(&self) -> bool {
+        let mut is_buffered = false;
+        self.0.for_each(|_, durable| is_buffered |= !durable);
+        is_buffered
     }
 
     /// Notes that the commit is visible, and releases what it is to release.
     pub fn published(mut self, commit_ts: Timestamp) {
-        for fence in &self.0 {
-            if fence.durable {
-                fence.grant.debt.fetch_max(commit_ts.to_u64(), Ordering::AcqRel);
+        let fences = std::mem::take(&mut self.0);
+        fences.for_each(|grant, durable| {
+            // The debt is noted before the count goes down: whoever finds no commit under way finds what they owe.
+            if durable {
+                grant.debt.fetch_max(commit_ts.to_u64(), Ordering::AcqRel);
+            }
+            grant.word.fetch_sub(1, Ordering::SeqCst);
+        });
+        if let Kept::Several(several) = &fences.0 {
+            for released in several.iter().filter_map(|fence| fence.releases.as_ref()) {
+                released.release();
             }
         }
-        // The debt is noted before the count goes down: whoever finds no commit under way finds what they owe.
-        let fences = self.leave();
-        for released in fences.into_iter().filter_map(|fence| fence.releases) {
-            released.release();
-        }
-    }
-
-    fn leave(&mut self) -> Vec<FencedBy> {
-        for fence in &self.0 {
-            fence.grant.word.fetch_sub(1, Ordering::SeqCst);
-        }
-        std::mem::take(&mut self.0)
     }
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        drop(self.leave());
+        self.0.for_each(|grant, _| {
+            grant.word.fetch_sub(1, Ordering::SeqCst);
+        });
     }
 }

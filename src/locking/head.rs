@@ -39,11 +39,13 @@ pub struct Changes<T> {
     pub granted: Vec<T>,
     /// Shared grants that have become exclusive ones.
     pub converted: Vec<T>,
+    /// Conversions that waited for a grant that is gone.
+    pub orphaned: Vec<T>,
 }
 
 impl<T> Default for Changes<T> {
     fn default() -> Self {
-        Self { granted: Vec::new(), converted: Vec::new() }
+        Self { granted: Vec::new(), converted: Vec::new(), orphaned: Vec::new() }
     }
 }
 
@@ -52,10 +54,8 @@ impl<T> Default for Changes<T> {
 pub struct Head<T> {
     /// In the order of asking.
     granted: SmallVec<[Asked<T>; 1]>,
-    /// In the order of asking.
-    queue: VecDeque<Asked<T>>,
-    /// The shared grant that waits to become exclusive, and what it is to be then.
-    converting: Option<(u64, T)>,
+    /// Made by the first request that waits: of most names none does.
+    waits: Option<Box<Waits<T>>>,
     /// How many requests are shared, granted or waiting.
     shared: u32,
     /// How many are of a semaphore, and its number, which is the same for all of them.
@@ -63,16 +63,23 @@ pub struct Head<T> {
     semaphore: u32,
 }
 
+#[derive(Clone, Debug)]
+struct Waits<T> {
+    /// In the order of asking.
+    queue: VecDeque<Asked<T>>,
+    /// The shared grant that waits to become exclusive, and what it is to be then.
+    converting: Option<(u64, T)>,
+}
+
 impl<T> Default for Head<T> {
     fn default() -> Self {
-        Self {
-            granted: SmallVec::new(),
-            queue: VecDeque::new(),
-            converting: None,
-            shared: 0,
-            semaphores: 0,
-            semaphore: 0,
-        }
+        Self { granted: SmallVec::new(), waits: None, shared: 0, semaphores: 0, semaphore: 0 }
+    }
+}
+
+impl<T> Default for Waits<T> {
+    fn default() -> Self {
+        Self { queue: VecDeque::new(), converting: None }
     }
 }
 
@@ -100,7 +107,7 @@ pub enum Conversion<T> {
 impl<T: Clone> Head<T> {
     /// Whether nothing is granted or waits.
     pub fn is_empty(&self) -> bool {
-        self.granted.is_empty() && self.queue.is_empty()
+        self.granted.is_empty() && self.waiting().len() == 0
     }
 
     /// Those that are granted, in the order of asking.
@@ -110,31 +117,32 @@ impl<T: Clone> Head<T> {
 
     /// Those that wait, in the order of asking.
     pub fn waiting(&self) -> impl ExactSizeIterator<Item = &Asked<T>> + DoubleEndedIterator {
-        self.queue.iter()
+        self.waits.as_ref().map(|waits| waits.queue.iter()).unwrap_or_default()
     }
 
     /// A request that is granted or waits.
     pub fn find(&self, id: u64) -> Option<&Asked<T>> {
-        let queued = || self.queue.binary_search_by_key(&id, |asked| asked.id).ok();
-        match self.position(id) {
-            Some(at) => self.granted.get(at),
-            None => self.queue.get(queued()?),
+        if let Some(at) = self.position(id) {
+            return self.granted.get(at);
         }
+        let queue = &self.waits.as_ref()?.queue;
+        queue.get(queue.binary_search_by_key(&id, |asked| asked.id).ok()?)
     }
 
     /// Whether anything waits, a conversion included.
     pub fn has_waiting(&self) -> bool {
-        self.converting.is_some() || !self.queue.is_empty()
+        self.waits.as_ref().is_some_and(|waits| waits.converting.is_some() || !waits.queue.is_empty())
     }
 
     /// The grant that waits to be converted, and what it is to be then.
     pub fn converting(&self) -> Option<&(u64, T)> {
-        self.converting.as_ref()
+        self.waits.as_ref()?.converting.as_ref()
     }
 
     /// Whether a request of this mode would be granted at once.
     pub fn is_free_for(&self, mode: LockMode) -> bool {
-        self.queue.is_empty() && self.converting.is_none() && self.is_compatible(mode)
+        let is_queued = self.has_waiting() && !(mutated!(QueueJumped) && self.converting().is_none());
+        !is_queued && self.is_compatible(mode)
     }
 
     /// Whether requests of this mode go together with those that are there.
@@ -153,28 +161,26 @@ impl<T: Clone> Head<T> {
     /// whether it is granted.
     pub fn ask(&mut self, id: u64, mode: LockMode, value: T) -> bool {
         self.count(mode, 1);
-        let jumps = mutated!(QueueJumped) && self.converting.is_none() && self.is_compatible(mode);
-        let granted = self.is_free_for(mode) || jumps;
+        let granted = self.is_free_for(mode);
         let asked = Asked { id, mode, value };
         if granted {
-            self.granted.push(asked)
+            self.granted.push(asked);
         } else {
-            self.queue.push_back(asked)
+            self.waits.get_or_insert_default().queue.push_back(asked);
         }
         granted
     }
 
     /// Takes a request out, waiting or granted.
     pub fn leave(&mut self, id: u64, changes: &mut Changes<T>) -> Option<Asked<T>> {
-        let left = match self.position(id) {
-            Some(at) => Some(self.granted.remove(at)),
-            None => match self.queue.binary_search_by_key(&id, |asked| asked.id) {
-                Ok(at) => self.queue.remove(at),
-                Err(_) => None,
-            },
-        }?;
+        let left = if let Some(at) = self.position(id) {
+            self.granted.remove(at)
+        } else {
+            let queue = &mut self.waits.as_mut()?.queue;
+            queue.remove(queue.binary_search_by_key(&id, |asked| asked.id).ok()?)?
+        };
         self.count(left.mode, -1);
-        self.converting.take_if(|(converting, _)| *converting == id);
+        changes.orphaned.extend(self.take_conversion(id));
         self.advance(changes);
         Some(left)
     }
@@ -187,55 +193,67 @@ impl<T: Clone> Head<T> {
         if self.granted.len() == 1 {
             return self.convert(at, LockMode::Exclusive, value).map_or(Conversion::Unknown, Conversion::Granted);
         }
-        if self.converting.is_some() {
+        if self.converting().is_some() {
             return if mutated!(SecondUpgraderWaits) { Conversion::Waits } else { Conversion::Deadlock };
         }
-        self.converting = Some((id, value));
+        self.waits.get_or_insert_default().converting = Some((id, value));
         Conversion::Waits
     }
 
     /// Takes a conversion that waits back. The answer is whether it waited.
     pub fn cancel_upgrade(&mut self, id: u64, changes: &mut Changes<T>) -> bool {
-        let waited = self.converting.take_if(|(converting, _)| *converting == id).is_some();
+        let waited = self.take_conversion(id).is_some();
         if waited {
             self.advance(changes);
         }
         waited
     }
 
-    /// Has an exclusive grant become shared, and `value` take its place; the answer is what was there.
-    pub fn downgrade(&mut self, id: u64, value: T, changes: &mut Changes<T>) -> Option<T> {
-        let at = self.position(id).filter(|at| self.mode_at(*at) == Some(LockMode::Exclusive))?;
+    /// Has an exclusive grant become shared, and `value` take its place; the answer is what was there. Not while requests of a semaphore
+    /// wait for it to end.
+    pub fn downgrade(&mut self, id: u64, value: T, changes: &mut Changes<T>) -> Result<Option<T>, Unfit> {
+        let exclusive = self.position(id).filter(|at| self.mode_at(*at) == Some(LockMode::Exclusive));
+        let Some(at) = exclusive else { return Ok(None) };
+        self.check(LockMode::Shared)?;
         let before = self.convert(at, LockMode::Shared, value);
         self.advance(changes);
-        before
+        Ok(before)
+    }
+
+    fn take_conversion(&mut self, id: u64) -> Option<T> {
+        let conversion = self.waits.as_mut()?.converting.take_if(|(converting, _)| *converting == id);
+        conversion.map(|(_, value)| value)
     }
 
     /// Grants what can be granted after a change.
     fn advance(&mut self, changes: &mut Changes<T>) {
-        if let Some((id, value)) = &self.converting {
-            if let (1, Some(at)) = (self.granted.len(), self.position(*id)) {
-                let value = value.clone();
-                self.converting = None;
+        if let Some(id) = self.converting().map(|(id, _)| *id) {
+            if let (1, Some(at)) = (self.granted.len(), self.position(id))
+                && let Some(value) = self.take_conversion(id)
+            {
                 changes.granted.push(value.clone());
                 changes.converted.extend(self.convert(at, LockMode::Exclusive, value));
             }
             return;
         }
-        while let Some(front) = self.queue.front().map(|asked| asked.mode)
+        while let Some(front) = self.front()
             && self.is_compatible(front)
+            && let Some(Waits { queue, .. }) = self.waits.as_deref_mut()
         {
             if front == LockMode::Shared {
                 // They pass the exclusive requests that wait between them and the front.
-                let (shared, left) =
-                    std::mem::take(&mut self.queue).into_iter().partition(|asked| asked.mode == LockMode::Shared);
-                self.queue = left;
-                let shared: VecDeque<_> = shared;
+                let (shared, left): (VecDeque<_>, _) =
+                    std::mem::take(queue).into_iter().partition(|asked| asked.mode == LockMode::Shared);
+                *queue = left;
                 shared.into_iter().for_each(|asked| self.grant(asked, changes));
-            } else if let Some(next) = self.queue.pop_front() {
+            } else if let Some(next) = queue.pop_front() {
                 self.grant(next, changes);
             }
         }
+    }
+
+    fn front(&self) -> Option<LockMode> {
+        self.waits.as_ref()?.queue.front().map(|asked| asked.mode)
     }
 
     fn grant(&mut self, asked: Asked<T>, changes: &mut Changes<T>) {

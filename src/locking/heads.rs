@@ -37,19 +37,25 @@ pub struct Heads {
     pub counters: LockCounters,
 }
 
-/// In order, so that simulated runs repeat.
-pub(super) type Shard = BTreeMap<Arc<str>, Entry>;
+/// In order, so that simulated runs repeat. Boxed, because a node of the tree has room for eleven.
+pub(super) type Shard = BTreeMap<Arc<str>, Box<Entry>>;
 
 /// Everything about one name.
 #[derive(Default)]
 pub(super) struct Entry {
     pub head: Head<Arc<Grant>>,
-    /// Grants that have ended with commits under way or the row of a lease on the disk.
+    /// How many of the grants are leased.
+    leases: usize,
+    left: Option<Box<Left>>,
+}
+
+/// What there is of few names: what grants have left that have ended.
+#[derive(Default)]
+struct Left {
+    /// Those with commits under way or the row of a lease on the disk.
     past: Vec<Arc<Grant>>,
     /// The newest fenced durable commit of the others, by the kind of their mode.
     debts: [Timestamp; 3],
-    /// How many of the grants are leased.
-    leases: usize,
     /// Why nothing can be said of the name: its row cannot be read.
     damage: Option<Arc<str>>,
 }
@@ -67,6 +73,7 @@ pub enum NotAsked {
 }
 
 /// What a grant finds of those before it.
+#[derive(Default)]
 pub struct Past {
     /// Whether fenced commits of them are under way.
     pub is_under_way: bool,
@@ -76,11 +83,20 @@ pub struct Past {
     pub leases: Vec<Arc<Grant>>,
 }
 
+impl Past {
+    pub fn is_empty(&self) -> bool {
+        !self.is_under_way && self.debt == Timestamp::ZERO && self.leases.is_empty()
+    }
+}
+
 /// Whom to wake once no lock is held.
 #[derive(Default)]
 pub(super) struct Wakes {
     granted: Vec<Arc<Grant>>,
-    ended: Vec<Arc<Grant>>,
+    /// Grants that were lost.
+    lost: Vec<Arc<Grant>>,
+    /// Those who wait for the end of grants that have ended.
+    watchers: Vec<Arc<Waiter>>,
     /// Is to look at the lease before it.
     front: Option<Arc<Grant>>,
 }
@@ -152,7 +168,7 @@ impl Heads {
     ) -> Result<Arc<Grant>, NotAsked> {
         let known = shard.get_key_value(name);
         if let Some((_, entry)) = known {
-            if let Some(what) = &entry.damage {
+            if let Some(what) = entry.damage() {
                 return Err(NotAsked::Damaged(Arc::clone(what)));
             }
             entry.head.check(mode).map_err(NotAsked::Unfit)?;
@@ -160,9 +176,12 @@ impl Heads {
                 return Err(NotAsked::Busy);
             }
         }
+        let is_first = known.is_none();
         let name: Arc<str> = known.map_or_else(|| name.into(), |(name, _)| Arc::clone(name));
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
-        let grant = Arc::new(Grant::new(Arc::clone(&name), id, mode, owner(), lease));
+        let mut grant = Grant::new(Arc::clone(&name), id, mode, owner(), lease);
+        grant.is_first = is_first;
+        let grant = Arc::new(grant);
         let entry = shard.entry(name).or_default();
         if entry.head.ask(id, mode, Arc::clone(&grant)) {
             entry.granted(&grant);
@@ -181,7 +200,7 @@ impl Heads {
             let queue = shard.get(&grant.name).map(|entry| &entry.head);
             let ahead = queue.map_or(0, |head| head.waiting().take_while(|asked| asked.id < grant.id).count());
             if waits && !mutated!(RequestKept) {
-                self.leave_in(&mut shard, grant, LostReason::Released, &mut wakes);
+                Self::leave_in(&mut shard, grant, LostReason::Released, &mut wakes);
             }
             waits.then_some(ahead)
         };
@@ -194,13 +213,13 @@ impl Heads {
         let mut wakes = Wakes::default();
         let left = {
             let mut shard = self.shard(&grant.name);
-            self.leave_in(&mut shard, grant, why, &mut wakes)
+            Self::leave_in(&mut shard, grant, why, &mut wakes)
         };
         self.wake(wakes);
         left
     }
 
-    fn leave_in(&self, shard: &mut Shard, grant: &Arc<Grant>, why: LostReason, wakes: &mut Wakes) -> bool {
+    fn leave_in(shard: &mut Shard, grant: &Arc<Grant>, why: LostReason, wakes: &mut Wakes) -> bool {
         let Some(entry) = shard.get_mut(&grant.name) else { return false };
         let front = entry.front().map(|front| front.id);
         let left = entry.leave(grant, why, wakes);
@@ -221,7 +240,7 @@ impl Heads {
             let mut shard = self.shard(name);
             let found = shard.get(name).and_then(|entry| entry.granted_as(token));
             if let Some(grant) = &found {
-                self.leave_in(&mut shard, grant, why, &mut wakes);
+                Self::leave_in(&mut shard, grant, why, &mut wakes);
             }
             found
         };
@@ -285,22 +304,23 @@ impl Heads {
     }
 
     /// Has an exclusive grant become shared, in the place of which `next` is granted. The answer is whether it stood.
-    pub fn downgrade(&self, grant: &Arc<Grant>, next: &Arc<Grant>) -> bool {
+    pub fn downgrade(&self, grant: &Arc<Grant>, next: &Arc<Grant>) -> Result<bool, NotAsked> {
         let mut wakes = Wakes::default();
         let converted = {
             let mut shard = self.shard(&grant.name);
             let entry = shard.get_mut(&grant.name).filter(|_| !grant.has_ended());
-            entry.is_some_and(|entry| {
-                let mut changes = Changes::default();
-                let Some(before) = entry.head.downgrade(grant.id, Arc::clone(next), &mut changes) else { return false };
+            let Some(entry) = entry else { return Ok(false) };
+            let mut changes = Changes::default();
+            let before = entry.head.downgrade(grant.id, Arc::clone(next), &mut changes).map_err(NotAsked::Unfit)?;
+            if let Some(before) = &before {
                 entry.granted(next);
-                entry.replaced(&before, &mut wakes);
+                entry.replaced(before, &mut wakes);
                 entry.changed(changes, &mut wakes);
-                true
-            })
+            }
+            before.is_some()
         };
         self.wake(wakes);
-        converted
+        Ok(converted)
     }
 
     /// Ends the leases of the name that are over. To be called by the request at the front, whose timer this is; the answer is how long it
@@ -317,29 +337,33 @@ impl Heads {
             self.expire(entry, now, &mut wakes);
             // Its own wake-up is not needed: it is awake.
             wakes.granted.retain(|other| !Arc::ptr_eq(other, grant));
-            entry.next_lease_end().map(|end| end.saturating_sub(now))
+            entry.next_lease_end(now).map(|end| end.saturating_sub(now))
         };
         self.wake(wakes);
         left
     }
 
-    /// Notes that the end of a lease has changed: the request at the front has to look again.
+    /// Notes that the end of a lease has changed: the request at the front, and who waits for its end, have to look again.
     pub fn lease_written(&self, grant: &Arc<Grant>) {
         let mut wakes = Wakes::default();
         {
             let shard = self.shard(&grant.name);
-            wakes.front = shard.get(&grant.name).and_then(Entry::front).map(Arc::clone);
+            wakes.front = shard.get(&grant.name).and_then(|entry| entry.front()).map(Arc::clone);
         }
         self.wake(wakes);
+        grant.watchers().iter().for_each(|watcher| watcher.notify());
     }
 
     /// What the grants before this one have left for it.
     pub fn past_of(&self, grant: &Grant) -> Past {
+        let mut past = Past::default();
+        if grant.is_first {
+            return past;
+        }
         let shard = self.shard(&grant.name);
-        let mut past = Past { is_under_way: false, debt: Timestamp::ZERO, leases: Vec::new() };
         let Some(entry) = shard.get(&grant.name) else { return past };
         past.debt = entry.debt_of(grant.mode);
-        for other in entry.past.iter().filter(|other| grant.mode.conflicts(other.mode)) {
+        for other in entry.past().iter().filter(|other| grant.mode.conflicts(other.mode)) {
             past.is_under_way |= other.under_way() > 0;
             past.debt = past.debt.max(other.debt());
             if other.has_row() {
@@ -370,8 +394,9 @@ impl Heads {
         }
     }
 
-    /// Takes leases over that an earlier life has left.
-    pub fn load(&self, name: &str, leases: Vec<(LockMode, Owner, Lease, Timestamp)>, floor: Timestamp) {
+    /// Takes leases over that an earlier life has left. Of those that exclude each other the one with the greatest token holds the name.
+    pub fn load(&self, name: &str, mut leases: Vec<(LockMode, Owner, Lease, Timestamp)>, floor: Timestamp) {
+        leases.sort_by_key(|(_, _, _, token)| std::cmp::Reverse(*token));
         let name: Arc<str> = name.into();
         let mut shard = self.shard(&name);
         let entry = shard.entry(Arc::clone(&name)).or_default();
@@ -381,12 +406,13 @@ impl Heads {
             grant.set_token(token);
             grant.set_floor(floor);
             grant.set_row(true);
+            grant.set_settled();
             if entry.head.is_free_for(mode) && entry.head.ask(id, mode, Arc::clone(&grant)) {
                 entry.granted(&grant);
             } else {
-                // Two that exclude each other: the later one took the name over, and had not yet taken the row of the other away.
+                // The later one took the name over.
                 grant.end(LostReason::Expired);
-                entry.past.push(grant);
+                entry.left.get_or_insert_default().past.push(grant);
             }
         }
     }
@@ -403,14 +429,14 @@ impl Heads {
 
     /// Closes a name of which nothing can be said.
     pub fn damaged(&self, name: &str, what: &str) {
-        self.shard(name).entry(name.into()).or_default().damage = Some(what.into());
+        self.shard(name).entry(name.into()).or_default().left.get_or_insert_default().damage = Some(what.into());
     }
 
     /// Opens a name again, whose row is gone. The answer is whether it was closed.
     pub fn mended(&self, name: &str) -> bool {
         let mut shard = self.shard(name);
         let Some(entry) = shard.get_mut(name) else { return false };
-        let was_damaged = entry.damage.take().is_some();
+        let was_damaged = entry.left.as_mut().is_some_and(|left| left.damage.take().is_some());
         if entry.is_gone() {
             shard.remove(name);
         }
@@ -419,24 +445,25 @@ impl Heads {
 
     /// Whether the name is closed.
     pub fn damage(&self, name: &str) -> Option<Arc<str>> {
-        self.shard(name).get(name)?.damage.clone()
+        self.shard(name).get(name)?.damage().cloned()
     }
 
-    /// Ends everything: no request is taken any more, those that wait are refused, and all grants are lost. The answer is the leases
-    /// whose rows are to go: those with a guard, and those that were over before.
+    /// Ends everything: no request is taken any more, those that wait are refused, and all grants are lost. The answer is the leases with a
+    /// guard among them, and those that are over with rows.
     pub fn close(&self, why: &str) -> Vec<Arc<Grant>> {
         let _ = self.closed.set(why.into());
         let mut leases = Vec::new();
         for mut shard in self.shards() {
             let mut wakes = Wakes::default();
             for entry in shard.values() {
-                for asked in entry.head.granted() {
-                    asked.value.end(LostReason::Closed);
-                    wakes.ended.push(Arc::clone(&asked.value));
+                for grant in entry.head.granted().iter().map(|asked| &asked.value) {
+                    grant.end(LostReason::Closed);
+                    wakes.ended(grant);
+                    if grant.with_lease(|lease| lease.has_guard).unwrap_or(false) {
+                        leases.push(Arc::clone(grant));
+                    }
                 }
-                let granted = entry.head.granted().iter().map(|asked| &asked.value);
-                leases.extend(granted.filter(|grant| grant.has_guarded_lease()).map(Arc::clone));
-                leases.extend(entry.past.iter().filter(|grant| grant.has_row()).map(Arc::clone));
+                leases.extend(entry.past().iter().filter(|grant| grant.has_row()).map(Arc::clone));
                 let converting = entry.head.converting().map(|(_, grant)| grant);
                 wakes.granted.extend(entry.head.waiting().map(|asked| &asked.value).chain(converting).map(Arc::clone));
             }
@@ -460,7 +487,7 @@ impl Heads {
                     self.expire(entry, now, &mut wakes);
                 }
             }
-            stale.extend(shard.values().flat_map(|entry| &entry.past).filter(|grant| grant.has_row()).map(Arc::clone));
+            stale.extend(shard.values().flat_map(|entry| entry.past()).filter(|grant| grant.has_row()).map(Arc::clone));
         }
         self.wake(wakes);
         stale
@@ -482,8 +509,10 @@ impl Heads {
             }
             match shard.get_mut(name) {
                 None => Ok(true),
-                Some(Entry { damage: Some(what), .. }) => Err(NotAsked::Damaged(Arc::clone(what))),
                 Some(entry) => {
+                    if let Some(what) = entry.damage() {
+                        return Err(NotAsked::Damaged(Arc::clone(what)));
+                    }
                     self.expire(entry, now, &mut wakes);
                     Ok(entry.head.is_free_for(LockMode::Exclusive))
                 }
@@ -516,25 +545,39 @@ impl Heads {
     }
 
     fn wake(&self, wakes: Wakes) {
-        for ended in &wakes.ended {
-            if matches!(ended.lost(Duration::ZERO), Some(LostReason::Expired | LostReason::Forced | LostReason::Closed))
-            {
-                self.counters.lost();
-                event!(WARN, lock = %ended.name, token = %ended.token(), "lock lost");
-            }
+        self.counters.lost(wakes.lost.len());
+        #[cfg(feature = "tracing")]
+        for lost in &wakes.lost {
+            event!(WARN, lock = %lost.name, token = %lost.token(), "lock lost");
         }
         for grant in wakes.granted {
             if let Some(waiter) = grant.waiter() {
                 self.counters.woken();
                 waiter.notify();
             }
+            if mutated!(WakeBeforeGrant) && !grant.is_granted() {
+                // Its waiter looks meanwhile, and waits again.
+                if let Some(entry) = self.shard(&grant.name).get_mut(&grant.name) {
+                    entry.granted(&grant);
+                }
+            }
         }
         if let Some(waiter) = wakes.front.as_ref().and_then(|front| front.waiter()) {
             waiter.notify();
         }
-        for watcher in wakes.ended.iter().flat_map(|grant| grant.take_watchers()) {
+        for watcher in wakes.watchers {
             watcher.notify();
         }
+    }
+}
+
+impl Wakes {
+    fn ended(&mut self, grant: &Arc<Grant>) {
+        let why = grant.lost(Duration::ZERO);
+        if matches!(why, Some(LostReason::Expired | LostReason::Forced | LostReason::Closed)) {
+            self.lost.push(Arc::clone(grant));
+        }
+        self.watchers.append(&mut grant.take_watchers());
     }
 }
 
@@ -546,17 +589,20 @@ impl Entry {
     }
 
     fn granted_as(&self, token: Timestamp) -> Option<Arc<Grant>> {
-        // For a moment a grant has no token yet.
-        let mut granted = self.head.granted().iter().map(|asked| &asked.value).filter(|_| token > Timestamp::ZERO);
-        granted.find(|grant| grant.token() == token || mutated!(ReleasedByName)).map(Arc::clone)
+        let mut granted = self.head.granted().iter().map(|asked| &asked.value);
+        // Without a number it is nobody's to end.
+        granted
+            .find(|grant| grant.token() == token && token > Timestamp::ZERO || mutated!(ReleasedByName))
+            .map(Arc::clone)
     }
 
-    fn next_lease_end(&self) -> Option<Duration> {
+    /// One that is over by now is being written, and its writer wakes the front.
+    fn next_lease_end(&self, now: Duration) -> Option<Duration> {
         if self.leases == 0 {
             return None;
         }
-        let leases = self.head.granted().iter().filter_map(|asked| asked.value.lease());
-        leases.filter(|lease| lease.writing == 0).map(|lease| lease.ends).min()
+        let ends = self.head.granted().iter().filter_map(|asked| asked.value.lease()).map(|lease| lease.ends);
+        ends.filter(|ends| *ends > now && *ends < Duration::MAX).min()
     }
 
     fn leave(&mut self, grant: &Arc<Grant>, why: LostReason, wakes: &mut Wakes) -> bool {
@@ -569,6 +615,12 @@ impl Entry {
         }
         let mut changes = Changes::default();
         self.head.leave(grant.id, &mut changes);
+        for conversion in changes.orphaned.drain(..) {
+            // What is said of it names the grant that there was.
+            conversion.set_token(grant.token());
+            conversion.end(why);
+            wakes.granted.push(conversion);
+        }
         self.changed(changes, wakes);
         if mutated!(WakeAll) {
             wakes.granted.extend(self.head.waiting().map(|asked| Arc::clone(&asked.value)));
@@ -582,9 +634,12 @@ impl Entry {
             grant.end(why);
         }
         self.leases -= usize::from(grant.has_lease()).min(self.leases);
-        self.past.push(Arc::clone(grant));
-        self.merge();
-        wakes.ended.push(Arc::clone(grant));
+        if self.left.is_some() || grant.is_open() || grant.debt() > Timestamp::ZERO {
+            let left = self.left.get_or_insert_default();
+            left.past.push(Arc::clone(grant));
+            left.merge();
+        }
+        wakes.ended(grant);
     }
 
     fn granted(&mut self, grant: &Arc<Grant>) {
@@ -602,8 +657,7 @@ impl Entry {
         }
         for granted in changes.granted {
             if mutated!(WakeBeforeGrant) {
-                granted.waiter().iter().for_each(|waiter| waiter.notify());
-                self.granted(&granted);
+                wakes.granted.push(granted);
                 continue;
             }
             self.granted(&granted);
@@ -621,7 +675,7 @@ impl Entry {
     }
 
     fn debt_of(&self, mode: LockMode) -> Timestamp {
-        let [exclusive, shared, semaphore] = self.debts;
+        let [exclusive, shared, semaphore] = self.left.as_ref().map(|left| left.debts).unwrap_or_default();
         match mode {
             LockMode::Exclusive => exclusive.max(shared).max(semaphore),
             LockMode::Shared => exclusive.max(semaphore),
@@ -629,11 +683,34 @@ impl Entry {
         }
     }
 
+    fn past(&self) -> &[Arc<Grant>] {
+        self.left.as_ref().map_or(&[], |left| &left.past)
+    }
+
+    fn damage(&self) -> Option<&Arc<str>> {
+        self.left.as_ref()?.damage.as_ref()
+    }
+
+    fn tidy(&mut self, durable_ts: Timestamp) {
+        if let Some(left) = self.left.as_deref_mut() {
+            left.merge();
+            for debt in left.debts.iter_mut().filter(|debt| **debt <= durable_ts) {
+                *debt = Timestamp::ZERO;
+            }
+        }
+    }
+
+    fn is_gone(&self) -> bool {
+        self.head.is_empty() && self.left.as_ref().is_none_or(|left| left.is_empty())
+    }
+}
+
+impl Left {
     /// Of grants with nothing under way and no row only a timestamp is kept.
     fn merge(&mut self) {
         let Self { past, debts: [exclusive, shared, semaphore], .. } = self;
         past.retain(|grant| {
-            if grant.under_way() > 0 || grant.has_row() {
+            if grant.is_open() {
                 return true;
             }
             let debt = match grant.mode {
@@ -646,14 +723,11 @@ impl Entry {
         });
     }
 
-    fn tidy(&mut self, durable_ts: Timestamp) {
-        self.merge();
-        for debt in self.debts.iter_mut().filter(|debt| **debt <= durable_ts) {
-            *debt = Timestamp::ZERO;
-        }
-    }
-
-    fn is_gone(&self) -> bool {
-        self.head.is_empty() && self.past.is_empty() && self.debts == [Timestamp::ZERO; 3] && self.damage.is_none()
+    fn is_empty(&self) -> bool {
+        self.past.is_empty() && self.debts == [Timestamp::ZERO; 3] && self.damage.is_none()
     }
 }
+
+#[cfg(test)]
+#[path = "heads_tests.rs"]
+mod tests;

@@ -21,7 +21,7 @@ mod table;
 pub use cancel::Cancel;
 pub use counters::{LockCounters, LockModeStats, LockStats};
 pub use entry::{LockEntry, LockHeld, LockHolder, LockLost, LockState, LockTable, LockTarget, TakenOver};
-pub use grant::{Asker, Entered, FencedBy, Grant, Lease, LostReason, Owner};
+pub use grant::{Asker, Entered, FencedBy, Fences, Grant, Lease, LostReason, Owner};
 pub use head::{Conversion, Unfit};
 pub use heads::{Heads, NotAsked, Past};
 pub use mode::LockMode;

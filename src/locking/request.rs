@@ -14,6 +14,7 @@ use std::time::Duration;
 use super::cancel::Expected;
 use super::grant::{Grant, LostReason};
 use super::heads::Heads;
+use crate::runtime::Runtime;
 use crate::waiter::Waiter;
 
 /// See the [module](self).
@@ -49,6 +50,23 @@ impl Request {
         self.left.store(true, Ordering::Release);
     }
 
+    /// Takes the request back if it still waits; else it is granted, and the answer.
+    #[cfg(feature = "tokio")]
+    pub fn withdraw(self) -> Option<Self> {
+        if self.give_up().is_none() {
+            return Some(self);
+        }
+        self.cancelled();
+        None
+    }
+
+    fn cancelled(&self) {
+        // What is lost was counted as that.
+        if self.heads.closed().is_none() && !self.grant.has_ended() {
+            self.heads.counters.cancelled(self.grant.mode);
+        }
+    }
+
     /// Takes the request back if it still waits; the answer is how many were before it in the queue. `None` when it is granted.
     fn give_up(&self) -> Option<usize> {
         let ahead =
@@ -67,8 +85,8 @@ impl Drop for Request {
         }
         if self.give_up().is_none() {
             self.release();
-        } else if self.heads.closed().is_none() {
-            self.heads.counters.cancelled(self.grant.mode);
+        } else {
+            self.cancelled();
         }
     }
 }
@@ -92,6 +110,8 @@ pub enum WaitStep {
     },
     Cancelled,
     Closed(String),
+    /// What was to be converted is lost.
+    Lost(LostReason),
 }
 
 impl LockWait {
@@ -102,6 +122,11 @@ impl LockWait {
 
     pub fn into_request(self) -> Request {
         self.request
+    }
+
+    /// This moment; for what was granted when it was asked for, that one.
+    pub fn now(&self, runtime: &dyn Runtime) -> Duration {
+        if self.request.grant.waiter().is_some() { runtime.elapsed() } else { self.began }
     }
 
     pub fn waited(&self, now: Duration) -> Duration {
@@ -120,12 +145,23 @@ impl LockWait {
         if let Some(why) = heads.closed() {
             return WaitStep::Closed(why.into());
         }
+        if let Some(reason) = grant.lost(now) {
+            return WaitStep::Lost(reason);
+        }
         if self.cancel.as_ref().is_some_and(Expected::is_cancelled) {
+            if self.request.give_up().is_none() {
+                return WaitStep::Granted;
+            }
+            self.request.cancelled();
             return WaitStep::Cancelled;
         }
         let lease_ends = heads.end_leases_before(grant, now);
         if grant.is_granted() {
             return WaitStep::Granted;
+        }
+        // The lease that was over may have been the one that is to be converted.
+        if let Some(reason) = grant.lost(now) {
+            return WaitStep::Lost(reason);
         }
         let left = self.ends.map(|ends| ends.saturating_sub(now));
         if left.is_some_and(|left| left.is_zero()) {

@@ -3,8 +3,9 @@
 //! Each head is read under its shard's mutex, so its entries belong to one moment; different heads may be of different moments. A
 //! circle among entries of different heads is therefore shown only if a second look finds every one of its requests still there.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::thread::ThreadId;
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::entry::{LockEntry, LockHolder, LockState, LockTable};
@@ -142,21 +143,10 @@ impl Totals {
 impl Heads {
     /// Everything that is held and waited for.
     pub fn table(&self, clock: &Clock<'_>) -> LockTable {
-        let entries = self.all_entries(clock);
-        let mut cycles = cycles(&entries);
-        if !cycles.is_empty() {
-            // What is not so any more was of different moments.
-            let again: HashMap<u64, LockEntry> =
-                self.all_entries(clock).into_iter().map(|entry| (entry.id, entry)).collect();
-            let first: HashMap<u64, &LockEntry> = entries.iter().map(|entry| (entry.id, entry)).collect();
-            cycles.retain(|cycle| {
-                cycle.iter().all(|id| match (first.get(id), again.get(id)) {
-                    (Some(before), Some(now)) => (before.state, &before.blocked_by) == (now.state, &now.blocked_by),
-                    _ => false,
-                })
-            });
-        }
-        LockTable { cycles, entries, ..self.summary(clock, 0) }
+        let seen = self.seen(clock);
+        let cycles = standing_cycles(&seen, || self.seen(clock));
+        let entries = seen.into_iter().map(|seen| seen.entry).collect();
+        LockTable { entries, cycles, ..self.summary(clock, 0) }
     }
 
     /// How much is held and waited for.
@@ -195,38 +185,81 @@ impl Heads {
         table
     }
 
-    fn all_entries(&self, clock: &Clock<'_>) -> Vec<LockEntry> {
+    fn seen(&self, clock: &Clock<'_>) -> Vec<Seen> {
         let mut by_name = BTreeMap::new();
         for shard in self.shards() {
-            by_name.extend(shard.iter().map(|(name, entry)| (Arc::clone(name), entries(&entry.head, clock))));
+            by_name.extend(shard.iter().map(|(name, entry)| (Arc::clone(name), seen(&entry.head, clock))));
         }
         by_name.into_values().flatten().collect()
     }
 }
 
+/// An entry, and who is behind it: what it is called does not tell threads apart that have one name.
+struct Seen {
+    entry: LockEntry,
+    who: Option<Who>,
+}
+
+/// `None` is an earlier life of the store, which waits for nothing.
+#[derive(PartialEq, Eq, Hash)]
+enum Who {
+    Thread(ThreadId),
+    Task(Box<str>),
+}
+
+fn seen(head: &Head<Arc<Grant>>, clock: &Clock<'_>) -> Vec<Seen> {
+    let who = |id| match &head.find(id)?.value.owner.by {
+        Asker::EarlierLife(_) => None,
+        Asker::Here { task: Some(task), .. } => Some(Who::Task(task.clone())),
+        Asker::Here { thread, .. } => Some(Who::Thread(thread.id())),
+    };
+    entries(head, clock).into_iter().map(|entry| Seen { who: who(entry.id), entry }).collect()
+}
+
+/// The circles in what was seen that are there at a second look, too. One that is not was of different moments.
+fn standing_cycles(seen: &[Seen], again: impl FnOnce() -> Vec<Seen>) -> Vec<Vec<u64>> {
+    let mut cycles = cycles(seen);
+    if !cycles.is_empty() {
+        let again = again();
+        let again: HashMap<u64, &LockEntry> = again.iter().map(|seen| (seen.entry.id, &seen.entry)).collect();
+        let first: HashMap<u64, &LockEntry> = seen.iter().map(|seen| (seen.entry.id, &seen.entry)).collect();
+        cycles.retain(|cycle| {
+            cycle.iter().all(|id| match (first.get(id), again.get(id)) {
+                (Some(before), Some(now)) => (before.state, &before.blocked_by) == (now.state, &now.blocked_by),
+                _ => false,
+            })
+        });
+    }
+    cycles
+}
+
 /// Circles of requests that wait for each other, where a thread or task waits for whatever the requests wait for that it has
 /// made.
-fn cycles(entries: &[LockEntry]) -> Vec<Vec<u64>> {
-    let by_id: HashMap<u64, &LockEntry> = entries.iter().map(|entry| (entry.id, entry)).collect();
-    let mut waits: HashMap<&LockHolder, Vec<&LockEntry>> = HashMap::new();
-    for entry in entries.iter().filter(|entry| entry.state != LockState::Held) {
-        waits.entry(&entry.holder).or_default().push(entry);
+fn cycles(seen: &[Seen]) -> Vec<Vec<u64>> {
+    let by_id: HashMap<u64, &Seen> = seen.iter().map(|seen| (seen.entry.id, seen)).collect();
+    let waiting = || seen.iter().filter(|seen| seen.entry.state != LockState::Held);
+    let mut waits: HashMap<&Who, Vec<u64>> = HashMap::new();
+    for seen in waiting() {
+        if let Some(who) = &seen.who {
+            waits.entry(who).or_default().push(seen.entry.id);
+        }
     }
-    let next = |entry: &LockEntry| -> Vec<u64> {
-        let blockers = entry.blocked_by.iter().filter_map(|id| by_id.get(id));
+    let next = |seen: &Seen| -> Vec<u64> {
+        let blockers = seen.entry.blocked_by.iter().filter_map(|id| by_id.get(id));
         // A blocker that waits itself is in a queue; one that is held waits where its holder waits.
-        let held = blockers.clone().filter(|blocker| blocker.state == LockState::Held);
-        let of_holders = held.filter_map(|blocker| waits.get(&blocker.holder)).flatten().map(|waiting| waiting.id);
-        let in_queue = blockers.filter(|blocker| blocker.state != LockState::Held).map(|blocker| blocker.id);
+        let held = blockers.clone().filter(|blocker| blocker.entry.state == LockState::Held);
+        let of_holders = held.filter_map(|blocker| waits.get(blocker.who.as_ref()?)).flatten().copied();
+        let in_queue =
+            blockers.filter(|blocker| blocker.entry.state != LockState::Held).map(|blocker| blocker.entry.id);
         in_queue.chain(of_holders).collect()
     };
     let mut found: Vec<Vec<u64>> = Vec::new();
-    let mut done: std::collections::HashSet<u64> = std::collections::HashSet::new();
-    for start in entries.iter().filter(|entry| entry.state != LockState::Held) {
+    let mut done: HashSet<u64> = HashSet::new();
+    for start in waiting() {
         // Depth first, with the path walked so far; what was left behind for good leads into no new circle.
         let mut path: Vec<(u64, Vec<u64>)> = Vec::new();
-        if done.insert(start.id) {
-            path.push((start.id, next(start)));
+        if done.insert(start.entry.id) {
+            path.push((start.entry.id, next(start)));
         }
         while let Some((_, left)) = path.last_mut() {
             let Some(step) = left.pop() else {
@@ -244,3 +277,7 @@ fn cycles(entries: &[LockEntry]) -> Vec<Vec<u64>> {
     }
     found
 }
+
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;

@@ -197,7 +197,8 @@ impl Pipeline {
             }
             let guarded = match self.decide(core, &mut submission, &entered) {
                 Decision::Refuse(refused) => {
-                    drop(submission.held);
+                    // Whoever is answered may end what it is fenced by, and leaves nothing under way then.
+                    drop((submission.held, entered));
                     self.queue.lock().disturb();
                     reply.answer(Ok(Settled::Refused(refused)));
                     continue;
@@ -225,6 +226,8 @@ impl Pipeline {
         batch: &mut Batch,
     ) -> Result<(), (Reply, Error)> {
         let Submission { mut group, purpose, durable, held, .. } = submission;
+        // A fence that was found to hold may end before the commit has its timestamp.
+        may_switch!(if entered.any());
         let commit_ts = match purpose {
             Purpose::CommitPoint if mutated!(EarlyCommitTs) => group.start_ts().map(Timestamp::next),
             Purpose::Commit | Purpose::CommitPoint => match self.timestamp() {
@@ -312,11 +315,19 @@ impl Pipeline {
         for ((group, member), outcome) in groups.into_iter().zip(members).zip(outcomes) {
             let Member { reply, purpose, commit_ts, durable, held, entered, .. } = member;
             drop(held);
-            if outcome == Outcome::Applied {
+            let applied = outcome == Outcome::Applied;
+            if applied {
                 reply.note_applied(now);
-                if let (Purpose::Commit | Purpose::CommitPoint, Some(ts)) = (purpose, commit_ts) {
+            }
+            match (purpose, commit_ts) {
+                (Purpose::Commit | Purpose::CommitPoint, Some(ts)) if applied => {
+                    if entered.is_buffered() {
+                        // The next holder's snapshots show it, though its own caller may not have been told yet.
+                        self.acknowledge(ts);
+                    }
                     entered.published(ts);
                 }
+                _ => drop(entered),
             }
             match (outcome, commit_ts) {
                 (Outcome::Applied, Some(ts)) if durable && !own.is_some_and(|own| reply.is_for(own)) => {

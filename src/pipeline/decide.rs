@@ -9,7 +9,7 @@ use super::combiner::{Purpose, Submission};
 use super::conflicts::{ConflictMemory, LastCommit};
 use super::filter::RowFilter;
 use crate::engine::{Group, NextVersions};
-use crate::locking::{Entered, FencedBy, LockLost};
+use crate::locking::{Entered, Fences, LockLost};
 use crate::row::{Edit, Guard, LockStamp, Mutation, Row, RowChange, RowKey};
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
@@ -70,7 +70,7 @@ pub struct Conditions {
     /// What the transaction has read: it has not expired. What was collected since might be the delete that it never saw.
     pub view: Option<Arc<PinnedView>>,
     /// The grants that the transaction is fenced by: all of them stand.
-    pub fences: Vec<FencedBy>,
+    pub fences: Fences,
 }
 
 /// Why changes were not made.

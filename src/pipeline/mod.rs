@@ -33,8 +33,6 @@ mod turns;
 
 mod waking;
 
-#[cfg(feature = "tokio")]
-pub use crate::waiter::Waiter;
 pub use combiner::{Purpose, Settled, Submission};
 pub use decide::{Conditions, Life, Refused};
 #[cfg(feature = "tokio")]

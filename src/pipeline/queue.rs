@@ -8,7 +8,7 @@
 //! acknowledged one sync later than it might be, and in return nobody's commit is written alone.
 //!
 //! Until it is written a commit is not visible, so its rows are in the way of others for longer. Therefore nothing is
-//! deferred that others wait for (whoever holds turns or a permit), and nothing at all while conflicts are frequent. Nor is
+//! deferred that others wait for (whoever holds turns, a permit or a lock that it releases), and nothing at all while conflicts are frequent. Nor is
 //! anything large, which is better written beside the sync than after it.
 
 use super::combiner::{Purpose, Submission};
@@ -72,6 +72,7 @@ impl Submission {
         self.durable
             && self.purpose == Purpose::Commit
             && self.held.as_ref().is_none_or(Held::is_empty)
+            && !self.conditions.fences.releases()
             && self.group.rows() <= DEFERRED_ROWS_MAX
             && self.group.size_bytes() <= DEFERRED_BYTES_MAX
     }
@@ -171,7 +172,11 @@ mod tests {
 
     fn entry(purpose: Purpose, durable: bool, held: Option<Held>) -> Entry {
         let submission = submission(Vec::new(), purpose, durable, held);
-        Entry { submission, entered: Entered::new(&[]), reply: Reply::new(&Slot::new(&System::default())) }
+        Entry {
+            submission,
+            entered: Entered::new(&crate::locking::Fences::default()),
+            reply: Reply::new(&Slot::new(&System::default())),
+        }
     }
 
     fn durable() -> Entry {

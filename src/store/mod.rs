@@ -374,7 +374,8 @@ impl Store {
     /// greater part is not copied but linked, so it is quick and costs little space until the two grow apart.
     ///
     /// RocksDB puts it together in a folder beside it whose name has `.tmp` added. A copy that was cut short may leave that, or a
-    /// folder that is no store, and opening it says so. Logs that were kept as damaged ([`Store::lost_logs`]) are not copied.
+    /// folder that is no store, and opening it says so. Logs that were kept as damaged ([`Store::lost_logs`]) are not copied. Nor does the copy
+    /// hold any [lock](Store::lock): opening it for writing removes the leases. Its tokens may repeat those of this store.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] when the folder, or the one with `.tmp`, exists, or it cannot be made; [`ErrorKind::InvalidArgument`] when the path is empty and when
@@ -396,6 +397,9 @@ impl Store {
     /// Makes everything durable and ends the background work. Every later call on this store, its transactions and
     /// snapshots answers [`ErrorKind::Closed`](crate::ErrorKind::Closed). The folder can be opened again once all handles are
     /// dropped. Of several calls the first one is told how it went.
+    ///
+    /// Waits for [locks](Store::lock) end with [`ErrorKind::Closed`](crate::ErrorKind::Closed), and their guards are lost. Leases that have
+    /// a guard are released, durably; those without one ([`LockGuard::into_token`]) stay.
     ///
     /// # Errors
     /// [`ErrorKind::Undetermined`](crate::ErrorKind::Undetermined), with the cause, when the sync fails or the store had failed

@@ -7,7 +7,7 @@ use super::Store;
 use crate::coordinator::embedded::{Embedded, Stream, mutation_of, streamed_write};
 use crate::engine::{View, lock_of};
 use crate::error::{Conflict, Error, ErrorKind, Result};
-use crate::locking::{Entered, FencedBy};
+use crate::locking::{Entered, FencedBy, Fences};
 use crate::observe::Spent;
 use crate::pipeline::{Conditions, Held, Life};
 use crate::row::{KeyspaceId, Mutation, RowKey, TxnId};
@@ -38,7 +38,7 @@ pub(super) struct OwnWrites {
     /// Streaming met a conflict or failed: the transaction is over.
     over: Option<Over>,
     /// The grants by which it is fenced.
-    fences: Vec<FencedBy>,
+    fences: Fences,
 }
 
 enum Over {
@@ -60,15 +60,13 @@ impl OwnWrites {
             undo_bytes: 0,
             stream: None,
             over: None,
-            fences: Vec::new(),
+            fences: Fences::default(),
         }
     }
 
     /// Adds to what must hold at the commit.
     pub(super) fn fence(&mut self, fence: FencedBy) {
-        if !self.fences.iter().any(|other| Arc::ptr_eq(&other.grant, &fence.grant)) {
-            self.fences.push(fence);
-        }
+        self.fences.add(fence);
     }
 
     /// Ends a transaction that has nothing to write: whether what it was fenced by stands, and releases what it was to release.

@@ -1,1 +1,319 @@
 //! What no call may do: an error that names the mistake, nothing changed, everything else works.
+
+mod stores;
+
+use std::time::Duration;
+
+use percolite::engine::sim::SimStorage;
+use percolite::{
+    Cancel, Error, ErrorKind, Fence, LOCK_WHY_MAX_BYTES, LockGuard, LockMode, LockOptions, LockTable, LostReason,
+    Result, Store, Timestamp, Txn, TxnOptions, Wait,
+};
+
+use crate::stops::{World, assert_lost};
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// That it is refused as an invalid argument, in words that name the mistake.
+#[track_caller]
+fn assert_refused<T>(answer: Result<T>, word: &str) {
+    let why = answer.err().expect("it is accepted");
+    assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
+    assert!(why.to_string().contains(word), "no {word:?}: {why}");
+}
+
+/// What a mistake may not change: who holds and waits. How long is left of leases goes on by itself.
+fn held(store: &Store) -> LockTable {
+    let mut table = store.lock_table().unwrap();
+    table.entries.iter_mut().for_each(|entry| entry.lease_left = None);
+    table
+}
+
+/// Has the call refused for each of the arguments, and looks whether anything has changed, and whether others work.
+#[track_caller]
+fn all_refused<A, T>(store: &Store, word: &str, arguments: impl IntoIterator<Item = A>, call: impl Fn(A) -> Result<T>) {
+    let before = held(store);
+    for argument in arguments {
+        assert_refused(call(argument), word);
+        assert_eq!(held(store), before);
+    }
+    drop(store.lock("everything else").unwrap());
+    let acquired = store.lock_stats().acquired();
+    drop(store.lock_with("everything else", LockOptions::shared()).unwrap());
+    assert_eq!(store.lock_stats().acquired(), acquired + 1);
+}
+
+#[test]
+fn names_that_are_none_are_refused_by_every_call() {
+    let store = Store::in_memory().unwrap();
+    let bad = [String::new(), "n".repeat(256), "ü".repeat(128), "a\nb".into(), "\0".into(), "\u{7f}".into()];
+    let token = store.lock("n").unwrap().token();
+    let refused = |call: &dyn Fn(&str) -> Result<()>| all_refused(&store, "name", &bad, |name| call(name));
+    refused(&|name| store.lock(name).map(drop));
+    refused(&|name| store.try_lock(name).map(drop));
+    refused(&|name| store.lock_with(name, LockOptions::semaphore(2)).map(drop));
+    refused(&|name| store.lock_transact(name, LockOptions::exclusive(), TxnOptions::default(), |_| Ok(())));
+    refused(&|name| store.lock_holders(name).map(drop));
+    refused(&|name| store.resume_lock(name, token).map(drop));
+    refused(&|name| store.force_unlock(name, token).map(drop));
+    refused(&|name| store.get_lock(name, HOUR).map(drop));
+    refused(&|name| store.release_lock(name, token).map(drop));
+    refused(&|name| store.is_free_lock(name).map(drop));
+}
+
+#[test]
+fn the_longest_and_the_strangest_names_are_names() {
+    let memory = SimStorage::new();
+    let names = ["n".into(), "n".repeat(255), "ü".repeat(127), " ".into(), "lock/../\"'".into(), "\u{202e}".into()];
+    let store = Store::builder().open_sim(&memory).unwrap();
+    let tokens = names.each_ref().map(|name: &String| store.get_lock(name, HOUR).unwrap().expect("it is free"));
+    store.close().unwrap();
+    let store = Store::builder().open_sim(&memory).unwrap();
+    for (name, token) in names.iter().zip(tokens) {
+        assert_eq!(store.lock_holders(name).unwrap()[0].token, Some(token), "{name:?}");
+        assert!(store.release_lock(name, token).unwrap());
+    }
+}
+
+#[test]
+fn a_note_of_255_bytes_is_shown_and_a_longer_one_refused() {
+    let store = Store::in_memory().unwrap();
+    let why = "w".repeat(LOCK_WHY_MAX_BYTES);
+    let guard = store.lock_with("n", LockOptions::exclusive().why(&*why)).unwrap();
+    assert_eq!((LOCK_WHY_MAX_BYTES, guard.info().why), (255, Some(why)));
+    let long = ["w".repeat(256), "ü".repeat(128)];
+    all_refused(&store, "256", &long, |why| store.lock_with("other", LockOptions::shared().why(why)));
+}
+
+#[test]
+fn leases_of_100_ms_to_366_days_are_taken_and_no_others() {
+    let store = Store::in_memory().unwrap();
+    let ms = Duration::from_millis;
+    let (shortest, longest) = (ms(100), 366 * DAY);
+    let bad = [Duration::ZERO, ms(99), ms(100) - Duration::from_nanos(1), longest + ms(1), 367 * DAY, Duration::MAX];
+    let leased = |lease| LockOptions::exclusive().lease(lease);
+    all_refused(&store, "lease", bad, |lease| store.lock_with("n", leased(lease)));
+    all_refused(&store, "lease", bad, |lease| store.get_lock("n", lease));
+    for lease in [shortest, longest] {
+        let guard = store.lock_with("n", leased(lease).once()).unwrap();
+        assert!(guard.info().lease_left.unwrap() <= lease);
+        guard.release().unwrap();
+    }
+    let guard = store.lock_with("n", leased(HOUR)).unwrap();
+    all_refused(&store, "lease", bad, |lease| guard.renew(lease));
+    let left = guard.info().lease_left.unwrap();
+    assert!((HOUR / 2..=HOUR).contains(&left), "{left:?}");
+    guard.renew(longest).unwrap();
+    let bare = store.lock("bare").unwrap();
+    all_refused(&store, "without a lease", [HOUR], |lease| bare.renew(lease));
+    assert!(bare.is_held());
+}
+
+#[test]
+fn options_that_do_not_go_together_are_refused() {
+    let store = Store::in_memory().unwrap();
+    let lock = |options| store.lock_with("n", options);
+    all_refused(&store, "semaphore", [LockOptions::semaphore(0)], lock);
+    all_refused(&store, "lease", [LockOptions::exclusive().once(), LockOptions::semaphore(2).once()], lock);
+    let leased = LockOptions::semaphore(2).lease(HOUR);
+    all_refused(&store, "semaphore cannot be leased", [leased.clone(), leased.once()], lock);
+    let leased = [LockOptions::exclusive().lease(HOUR), LockOptions::shared().lease(HOUR).once()];
+    let mut calls = 0;
+    let transact = |options| -> Result<()> {
+        store.lock_transact("n", options, TxnOptions::default(), |_| {
+            calls += 1;
+            Ok(())
+        })
+    };
+    let transact = std::cell::RefCell::new(transact);
+    all_refused(&store, "takes no lease", leased, |options| transact.borrow_mut()(options));
+    drop(transact);
+    assert_eq!(calls, 0);
+}
+
+#[test]
+fn requests_of_another_sort_are_refused_while_there_are_some() {
+    let store = Store::in_memory().unwrap();
+    let lock = |options: LockOptions| store.lock_with("n", options.wait(Wait::No));
+    let permit = lock(LockOptions::semaphore(3)).unwrap();
+    all_refused(&store, "semaphore of 3", [LockOptions::semaphore(2), LockOptions::semaphore(u32::MAX)], lock);
+    all_refused(&store, "semaphore of 3", [LockOptions::shared(), LockOptions::shared().lease(HOUR)], lock);
+    let more = [lock(LockOptions::semaphore(3)).unwrap(), lock(LockOptions::semaphore(3)).unwrap()];
+    drop((permit, more));
+    let shared = lock(LockOptions::shared()).unwrap();
+    all_refused(&store, "shared", [LockOptions::semaphore(1), LockOptions::semaphore(3)], lock);
+    drop(shared);
+    // Nothing is remembered of what a name was.
+    drop(lock(LockOptions::semaphore(1)).unwrap());
+    drop(lock(LockOptions::shared()).unwrap());
+}
+
+#[test]
+fn a_semaphore_is_not_converted() {
+    let store = Store::in_memory().unwrap();
+    let guard = std::cell::RefCell::new(store.lock_with("n", LockOptions::semaphore(2)).unwrap());
+    let token = guard.borrow().token();
+    all_refused(&store, "semaphore", [Wait::No, Wait::Forever], |wait| guard.borrow_mut().upgrade(wait));
+    all_refused(&store, "semaphore", [()], |()| guard.borrow_mut().downgrade());
+    let guard = guard.into_inner();
+    assert_eq!((guard.is_held(), guard.token(), guard.info().mode), (true, token, LockMode::Semaphore(2)));
+}
+
+fn put(txn: &mut Txn, world: &World, fence: &Fence, key: &str) -> Result<()> {
+    txn.fence(fence)?;
+    txn.put(&world.rows, key, "v")
+}
+
+#[test]
+fn a_fence_may_be_given_twice_and_with_others_and_each_counts() {
+    let world = World::open();
+    let [one, other] = ["n", "m"].map(|name| world.store.lock(name).unwrap());
+    let fences = [one.fence(), one.fence(), other.fence(), one.fence()];
+    let fenced = |key: &str| {
+        world.store.transact(|txn| {
+            fences.iter().try_for_each(|fence| txn.fence(fence))?;
+            txn.put(&world.rows, key, "v")
+        })
+    };
+    fenced("held").unwrap();
+    let mut txn = world.store.begin().unwrap();
+    fences.iter().for_each(|fence| txn.fence(fence).unwrap());
+    txn.put(&world.rows, "lost", "v").unwrap();
+    let token = one.token();
+    drop(one);
+    assert_lost(txn.commit(), token, LostReason::Released);
+    assert_lost(fenced("lost"), token, LostReason::Released);
+    assert_eq!((world.get("held").as_deref(), world.get("lost")), (Some("v"), None));
+    drop(other);
+    // Nothing of so many fences is left to wait for.
+    drop(["n", "m"].map(|name| world.store.try_lock(name).unwrap().expect("it is free")));
+}
+
+#[test]
+fn a_panic_in_a_closure_frees_the_lock_and_its_row_locks_at_any_attempt() {
+    let world = World::open();
+    for at in 1..=3 {
+        let mut attempts = 0;
+        let panics = std::panic::AssertUnwindSafe(|| {
+            world.store.lock_transact("n", LockOptions::exclusive(), TxnOptions::default(), |txn| -> Result<()> {
+                attempts += 1;
+                txn.get_for_update(&world.rows, "k")?;
+                txn.put(&world.rows, "k", "v")?;
+                assert!(attempts < at, "on purpose");
+                world.put("k", "an outsider's").map(drop)
+            })
+        });
+        let panic = std::panic::catch_unwind(panics).unwrap_err();
+        assert_eq!(*panic.downcast::<&str>().unwrap(), "on purpose");
+        assert_eq!(attempts, at);
+        assert_eq!((world.store.lock_table().unwrap().entries.len(), world.row_locks()), (0, 0));
+        assert_ne!(world.get("k").as_deref(), Some("v"));
+        let guard = world.store.try_lock("n").unwrap().expect("the lock is free");
+        world.store.transact(|txn| put(txn, &world, &guard.fence(), "other")).unwrap();
+    }
+}
+
+#[test]
+fn a_closure_that_fails_frees_the_lock() {
+    let world = World::open();
+    let failed = world.store.lock_transact("n", LockOptions::exclusive(), TxnOptions::default(), |txn| {
+        txn.put(&world.rows, "k", "v")?;
+        Err::<(), _>(Error::from(ErrorKind::InvalidArgument("its own".into())))
+    });
+    assert!(failed.unwrap_err().to_string().contains("its own"));
+    assert_eq!((world.get("k"), world.row_locks()), (None, 0));
+    drop(world.store.try_lock("n").unwrap().expect("the lock is free"));
+}
+
+#[test]
+fn a_wrong_token_ends_nothing() {
+    let world = World::open();
+    let store = &world.store;
+    let leased = store.lock_with("leased", LockOptions::exclusive().lease(HOUR)).unwrap();
+    let [one, other] = [(); 2].map(|()| store.lock_with("shared", LockOptions::shared()).unwrap());
+    let before = held(store);
+    let tokens = [leased.token(), one.token(), other.token()];
+    let near = tokens.iter().flat_map(|token| [token.previous(), token.next()]).filter(|near| !tokens.contains(near));
+    for wrong in near.chain([Timestamp::ZERO, Timestamp::from_u64(u64::MAX)]) {
+        for name in ["leased", "shared", "nobody's"] {
+            assert!(!store.release_lock(name, wrong).unwrap(), "{name} {wrong}");
+            assert!(!store.force_unlock(name, wrong).unwrap(), "{name} {wrong}");
+            assert_lost_name(store.resume_lock(name, wrong), name, wrong);
+        }
+        assert_eq!(held(store), before);
+    }
+    // A right one of another name.
+    assert!(!store.release_lock("leased", one.token()).unwrap());
+    assert!(store.force_unlock("shared", one.token()).unwrap());
+    assert_eq!((one.is_held(), other.is_held(), leased.is_held()), (false, true, true));
+    assert!(!store.force_unlock("shared", one.token()).unwrap());
+}
+
+#[track_caller]
+fn assert_lost_name(answer: Result<LockGuard>, name: &str, token: Timestamp) {
+    let why = answer.expect_err("there is no such lease");
+    let ErrorKind::LockLost(lost) = why.kind() else { panic!("{why}") };
+    assert_eq!((&lost.target, lost.token, lost.reason), (&name.into(), token, LostReason::NotHeld));
+}
+
+#[test]
+fn what_a_guard_of_this_process_holds_is_not_resumed() {
+    let store = Store::in_memory().unwrap();
+    for options in [LockOptions::exclusive(), LockOptions::shared().lease(HOUR)] {
+        let guard = store.lock_with("n", options).unwrap();
+        all_refused(&store, "held by a guard", [guard.token()], |token| store.resume_lock("n", token));
+        assert!(guard.is_held());
+    }
+}
+
+#[test]
+fn a_guard_without_a_lease_has_no_token_to_leave() {
+    let store = Store::in_memory().unwrap();
+    let guard = store.lock("n").unwrap();
+    let token = guard.token();
+    let guard = guard.into_token().expect_err("it has no lease");
+    assert_eq!((guard.token(), guard.is_held()), (token, true));
+    drop(guard);
+    assert!(store.is_free_lock("n").unwrap());
+}
+
+#[test]
+fn the_longest_patience_there_is_is_patience() {
+    let store = Store::in_memory().unwrap();
+    let held = store.lock("n").unwrap();
+    std::thread::scope(|scope| {
+        let options = LockOptions::exclusive().wait(Wait::AtMost(Duration::MAX));
+        let waits = scope.spawn(|| store.lock_with("n", options).map(drop));
+        crate::stops::eventually("it waits", || store.lock_table().unwrap().waiting == 1);
+        assert!(!held.wait_lost(Duration::from_millis(1)));
+        drop(held);
+        waits.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn what_is_cancelled_before_it_is_asked_for_does_not_wait_and_takes_what_is_free() {
+    let store = Store::in_memory().unwrap();
+    let cancel = Cancel::default();
+    cancel.cancel();
+    cancel.cancel();
+    let options = || LockOptions::exclusive().wait(Wait::Forever).cancel(&cancel);
+    let guard = store.lock_with("n", options()).unwrap();
+    let why = store.lock_with("n", options()).unwrap_err();
+    assert!(matches!(why.kind(), ErrorKind::Stopped(_)), "{why}");
+    assert!(why.to_string().contains("cancelled"), "{why}");
+    assert_eq!(store.lock_table().unwrap().entries.len(), 1);
+    drop(guard);
+}
+
+#[test]
+fn guards_fences_and_cancels_may_be_handed_to_other_threads() {
+    fn is_send_and_sync<T: Send + Sync + 'static>() {}
+    is_send_and_sync::<LockGuard>();
+    is_send_and_sync::<Fence>();
+    is_send_and_sync::<Cancel>();
+    is_send_and_sync::<LockOptions>();
+    #[cfg(feature = "tokio")]
+    is_send_and_sync::<percolite::AsyncLockGuard>();
+}

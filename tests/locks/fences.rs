@@ -1,1 +1,298 @@
 //! F1 to F4: fences and tokens.
+
+mod lost;
+mod paused;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use percolite::engine::sim::SimStorage;
+use percolite::{
+    Commit, CommitProtocol, ErrorKind, Fence, LockGuard, LockOptions, LostReason, Result, Store, Timestamp, Txn,
+    TxnOptions,
+};
+
+use crate::stops::{Dice, PATIENCE, Worker, World, assert_lost, buffered, eventually, is_lost, some, spawn};
+use crate::tap::{Act, Gate, commits};
+
+const PROTOCOLS: [CommitProtocol; 2] = [CommitProtocol::Auto, CommitProtocol::TwoPhase];
+
+#[test]
+fn f1_a_what_is_forced_away_inside_of_the_closure_writes_nothing() {
+    let world = World::open();
+    let World { store, rows, .. } = &world;
+    let guard = store.lock("n").unwrap();
+    let (mut attempts, mut token) = (0, guard.token());
+    let answer: Result<()> = store.transact(|txn| {
+        attempts += 1;
+        txn.fence(&guard.fence())?;
+        txn.put(rows, "under a guard", "")?;
+        assert!(store.force_unlock("n", token)?);
+        Ok(())
+    });
+    assert_lost(answer, token, LostReason::Forced);
+    let answer: Result<()> = store.lock_transact("n", LockOptions::exclusive(), TxnOptions::default(), |txn| {
+        attempts += 1;
+        token = world.token_of("n");
+        txn.put(rows, "under the call", "")?;
+        assert!(store.force_unlock("n", token)?);
+        Ok(())
+    });
+    assert_lost(answer, token, LostReason::Forced);
+    assert_eq!(attempts, 2, "what is lost was tried again");
+    assert_eq!((world.get("under a guard"), world.get("under the call"), world.row_locks()), (None, None, 0));
+    assert!(store.lock("n").unwrap().token() > token);
+}
+
+#[test]
+fn f1_b_what_was_decided_before_the_end_stands_and_the_next_holder_begins_with_it() {
+    for protocol in PROTOCOLS {
+        decided_before_the_end(protocol, false);
+        decided_before_the_end(protocol, true);
+    }
+}
+
+fn decided_before_the_end(protocol: CommitProtocol, forced: bool) {
+    let world = World::open();
+    let guard = world.store.lock("n").unwrap();
+    let (token, fence) = (guard.token(), guard.fence());
+    let gate = world.stop_commit("k");
+    let commit = {
+        let World { store, rows, .. } = world.clone();
+        spawn(move || -> Result<Commit> {
+            let mut txn = store.begin_with(buffered(protocol))?;
+            txn.fence(&fence)?;
+            txn.put(&rows, "k", "first")?;
+            txn.commit()
+        })
+    };
+    gate.wait_for_arrival();
+    if forced {
+        assert!(world.store.force_unlock("n", token).unwrap());
+    }
+    drop(guard);
+    let next = next_holder(&world);
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(!next.holder.is_finished(), "it has not waited for what was decided");
+    gate.open();
+    next.judge(token, commit.join().unwrap());
+}
+
+/// The next holder, which was asked for while a commit of the one before was decided and not visible.
+struct Next {
+    holder: Worker<(Option<String>, LockGuard)>,
+    /// A transaction from before it was granted.
+    old: Txn,
+}
+
+fn next_holder(world: &World) -> Next {
+    let old = world.store.begin().unwrap();
+    let holder = {
+        let world = world.clone();
+        spawn(move || {
+            let guard = world.store.lock("n").unwrap();
+            (world.get("k"), guard)
+        })
+    };
+    let asked = || holder.is_finished() || world.store.lock_table().unwrap().held == 1;
+    eventually("the next one has it in memory", asked);
+    Next { holder, old }
+}
+
+impl Next {
+    fn judge(mut self, before: Timestamp, Commit { ts, .. }: Commit) {
+        let (seen, guard) = self.holder.join();
+        assert_eq!(seen, some("first"));
+        assert!(before < ts && ts < guard.token(), "{before} {ts} {}", guard.token());
+        let why = self.old.fence(&guard.fence()).expect_err("it does not see what was decided");
+        assert!(matches!(why.kind(), ErrorKind::SnapshotTooOld(_)), "{why}");
+    }
+}
+
+/// Commits under fences that it is sent, and says what has become of each.
+fn committer(world: &World, fences: std::sync::mpsc::Receiver<(Fence, u64)>) -> Committer {
+    let (answers, answer) = channel();
+    let begun = Arc::new(AtomicU64::new(0));
+    let (World { store, rows, .. }, begins) = (world.clone(), Arc::clone(&begun));
+    let thread = spawn(move || {
+        while let Ok((fence, round)) = fences.recv() {
+            let commit = || -> Result<Commit> {
+                let mut txn = store.begin_with(buffered(CommitProtocol::Auto))?;
+                let fenced = txn.fence(&fence).and_then(|()| txn.put(&rows, "k", round.to_string()));
+                begins.store(round, Ordering::SeqCst);
+                fenced.and_then(|()| txn.commit())
+            };
+            if answers.send(commit()).is_err() {
+                return;
+            }
+        }
+    });
+    Committer { begun, answer, thread }
+}
+
+struct Committer {
+    begun: Arc<AtomicU64>,
+    answer: std::sync::mpsc::Receiver<Result<Commit>>,
+    thread: Worker<()>,
+}
+
+/// Stops a fenced commit when it is decided and has no timestamp yet: the leader cannot decide it by itself, so it writes first
+/// what it has collected. `false` when it was not stopped there.
+fn decided_and_not_stamped() -> bool {
+    let world = World::open_at(&SimStorage::new(), Store::builder().conflict_slots(1));
+    let guard = world.store.lock("n").unwrap();
+    let mut txn = world.store.begin_with(buffered(CommitProtocol::Auto)).unwrap();
+    txn.fence(&guard.fence()).unwrap();
+    txn.put(&world.rows, "k", "first").unwrap();
+    // Two others, of which the one slot knows the last: the engine has to be asked what has become of the row.
+    for key in ["x", "y"] {
+        world.put(key, "").unwrap();
+    }
+    let [(first, leads), (second, follows)] = [Gate::closed(), Gate::closed()];
+    let [a, b] = ["a", "b"].map(|key| world.rows.row_of(key));
+    world.tap.on_write(move |groups| {
+        for (row, barrier) in [(&a, &leads), (&b, &follows)] {
+            if commits(groups, row) {
+                barrier.pass();
+            }
+        }
+        Act::Pass
+    });
+    let put = |key: &'static str| {
+        let world = world.clone();
+        spawn(move || world.put(key, "").map(drop))
+    };
+    let others = put("a");
+    first.wait_for_arrival();
+    let others = [others, put("b")];
+    std::thread::sleep(Duration::from_millis(20));
+    let commit = spawn(move || txn.commit());
+    std::thread::sleep(Duration::from_millis(20));
+    first.open();
+    second.wait_for_arrival();
+    let token = guard.token();
+    drop(guard);
+    let stopped = world.get("k").is_none();
+    let next = stopped.then(|| next_holder(&world));
+    second.open();
+    for other in others {
+        other.join().unwrap();
+    }
+    match (commit.join(), next) {
+        (Ok(commit), Some(next)) => next.judge(token, commit),
+        // It came later than the others, and found that its lock was gone, or earlier.
+        (_, _) => return false,
+    }
+    true
+}
+
+#[test]
+fn f1_c_a_token_is_never_below_a_commit_of_the_holder_before() {
+    assert!((0..20).any(|_| decided_and_not_stamped()), "it was never stopped");
+    let (world, mut dice) = (World::open(), Dice::new());
+    let under_way = Arc::new(AtomicBool::new(false));
+    let (row, flag) = (world.rows.row_of("k"), Arc::clone(&under_way));
+    world.tap.on_write(move |groups| {
+        if commits(groups, &row) {
+            flag.store(true, Ordering::SeqCst);
+            std::thread::yield_now();
+            flag.store(false, Ordering::SeqCst);
+        }
+        Act::Pass
+    });
+    let (sends, fences) = channel();
+    let Committer { begun, answer, thread } = committer(&world, fences);
+    let (mut met, mut last) = (0, None);
+    let mut guard = world.store.lock("n").unwrap();
+    for round in 1..=10_000 {
+        let token = guard.token();
+        sends.send((guard.fence(), round)).unwrap();
+        while begun.load(Ordering::SeqCst) < round && !thread.is_finished() {
+            std::thread::yield_now();
+        }
+        (0..dice.below(8)).for_each(|_| std::thread::yield_now());
+        drop(guard);
+        // The leader stands between its decision and the engine, and the grant has ended.
+        met += u64::from(under_way.load(Ordering::SeqCst));
+        guard = world.store.lock("n").unwrap();
+        let seen = world.get("k");
+        match answer.recv_timeout(PATIENCE).unwrap() {
+            Ok(Commit { ts, .. }) => {
+                assert!(token < ts && ts < guard.token(), "round {round}: {token} {ts} {}", guard.token());
+                last = Some(round.to_string());
+            }
+            Err(why) => assert!(is_lost(&why), "{why}"),
+        }
+        assert_eq!(seen, last, "round {round}");
+    }
+    assert!(met > 0, "no end has met a commit under way");
+    drop(sends);
+    thread.join();
+}
+
+/// Writers of other rows, until it is dropped.
+struct Writers {
+    stop: Arc<AtomicBool>,
+    written: Arc<AtomicU64>,
+}
+
+impl Writers {
+    fn begin(world: &World, count: usize) -> Self {
+        let this = Self { stop: Arc::default(), written: Arc::default() };
+        for number in 0..count {
+            let (world, stop, written) = (world.clone(), Arc::clone(&this.stop), Arc::clone(&this.written));
+            spawn(move || {
+                while !stop.load(Ordering::SeqCst) {
+                    world.put(&format!("of writer {number}"), "").unwrap();
+                    written.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+        }
+        this
+    }
+
+    /// Waits until what they do is visible that they begin from here on.
+    fn write(&self) {
+        let before = self.written.load(Ordering::SeqCst);
+        // One more for each of those that may have committed before this.
+        eventually("others write", || self.written.load(Ordering::SeqCst) > before + 16);
+    }
+}
+
+impl Drop for Writers {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn f1_d_a_snapshot_from_before_the_grant_is_refused() {
+    let world = World::open();
+    let World { store, rows, .. } = &world;
+    let writers = Writers::begin(&world, 16);
+
+    let mut old = store.begin().unwrap();
+    writers.write();
+    let guard = store.lock("n").unwrap();
+    let why = old.fence(&guard.fence()).unwrap_err();
+    assert!(matches!(why.kind(), ErrorKind::SnapshotTooOld(_)), "{why}");
+    let mut new = store.begin().unwrap();
+    new.fence(&guard.fence()).unwrap();
+    drop((guard, new));
+
+    let mut attempts = 0;
+    let why = store
+        .transact(|txn| -> Result<()> {
+            attempts += 1;
+            writers.write();
+            let guard = store.lock("n")?;
+            txn.fence(&guard.fence())?;
+            txn.put(rows, "inside", "")
+        })
+        .unwrap_err();
+    assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
+    assert!(why.to_string().contains("lock_transact"), "{why}");
+    assert_eq!((attempts, world.get("inside")), (1, None));
+}

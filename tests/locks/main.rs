@@ -1,12 +1,20 @@
 //! Locks by name, from outside. Each case is a letter of the table in `docs/locks.md`.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::pedantic, clippy::result_large_err)]
+
 mod bad_input;
+mod claims;
 mod commits;
 mod fences;
 mod leases;
+mod letters;
 mod modes;
+mod stops;
 mod support;
 mod table;
+#[allow(dead_code, reason = "other tests use more of it")]
+#[path = "../cases/tap.rs"]
+mod tap;
 #[cfg(feature = "tokio")]
 mod tasks;
 mod waiting;

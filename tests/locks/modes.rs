@@ -1,1 +1,389 @@
-//! M1 to M4: who is granted, and in which order.
+//! M1 to M4: who is granted, and in which order. M1e, M1f and M2d are tests of the library itself.
+
+use std::time::Duration;
+
+use percolite::{Cancel, ErrorKind, LockGuard, LockMode, LockOptions, LockState, LostReason, Store, Wait};
+
+use crate::support::{Asking, NOBODY, asks, entries, held, is_invalid, queue, until, within_limit};
+use LockMode::{Exclusive, Semaphore, Shared};
+
+const NAME: &str = "name";
+
+fn options(mode: LockMode) -> LockOptions {
+    match mode {
+        Shared => LockOptions::shared(),
+        Semaphore(most) => LockOptions::semaphore(most),
+        _ => LockOptions::exclusive(),
+    }
+}
+
+fn ask(store: &Store, mode: LockMode) -> Asking {
+    asks(store, NAME, options(mode))
+}
+
+fn take(store: &Store, mode: LockMode) -> LockGuard {
+    store.lock_with(NAME, options(mode).wait(Wait::No)).unwrap()
+}
+
+fn is_held_by_others(store: &Store, mode: LockMode) -> bool {
+    let refused = store.lock_with(NAME, options(mode).wait(Wait::No)).err();
+    refused.is_some_and(|why| matches!(why.kind(), ErrorKind::LockHeld(_)))
+}
+
+fn wakes(store: &Store) -> u64 {
+    store.lock_stats().wakes
+}
+
+fn lost(why: &percolite::Error) -> Option<LostReason> {
+    if let ErrorKind::LockLost(lost) = why.kind() { Some(lost.reason) } else { None }
+}
+
+/// The requests of `queue` behind an exclusive holder, by their places: who is granted, end for end. That in the place `leaves`
+/// is taken back while it waits.
+fn served(queued: &[LockMode], leaves: Option<usize>) -> Vec<Vec<usize>> {
+    let store = Store::in_memory().unwrap();
+    let first = take(&store, Exclusive);
+    let cancel = Cancel::default();
+    let of_place = |(place, mode): (usize, &LockMode)| {
+        let options = if leaves == Some(place) { options(*mode).cancel(&cancel) } else { options(*mode) };
+        asks(&store, NAME, options)
+    };
+    let asking: Vec<Asking> = queued.iter().enumerate().map(of_place).collect();
+    let ids: Vec<u64> = asking.iter().map(Asking::id).collect();
+    assert_eq!(queue(&store, NAME), ids);
+    if let Some(place) = leaves {
+        cancel.cancel();
+        assert!(matches!(asking[place].refused().kind(), ErrorKind::Stopped(_)));
+        assert_eq!(wakes(&store), 0, "nobody is granted for that");
+    }
+    let mut guards = vec![first];
+    let mut batches = Vec::new();
+    loop {
+        drop(guards);
+        let granted: Vec<usize> =
+            held(&store, NAME).iter().map(|id| ids.iter().position(|other| other == id).unwrap()).collect();
+        if granted.is_empty() {
+            assert_eq!(store.lock_table().unwrap().entries, []);
+            return batches;
+        }
+        guards = granted.iter().map(|place| asking[*place].granted()).collect();
+        batches.push(granted);
+    }
+}
+
+#[test]
+fn m1_a_six_shared_are_granted_and_nobody_is_woken() {
+    let store = Store::in_memory().unwrap();
+    let guards: Vec<LockGuard> = (0..6).map(|_| take(&store, Shared)).collect();
+    assert!(guards.iter().all(LockGuard::is_held));
+    assert_eq!((held(&store, NAME).len(), queue(&store, NAME).len()), (6, 0));
+    assert!(is_held_by_others(&store, Exclusive));
+    let stats = store.lock_stats();
+    assert_eq!((stats.shared.acquired, stats.shared.waited, stats.wakes), (6, 0, 0));
+    drop(guards);
+    assert_eq!((held(&store, NAME).len(), wakes(&store)), (0, 0));
+    drop(take(&store, Exclusive));
+}
+
+#[test]
+fn m1_b_each_end_of_six_exclusive_wakes_the_next_and_no_other() {
+    let store = Store::in_memory().unwrap();
+    let mut guard = take(&store, Exclusive);
+    let asking: Vec<Asking> = (0..5).map(|_| ask(&store, Exclusive)).collect();
+    let ids: Vec<u64> = asking.iter().map(Asking::id).collect();
+    for (place, next) in asking.iter().enumerate() {
+        let before = guard.token();
+        assert_eq!(wakes(&store), place as u64);
+        drop(guard);
+        assert_eq!(wakes(&store), place as u64 + 1);
+        assert_eq!((held(&store, NAME), queue(&store, NAME)), (vec![ids[place]], ids[place + 1..].to_vec()));
+        guard = next.granted();
+        assert!(guard.token() > before);
+        assert!(asking[place + 1..].iter().all(|other| other.answer().is_none()));
+    }
+    drop(guard);
+    assert_eq!(wakes(&store), 5);
+}
+
+#[test]
+fn m1_c_a_shared_request_waits_behind_an_exclusive_one_beside_a_shared_holder() {
+    let store = Store::in_memory().unwrap();
+    let reader = take(&store, Shared);
+    let writer = ask(&store, Exclusive);
+    let second = ask(&store, Shared);
+    assert_eq!(queue(&store, NAME), [writer.id(), second.id()]);
+    assert!(is_held_by_others(&store, Shared));
+    drop(reader);
+    assert_eq!((held(&store, NAME), queue(&store, NAME)), (vec![writer.id()], vec![second.id()]));
+    drop(writer.granted());
+    assert_eq!(second.granted().info().mode, Shared);
+}
+
+#[test]
+fn m1_d_shared_requests_are_granted_together_and_pass_exclusive_ones_once() {
+    let batches = served(&[Shared, Exclusive, Shared, Exclusive, Shared], None);
+    assert_eq!(batches, [vec![0, 2, 4], vec![1], vec![3]]);
+}
+
+#[test]
+fn m2_a_the_first_waiter_leaves_as_if_it_had_never_been() {
+    let batches = served(&[Exclusive, Shared, Exclusive, Shared], Some(0));
+    assert_eq!(batches, [vec![1, 3], vec![2]]);
+    // Those behind it that were kept by it alone are granted at once.
+    let store = Store::in_memory().unwrap();
+    let reader = take(&store, Shared);
+    let cancel = Cancel::default();
+    let first = asks(&store, NAME, LockOptions::exclusive().cancel(&cancel));
+    let (second, third) = (ask(&store, Shared), ask(&store, Exclusive));
+    cancel.cancel();
+    assert!(matches!(first.refused().kind(), ErrorKind::Stopped(_)));
+    assert_eq!(held(&store, NAME), [reader.info().id, second.id()]);
+    assert_eq!((queue(&store, NAME), wakes(&store)), (vec![third.id()], 1));
+}
+
+#[test]
+fn m2_b_a_waiter_in_the_middle_leaves_as_if_it_had_never_been() {
+    let batches = served(&[Shared, Exclusive, Shared, Exclusive, Shared], Some(2));
+    assert_eq!(batches, [vec![0, 4], vec![1], vec![3]]);
+    let batches = served(&[Semaphore(2), Semaphore(2), Exclusive, Semaphore(2)], Some(2));
+    assert_eq!(batches, [vec![0, 1], vec![3]]);
+}
+
+#[test]
+fn m2_c_the_last_waiter_leaves_as_if_it_had_never_been() {
+    let batches = served(&[Exclusive, Shared, Exclusive], Some(2));
+    assert_eq!(batches, [vec![0], vec![1]]);
+    // It is the last of all: the name is as free as before.
+    let batches = served(&[Exclusive], Some(0));
+    assert_eq!(batches, Vec::<Vec<usize>>::new());
+}
+
+#[test]
+fn m3_a_a_fourth_of_a_semaphore_of_three_waits() {
+    let store = Store::in_memory().unwrap();
+    let mut permits: Vec<LockGuard> = (0..3).map(|_| take(&store, Semaphore(3))).collect();
+    assert!(is_held_by_others(&store, Semaphore(3)));
+    let fourth = ask(&store, Semaphore(3));
+    assert_eq!((held(&store, NAME).len(), queue(&store, NAME)), (3, vec![fourth.id()]));
+    drop(permits.remove(1));
+    assert_eq!((held(&store, NAME).len(), wakes(&store)), (3, 1));
+    let fourth = fourth.granted();
+    assert!(is_held_by_others(&store, Semaphore(3)));
+    drop(fourth);
+    permits.push(take(&store, Semaphore(3)));
+    assert_eq!(held(&store, NAME).len(), 3);
+}
+
+#[test]
+fn m3_b_an_exclusive_request_waits_for_all_of_a_semaphore() {
+    let store = Store::in_memory().unwrap();
+    let permits: Vec<LockGuard> = (0..3).map(|_| take(&store, Semaphore(3))).collect();
+    let alone = ask(&store, Exclusive);
+    for (gone, permit) in permits.into_iter().enumerate() {
+        assert_eq!((held(&store, NAME).len(), queue(&store, NAME)), (3 - gone, vec![alone.id()]));
+        drop(permit);
+    }
+    assert_eq!(held(&store, NAME), [alone.id()]);
+    let alone = alone.granted();
+    assert!(is_held_by_others(&store, Semaphore(3)));
+    drop(alone);
+}
+
+#[test]
+fn m3_c_other_numbers_and_shared_requests_do_not_go_with_a_semaphore() {
+    let store = Store::in_memory().unwrap();
+    let refused = |mode| is_invalid(&store.lock_with(NAME, options(mode)).unwrap_err());
+    let permit = take(&store, Semaphore(3));
+    assert!(refused(Semaphore(4)) && refused(Semaphore(2)) && refused(Shared));
+    assert_eq!((held(&store, NAME), queue(&store, NAME)), (vec![permit.info().id], vec![]));
+    drop(permit);
+
+    // One that waits says the number, too, and keeps the holder from becoming a shared one.
+    let mut holder = take(&store, Exclusive);
+    let waiting = ask(&store, Semaphore(3));
+    assert!(refused(Semaphore(4)) && refused(Shared));
+    let token = holder.token();
+    assert!(is_invalid(&holder.downgrade().unwrap_err()));
+    assert!(holder.is_held() && holder.token() == token && holder.info().mode == Exclusive);
+    drop(holder);
+    drop(waiting.granted());
+
+    let reader = take(&store, Shared);
+    assert!(refused(Semaphore(3)));
+    drop(reader);
+    drop(take(&store, Semaphore(4)));
+}
+
+#[test]
+fn m3_d_nothing_passes_on_the_name_of_a_semaphore() {
+    let store = Store::in_memory().unwrap();
+    let mut permits: Vec<LockGuard> = (0..3).map(|_| take(&store, Semaphore(3))).collect();
+    let asking: Vec<Asking> =
+        [Semaphore(3), Exclusive, Semaphore(3), Semaphore(3)].map(|mode| ask(&store, mode)).into();
+    let ids: Vec<u64> = asking.iter().map(Asking::id).collect();
+    drop(permits.pop());
+    assert_eq!(queue(&store, NAME), ids[1..]);
+    drop((permits.pop(), permits.pop()));
+    // There is room for two more, and they do not pass the exclusive one.
+    assert_eq!((held(&store, NAME), queue(&store, NAME)), (vec![ids[0]], ids[1..].to_vec()));
+    drop(asking[0].granted());
+    assert_eq!((held(&store, NAME), queue(&store, NAME)), (vec![ids[1]], ids[2..].to_vec()));
+    drop(asking[1].granted());
+    assert_eq!(held(&store, NAME), ids[2..]);
+    assert_eq!(wakes(&store), 4);
+}
+
+#[test]
+fn m4_a_a_shared_lock_alone_becomes_exclusive_with_a_greater_token() {
+    let store = Store::in_memory().unwrap();
+    let mut guard = take(&store, Shared);
+    let (token, fence, id) = (guard.token(), guard.fence(), guard.info().id);
+    guard.upgrade(Wait::No).unwrap();
+    assert!(guard.token() > token);
+    let info = guard.info();
+    assert_eq!((info.mode, info.state, info.id, info.token), (Exclusive, LockState::Held, id, Some(guard.token())));
+    assert!(is_held_by_others(&store, Shared));
+    let mut txn = store.begin().unwrap();
+    assert_eq!(lost(&txn.fence(&fence).unwrap_err()), Some(LostReason::Converted));
+    txn.fence(&guard.fence()).unwrap();
+    let stats = store.lock_stats();
+    assert_eq!((stats.shared.acquired, stats.exclusive.acquired, stats.exclusive.waited), (1, 1, 0));
+    // Once more it is no conversion.
+    let token = guard.token();
+    guard.upgrade(Wait::No).unwrap();
+    assert_eq!((guard.token(), store.lock_stats().exclusive.acquired), (token, 1));
+    drop(guard);
+    assert_eq!(held(&store, NAME), NOBODY);
+}
+
+#[test]
+fn m4_b_the_second_upgrader_is_told_of_the_deadlock_and_keeps_its_shared_lock() {
+    let store = Store::in_memory().unwrap();
+    let state = store.keyspace("state").unwrap();
+    let (mut first, mut second) = (take(&store, Shared), take(&store, Shared));
+    let (token, fence, id) = (second.token(), second.fence(), first.info().id);
+    let converting = std::thread::spawn(move || first.upgrade(Wait::Forever).map(|()| first));
+    until("the conversion", || entries(&store, NAME)[0].state == LockState::Converting);
+    let second = within_limit(move || {
+        let why = second.upgrade(Wait::Forever).unwrap_err();
+        let ErrorKind::Deadlock(held) = why.kind() else { unreachable!("{why}") };
+        assert_eq!((held.mode, held.holders.len()), (Exclusive, 2));
+        second
+    });
+    assert!(second.is_held() && second.token() == token);
+    let mut txn = store.begin().unwrap();
+    txn.fence(&fence).unwrap();
+    txn.put(&state, "by", "the second").unwrap();
+    txn.commit().unwrap();
+    assert!(!converting.is_finished());
+    let stats = store.lock_stats();
+    assert_eq!((stats.deadlocks, stats.exclusive.waited, stats.exclusive.acquired, stats.wakes), (1, 1, 0, 0));
+
+    // It stands before whoever waits in the queue.
+    let queued = ask(&store, Exclusive);
+    drop(second);
+    let first = within_limit(move || converting.join().unwrap()).unwrap();
+    assert_eq!((held(&store, NAME), queue(&store, NAME)), (vec![id], vec![queued.id()]));
+    assert!(first.token() > token && first.info().mode == Exclusive);
+    let stats = store.lock_stats();
+    assert_eq!((stats.exclusive.acquired, stats.exclusive.waiting.count(), stats.wakes), (1, 1, 1));
+}
+
+#[test]
+fn m4_c_a_downgrade_lets_in_the_shared_requests_at_the_front() {
+    let store = Store::in_memory().unwrap();
+    let mut guard = take(&store, Exclusive);
+    let asking: Vec<Asking> = [Shared, Shared, Exclusive].map(|mode| ask(&store, mode)).into();
+    let (token, id, ids) = (guard.token(), guard.info().id, asking.iter().map(Asking::id).collect::<Vec<_>>());
+    guard.downgrade().unwrap();
+    assert!(guard.token() > token && guard.info().mode == Shared);
+    assert_eq!((held(&store, NAME), queue(&store, NAME)), (vec![id, ids[0], ids[1]], vec![ids[2]]));
+    assert_eq!(wakes(&store), 2);
+    let stats = store.lock_stats();
+    assert_eq!((stats.exclusive.acquired, stats.shared.waited), (1, 2));
+    let shared = [guard, asking[0].granted(), asking[1].granted()];
+    assert_eq!(store.lock_stats().shared.acquired, 3);
+    for guard in shared {
+        assert!(asking[2].answer().is_none());
+        drop(guard);
+    }
+    assert!(asking[2].granted().token() > token);
+}
+
+#[test]
+fn m4_d_an_upgrade_that_times_out_leaves_the_shared_lock_with_its_token_and_fences() {
+    let store = Store::in_memory().unwrap();
+    let state = store.keyspace("state").unwrap();
+    let (mut guard, other) = (take(&store, Shared), take(&store, Shared));
+    let (token, fence, id) = (guard.token(), guard.fence(), guard.info().id);
+    let mut early = store.begin().unwrap();
+    early.fence(&fence).unwrap();
+    early.put(&state, "early", "1").unwrap();
+    let upgrading = std::thread::spawn(move || {
+        let why = guard.upgrade(Wait::AtMost(Duration::from_millis(300))).unwrap_err();
+        (guard, why)
+    });
+    until("the conversion", || entries(&store, NAME)[0].state == LockState::Converting);
+    // It keeps shared requests out as long as it waits.
+    let queued = ask(&store, Shared);
+    let (guard, why) = within_limit(move || upgrading.join().unwrap());
+    let ErrorKind::LockHeld(why) = why.kind() else { unreachable!("{why}") };
+    assert_eq!((why.mode, why.ahead), (Exclusive, 0));
+    assert!(why.holders.iter().any(|holder| holder.id == other.info().id));
+    assert!(why.waited >= Duration::from_millis(300));
+    assert_eq!(held(&store, NAME), [id, other.info().id, queued.id()]);
+    assert!(guard.is_held() && guard.token() == token && guard.info().mode == Shared);
+    early.commit().unwrap();
+    let mut late = store.begin().unwrap();
+    late.fence(&fence).unwrap();
+    late.put(&state, "late", "1").unwrap();
+    late.commit().unwrap();
+    let stats = store.lock_stats();
+    let exclusive = (stats.exclusive.acquired, stats.exclusive.waited, stats.exclusive.timed_out);
+    assert_eq!((exclusive, stats.wakes), ((0, 1, 1), 1));
+}
+
+#[test]
+fn m4_e_what_was_fenced_before_a_downgrade_is_lost_beside_a_second_reader() {
+    let store = Store::in_memory().unwrap();
+    let state = store.keyspace("state").unwrap();
+    let mut guard = take(&store, Exclusive);
+    let fence = guard.fence();
+    let mut txn = store.begin().unwrap();
+    txn.fence(&fence).unwrap();
+    txn.put(&state, "row", "written").unwrap();
+    guard.downgrade().unwrap();
+    let second = take(&store, Shared);
+    assert_eq!(store.snapshot().unwrap().get(&state, "row").unwrap(), None);
+    assert_eq!(lost(&txn.commit().unwrap_err()), Some(LostReason::Converted));
+    assert_eq!(store.snapshot().unwrap().get(&state, "row").unwrap(), None);
+    assert!(second.is_held() && guard.is_held());
+
+    // The new grant has a fence of its own.
+    let mut txn = store.begin().unwrap();
+    assert_eq!(lost(&txn.fence(&fence).unwrap_err()), Some(LostReason::Converted));
+    txn.fence(&guard.fence()).unwrap();
+    txn.put(&state, "row", "shared").unwrap();
+    txn.commit().unwrap();
+}
+
+#[test]
+fn an_upgrade_that_waits_is_lost_with_the_shared_lock() {
+    let store = Store::in_memory().unwrap();
+    let (mut guard, other) = (take(&store, Shared), take(&store, Shared));
+    let token = guard.token();
+    let upgrading = std::thread::spawn(move || guard.upgrade(Wait::Forever).unwrap_err());
+    until("the conversion", || entries(&store, NAME)[0].state == LockState::Converting);
+    assert!(store.force_unlock(NAME, token).unwrap());
+    let why = within_limit(move || upgrading.join().unwrap());
+    let ErrorKind::LockLost(why) = why.kind() else { unreachable!("{why}") };
+    assert_eq!((why.reason, why.token), (LostReason::Forced, token));
+    assert_eq!(held(&store, NAME), [other.info().id]);
+
+    // A lease that is over is the same, and nobody else is there to end it.
+    let once = LockOptions::shared().lease(Duration::from_millis(200)).once();
+    let mut leased = store.lock_with(NAME, once).unwrap();
+    let why = within_limit(move || leased.upgrade(Wait::Forever).unwrap_err());
+    assert_eq!(lost(&why), Some(LostReason::Expired));
+    assert_eq!(held(&store, NAME), [other.info().id]);
+}

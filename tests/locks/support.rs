@@ -3,17 +3,142 @@
 pub mod clocks;
 pub mod gate;
 
+use std::collections::HashSet;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// For what comes about at once unless something is broken.
-const LONG: Duration = Duration::from_secs(20);
+use percolite::{Error, ErrorKind, LockEntry, LockGuard, LockOptions, LockState, Result, Store, Wait};
 
-/// Returns once it is true.
-#[track_caller]
-pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + LONG;
-    while !is_so() {
-        assert!(Instant::now() < end, "waited in vain: {what}");
+/// Whatever takes longer does not come any more.
+pub const LIMIT: Duration = Duration::from_secs(30);
+
+/// Held by nobody, waited for by nobody.
+pub const NOBODY: [u64; 0] = [];
+
+/// A request that another thread has made, and waits for.
+pub struct Asking {
+    answers: Receiver<Result<LockGuard>>,
+    /// Its number in the lock table, where it had to wait.
+    pub waits_as: Option<u64>,
+}
+
+/// Has another thread ask, without a limit of time; returns when it waits, or has its answer. Others must not ask meanwhile.
+pub fn asks(store: &Store, name: &str, options: LockOptions) -> Asking {
+    asks_with(store, name, options.wait(Wait::Forever))
+}
+
+/// [`asks`] with the wait that `options` say.
+pub fn asks_with(store: &Store, name: &str, options: LockOptions) -> Asking {
+    let before: HashSet<u64> = queue(store, name).into_iter().collect();
+    let (answer, answers) = channel();
+    let (asking, name_there) = (store.clone(), name.to_owned());
+    std::thread::spawn(move || answer.send(asking.lock_with(&name_there, options)));
+    let (answered, known) = channel();
+    let mut asking = Asking { answers: known, waits_as: None };
+    let began = Instant::now();
+    loop {
+        // What is answered at once is handed on.
+        if let Ok(answer) = answers.recv_timeout(Duration::from_micros(200)) {
+            answered.send(answer).unwrap();
+            return asking;
+        }
+        if let Some(id) = queue(store, name).into_iter().find(|id| !before.contains(id)) {
+            asking.answers = answers;
+            asking.waits_as = Some(id);
+            return asking;
+        }
+        assert!(began.elapsed() < LIMIT, "the request neither waits nor is answered");
+    }
+}
+
+impl Asking {
+    pub fn id(&self) -> u64 {
+        self.waits_as.expect("the request had to wait")
+    }
+
+    /// The answer, if there is one by now.
+    pub fn answer(&self) -> Option<Result<LockGuard>> {
+        self.answers.try_recv().ok()
+    }
+
+    pub fn waits_for_answer(&self) -> Result<LockGuard> {
+        self.answers.recv_timeout(LIMIT).unwrap_or_else(|why| {
+            assert_ne!(why, RecvTimeoutError::Timeout, "the wait does not end");
+            unreachable!("the thread has ended without an answer")
+        })
+    }
+
+    pub fn granted(&self) -> LockGuard {
+        self.waits_for_answer().unwrap()
+    }
+
+    pub fn refused(&self) -> Error {
+        self.waits_for_answer().unwrap_err()
+    }
+}
+
+pub fn entries(store: &Store, name: &str) -> Vec<LockEntry> {
+    let entries = store.lock_table().unwrap().entries;
+    entries.into_iter().filter(|entry| entry.target == name.into()).collect()
+}
+
+fn ids(store: &Store, name: &str, is: fn(LockState) -> bool) -> Vec<u64> {
+    entries(store, name).iter().filter(|entry| is(entry.state)).map(|entry| entry.id).collect()
+}
+
+/// Who holds the lock, by number, in the order of asking.
+pub fn held(store: &Store, name: &str) -> Vec<u64> {
+    ids(store, name, |state| state != LockState::Waiting)
+}
+
+/// Who waits, in the order of asking.
+pub fn queue(store: &Store, name: &str) -> Vec<u64> {
+    ids(store, name, |state| state == LockState::Waiting)
+}
+
+/// Returns when `holds` does.
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < LIMIT, "{what} does not come");
         std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Runs `work` on a thread of its own, for a limited time.
+pub fn within_limit<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, result) = channel();
+    let working = std::thread::spawn(move || done.send(work()));
+    match result.recv_timeout(LIMIT) {
+        Ok(result) => result,
+        Err(RecvTimeoutError::Timeout) => unreachable!("it does not end"),
+        Err(RecvTimeoutError::Disconnected) => std::panic::resume_unwind(working.join().unwrap_err()),
+    }
+}
+
+pub fn is_invalid(why: &Error) -> bool {
+    matches!(why.kind(), ErrorKind::InvalidArgument(_))
+}
+
+/// Numbers of a seed that is printed; `PERCOLITE_SEED` repeats them.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(test: &str) -> Self {
+        let seed = std::env::var("PERCOLITE_SEED").ok().and_then(|seed| seed.parse().ok());
+        let seed = seed.unwrap_or_else(|| {
+            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+            now.subsec_nanos().into()
+        });
+        println!("{test}: PERCOLITE_SEED={seed}");
+        Self(seed)
+    }
+
+    /// Less than `below`.
+    pub fn below(&mut self, below: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        usize::try_from(mixed >> 33).unwrap() % below
     }
 }

@@ -1,1 +1,14 @@
 //! The letters once more, for tasks.
+
+mod commits;
+mod common;
+mod conversions;
+mod dropping;
+mod fences;
+mod leases;
+mod lost;
+mod modes;
+mod names;
+mod paused;
+mod threads;
+mod waiting;

@@ -11,8 +11,8 @@ use percolite::engine::sim::SimStorage;
 use percolite::oracle::MemoryOracle;
 use percolite::runtime::System;
 use percolite::{
-    Builder, Commons, Compression, Durability, Error, ErrorKind, Keyspace, Pause, Result, RetryLimits, Status, Store,
-    Timestamp, TxnOptions,
+    Builder, Commons, Compression, Durability, Error, ErrorKind, Keyspace, LockOptions, Pause, Result, RetryLimits,
+    Status, Store, Timestamp, TxnOptions,
 };
 
 pub const OPTION: &str = "PERCOLITE_TEST_OPTION";
@@ -85,6 +85,7 @@ impl Case {
             "history" => builder.history(duration(self.value)),
             "slow_transaction" => builder.slow_transaction(duration(self.value)),
             "publish_status" => builder.publish_status(duration(self.value)),
+            "label" => builder.label(&"x".repeat(size())),
             _ => builder,
         }
     }
@@ -103,7 +104,7 @@ impl Case {
             "retry.attempts of a transaction" | "retry.time of a transaction" => {
                 TxnOptions { retry: Some(self.limits()), ..TxnOptions::default() }
             }
-            "label" => TxnOptions::labelled("\u{e9}\n\0".repeat(self.value as usize).leak()),
+            "label of a transaction" => TxnOptions::labelled("\u{e9}\n\0".repeat(self.value as usize).leak()),
             _ => TxnOptions::default(),
         }
     }
@@ -125,6 +126,7 @@ impl Case {
         let store = self.builder().open(&path)?;
         let rows = self.write(&store)?;
         self.conflict(&store, &rows)?;
+        self.lock(&store)?;
         self.look_back(&store, &rows);
         let status: Status = serde_json::from_slice(&serde_json::to_vec(&store.status()).unwrap()).unwrap();
         assert_eq!(status.stats.commits(), store.stats().commits());
@@ -201,6 +203,20 @@ impl Case {
         Ok(())
     }
 
+    fn lock(&self, store: &Store) -> Result<()> {
+        let options = match self.option.as_str() {
+            "lease" => LockOptions::exclusive().lease(duration(self.value)),
+            "semaphore" => LockOptions::semaphore(u32::try_from(self.value).unwrap()),
+            _ => return Ok(()),
+        };
+        match store.lock_with("rows", options) {
+            Ok(guard) => guard.release(),
+            // The disk was slower than the lease is long.
+            Err(why) if matches!(why.kind(), ErrorKind::LockLost(_)) => Ok(()),
+            Err(why) => Err(why),
+        }
+    }
+
     /// Moments from the first to the last that there are.
     fn look_back(&self, store: &Store, rows: &Keyspace) {
         let before = store.snapshot().unwrap().read_ts();
@@ -230,6 +246,12 @@ impl Case {
             let store = Store::in_memory().unwrap();
             same(store.begin_with(self.options()).map(drop).unwrap_err());
             same(store.transact_with(self.options(), |_| Ok::<(), Error>(())).unwrap_err());
+            return;
+        }
+        if self.is("lease") || self.is("semaphore") {
+            let store = Store::in_memory().unwrap();
+            same(self.lock(&store).unwrap_err());
+            assert!(store.is_free_lock("rows").unwrap());
             return;
         }
         same(self.builder().open_shared(self.commons()).map(drop).unwrap_err());

@@ -114,7 +114,8 @@ impl Shared {
             for (what, chore) in chores {
                 let _ = chore().inspect_err(|why| coordinator.tell_of(what, why));
             }
-            if !more {
+            // Work that waits on this thread may have used up the wake of `stop`, which comes after the flag.
+            if !more && !self.stopping.load(Ordering::Acquire) {
                 parker.park(Some(PAUSE));
             }
         }

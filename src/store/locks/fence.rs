@@ -40,9 +40,13 @@ impl Txn {
     /// for several locks, at any time before the commit.
     ///
     /// Take the lock first, then begin: a transaction that began before the grant may have read what another holder has changed
-    /// since, and is refused. When the lock is lost before the commit is decided, [`Txn::commit`] returns
-    /// [`ErrorKind::LockLost`] and nothing is written. A commit that was decided before is seen by the next holder.
-    /// Of a shared lock or a semaphore the fence says only that the grant stands; others may hold it, too.
+    /// since, and is refused, if anything at all was committed in between. When the lock is lost before the commit is decided, [`Txn::commit`] returns
+    /// [`ErrorKind::LockLost`] and nothing is written, by a transaction that only reads, too;
+    /// [`transact`](crate::Store::transact) returns it, and does not try again. A commit that was decided before is seen by the next
+    /// holder, whose guard waits until it is durable, if it is [to be](crate::Durability).
+    ///
+    /// It says nothing about those who take no lock: rows that they write conflict as ever. And of a shared lock or a semaphore it
+    /// says only that the grant stands; others may hold it, too.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
@@ -58,11 +62,11 @@ impl Txn {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::LockLost`] when the lock is lost already. When the transaction began before the grant: by hand
+    /// [`ErrorKind::LockLost`] when the lock is lost already. When something was committed between the transaction's begin and the grant: by hand
     /// [`ErrorKind::SnapshotTooOld`] (begin a new one); inside of [`Store::transact`](crate::Store::transact)
     /// [`ErrorKind::InvalidArgument`], because every attempt would fail (take the lock before the call, or use
-    /// [`Store::lock_transact`](crate::Store::lock_transact)). [`ErrorKind::InvalidArgument`] for a lock of another store,
-    /// [`ErrorKind::Closed`].
+    /// [`Store::lock_transact`](crate::Store::lock_transact)). [`ErrorKind::InvalidArgument`] for a lock of another store, and
+    /// for one whose conversion was given up before it had its token (`AsyncLockGuard::upgrade`); [`ErrorKind::Closed`].
     pub fn fence(&mut self, fence: &Fence) -> Result<()> {
         self.fenced(fence, None)
     }
@@ -74,8 +78,15 @@ impl Txn {
         if *identity != store.identity() {
             return Err(Error::invalid(format!("lock {} belongs to another store", grant.target())));
         }
-        if let Some(reason) = grant.lost(store.inner.runtime.elapsed()) {
+        if let Some(reason) = grant.lost_by(&*store.inner.runtime) {
             return Err(ErrorKind::LockLost(Box::new(grant.loss(reason))).into());
+        }
+        if !grant.is_settled() {
+            let what = format!(
+                "lock {} has no token yet: its conversion was given up on the way, and has to be called once more",
+                grant.target()
+            );
+            return Err(Error::invalid(what));
         }
         if self.read_ts() < grant.floor() && !mutated!(FenceIgnoresFloor) {
             return Err(self.began_before(grant));

@@ -8,11 +8,11 @@ use super::{Fence, LockOptions, NamedLocks, Wait};
 use crate::bounds;
 use crate::error::{Error, ErrorKind, Result};
 use crate::locking::{Conversion, Grant, Lease, LockEntry, LockMode, LockState, LockWait, LostReason, Request};
-use crate::pipeline::Waiter;
 use crate::store::{Inner, Store};
 use crate::timestamp::Timestamp;
+use crate::waiter::Waiter;
 
-use super::take::Waited;
+use super::take::{Waited, not_asked};
 
 /// A lock that is held. Dropping it releases the lock; that never waits. It may be sent to other threads, and does not keep the store open:
 /// when that is closed, the guard is lost.
@@ -49,9 +49,9 @@ impl LockGuard {
         Ok(store)
     }
 
-    fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         let grant = self.grant();
-        match grant.lost(self.locks.runtime.elapsed()) {
+        match grant.lost_by(&*self.locks.runtime) {
             Some(reason) => Err(ErrorKind::LockLost(Box::new(grant.loss(reason))).into()),
             None => Ok(()),
         }
@@ -70,7 +70,8 @@ impl LockGuard {
         Fence { grant: Arc::clone(self.grant()), store: self.locks.store }
     }
 
-    /// What is shown of it, with how many requests wait for it and the lease that was over before it.
+    /// What is shown of it, with the lease that was over before it, and how many requests wait for it directly: the first of those that
+    /// exclude each other, and not those behind it, which [`Store::lock_table`](crate::Store::lock_table) has.
     pub fn info(&self) -> LockEntry {
         let (grant, clock) = (self.grant(), self.locks.clock());
         let mut entries = self.locks.heads.entries(&grant.name, &clock).into_iter();
@@ -130,7 +131,7 @@ impl LockGuard {
     pub fn renew(&self, lease: Duration) -> Result<()> {
         bounds::LEASE.check(lease.as_nanos())?;
         let store = self.store()?;
-        store.renew_lease(&self.locks, self.grant(), lease)
+        store.renew_lease(&self.locks, self.grant(), Some(lease))
     }
 
     /// Makes a shared lock exclusive, as soon as no other holder is left: before everybody who waits in the queue. The grant is a new one, with
@@ -165,6 +166,7 @@ impl LockGuard {
         self.settle_conversion(&store)
     }
 
+    #[cfg(feature = "tokio")]
     pub(crate) fn locks(&self) -> &Arc<NamedLocks> {
         &self.locks
     }
@@ -209,7 +211,7 @@ impl LockGuard {
 
     /// Gives a converted grant its token.
     pub(crate) fn settle_conversion(&self, store: &Store) -> Result<()> {
-        if self.token() > Timestamp::ZERO {
+        if self.grant().is_settled() {
             return self.check();
         }
         store.settle(self.grant(), true)?;
@@ -225,8 +227,8 @@ impl LockGuard {
     /// shared lock stays as it is.
     ///
     /// # Errors
-    /// [`ErrorKind::LockLost`] when it is lost; [`ErrorKind::InvalidArgument`] for a semaphore; [`ErrorKind::Closed`],
-    /// [`ErrorKind::Undetermined`].
+    /// [`ErrorKind::LockLost`] when it is lost; [`ErrorKind::InvalidArgument`] for a semaphore, and while requests of a semaphore wait
+    /// for it; [`ErrorKind::Closed`], [`ErrorKind::Undetermined`].
     pub fn downgrade(&mut self) -> Result<()> {
         let store = self.store()?;
         self.begin_downgrade()?;
@@ -241,7 +243,8 @@ impl LockGuard {
             LockMode::Exclusive => {}
         }
         let next = self.next_grant(LockMode::Shared);
-        if !self.locks.heads.downgrade(self.grant(), &next) {
+        let converted = self.locks.heads.downgrade(self.grant(), &next);
+        if !converted.map_err(|why| not_asked(&next.target(), why))? {
             let reason = self.grant().lost(self.locks.runtime.elapsed()).unwrap_or(LostReason::NotHeld);
             return Err(ErrorKind::LockLost(Box::new(self.grant().loss(reason))).into());
         }
@@ -260,10 +263,11 @@ impl LockGuard {
     /// ([`Store::release_lock`]); nobody renews it. [`Store::resume_lock`] makes a guard of it again.
     ///
     /// # Errors
-    /// The guard itself when it has no lease, or is lost.
+    /// The guard itself when it has no lease, is lost, or has no token because a conversion has failed.
     #[allow(clippy::result_large_err, reason = "the guard is what the caller had")]
     pub fn into_token(self) -> Result<Timestamp, Self> {
         let kept = self.is_held()
+            && self.grant().is_settled()
             && self.grant().with_lease(|lease| (lease.has_guard, lease.renews) = (false, false)).is_some()
             && !self.grant().has_ended();
         if !kept {
@@ -282,22 +286,36 @@ impl LockGuard {
     pub fn release(self) -> Result<()> {
         let grant = Arc::clone(self.grant());
         let store = if grant.has_lease() { Some(self.store()?) } else { None };
-        let released = self.request.release();
-        if let (Some(store), true, true) = (store, released, grant.has_row()) {
-            if let Err(why) = store.remove_leases(&[Arc::clone(&grant)]) {
-                self.locks.keeper.remove(&grant);
+        let rows = if self.request.release() { self.rows_left() } else { Vec::new() };
+        if let Some(store) = store.filter(|_| !rows.is_empty()) {
+            if let Err(why) = store.remove_leases(&rows) {
+                rows.iter().for_each(|row| self.locks.keeper.remove(row));
                 return Err(why);
             }
             self.locks.heads.tidy(&grant.name, store.stats().durable_ts);
         }
         Ok(())
     }
+
+    /// The leases with rows that the end of this one leaves: its own and, where its conversion was given up before it had a row, that of
+    /// the grant before.
+    fn rows_left(&self) -> Vec<Arc<Grant>> {
+        let grant = self.grant();
+        if !grant.has_lease() {
+            return Vec::new();
+        }
+        let mut rows = if grant.is_settled() { Vec::new() } else { self.locks.heads.past_of(grant).leases };
+        if grant.has_row() && !rows.iter().any(|row| Arc::ptr_eq(row, grant)) {
+            rows.push(Arc::clone(grant));
+        }
+        rows
+    }
 }
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
-        if self.request.release() && self.grant().has_row() {
-            self.locks.keeper.remove(self.grant());
+        if self.request.release() {
+            self.rows_left().iter().for_each(|row| self.locks.keeper.remove(row));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The keeper: the thread that renews leases while their guards live, and removes the rows of those that were dropped.
 //!
-//! It starts with the first guard of a lease. A guard that is dropped hands its lock on in memory and leaves its row to this thread,
+//! It starts with the first lease. A guard that is dropped hands its lock on in memory and leaves its row to this thread,
 //! so dropping never waits; whoever takes the lock next removes the row as well, and does not wait for this. When the store closes it
 //! removes the rows that are left to it, and then ends.
 
@@ -22,6 +22,7 @@ pub(super) struct Keeper(Mutex<State>);
 
 #[derive(Default)]
 struct State {
+    started: bool,
     thread: Option<Box<dyn Joined>>,
     parker: Option<Arc<dyn Parker>>,
     stopping: bool,
@@ -32,39 +33,53 @@ struct State {
 }
 
 impl Keeper {
-    /// Starts the thread, unless it runs.
-    pub fn start(&self, store: &Store) -> Result<()> {
-        let mut state = self.0.lock();
-        if state.stopping {
-            return Err(Error::closed(crate::pipeline::CLOSED));
-        }
-        if state.thread.is_none() {
-            let background = store.background();
-            let thread = store.inner.runtime.spawn("percolite-leases", Box::new(move || run(&background)));
-            state.thread = Some(thread.map_err(|why| ErrorKind::Io(format!("cannot start a thread: {why}")))?);
-        }
-        Ok(())
-    }
-
     /// Takes charge of a lease that has a guard.
     pub fn keep(&self, store: &Store, grant: &Arc<Grant>) -> Result<()> {
         self.start(store)?;
-        if !self.look_again(grant) {
-            let mut state = self.0.lock();
-            state.kept.push((Arc::clone(grant), Duration::ZERO));
-            state.wake();
-        }
+        let mut state = self.0.lock();
+        // One that was kept, left to itself and resumed may not have been dropped yet.
+        state.kept.retain(|(kept, _)| !Arc::ptr_eq(kept, grant));
+        state.kept.push((Arc::clone(grant), Duration::ZERO));
+        state.wake();
         Ok(())
     }
 
-    /// Has a lease looked at now, which may have another time than it had. The answer is whether it is kept.
-    pub fn look_again(&self, grant: &Arc<Grant>) -> bool {
+    /// Starts the thread, unless that was done.
+    pub fn start(&self, store: &Store) -> Result<()> {
+        {
+            let mut state = self.0.lock();
+            if state.stopping {
+                return Err(Error::closed(crate::pipeline::CLOSED));
+            }
+            if std::mem::replace(&mut state.started, true) {
+                return Ok(());
+            }
+        }
+        let background = store.background();
+        match store.inner.runtime.spawn("percolite-leases", Box::new(move || run(&background))) {
+            Ok(thread) => {
+                // A store that closes meanwhile has found no thread to wait for.
+                let late = {
+                    let mut state = self.0.lock();
+                    if state.stopping { Some(thread) } else { state.thread.replace(thread) }
+                };
+                late.into_iter().for_each(Joined::join);
+                Ok(())
+            }
+            Err(why) => {
+                self.0.lock().started = false;
+                Err(ErrorKind::Io(format!("cannot start a thread: {why}")).into())
+            }
+        }
+    }
+
+    /// Notes that a lease has another time: when it is due is to be found anew.
+    pub fn look_again(&self, grant: &Arc<Grant>) {
         let mut state = self.0.lock();
-        let is_kept = state.next_look(grant).map(|at| *at = Duration::ZERO).is_some();
-        if is_kept {
+        if let Some((_, at)) = state.kept.iter_mut().find(|(kept, _)| Arc::ptr_eq(kept, grant)) {
+            *at = Duration::ZERO;
             state.wake();
         }
-        is_kept
     }
 
     /// Has the row of a lease that is over removed.
@@ -90,23 +105,6 @@ impl Keeper {
 }
 
 impl State {
-    /// The leases that are to be looked at now. Those that nobody renews any more are forgotten.
-    fn due(&mut self, now: Duration) -> Vec<Arc<Grant>> {
-        self.kept.retain(|(grant, _)| {
-            !grant.has_ended() && grant.with_lease(|lease| lease.has_guard && lease.renews).unwrap_or(false)
-        });
-        let due = self.kept.iter_mut().filter(|(_, at)| *at <= now);
-        due.map(|(grant, at)| {
-            *at = Duration::MAX;
-            Arc::clone(grant)
-        })
-        .collect()
-    }
-
-    fn next_look(&mut self, grant: &Arc<Grant>) -> Option<&mut Duration> {
-        self.kept.iter_mut().find(|(kept, _)| Arc::ptr_eq(kept, grant)).map(|(_, at)| at)
-    }
-
     fn wake(&self) {
         if let Some(parker) = &self.parker {
             parker.unpark();
@@ -120,16 +118,21 @@ fn run(store: &Store) {
     let parker = runtime.parker();
     locks.keeper.0.lock().parker = Some(Arc::clone(&parker));
     loop {
-        let now = runtime.elapsed();
-        let (over, due, stopping) = {
+        let (over, kept, stopping) = {
             let mut state = locks.keeper.0.lock();
-            (std::mem::take(&mut state.over), state.due(now), state.stopping)
+            state.kept.retain(|(grant, _)| {
+                !grant.has_ended() && grant.with_lease(|lease| lease.has_guard && lease.renews).unwrap_or(false)
+            });
+            let now = runtime.elapsed();
+            let due: Vec<_> =
+                state.kept.iter().filter(|(_, at)| *at <= now).map(|(grant, _)| Arc::clone(grant)).collect();
+            (std::mem::take(&mut state.over), due, state.stopping)
         };
         let mut failed = false;
         if let Err(why) = store.remove_leases(&over) {
-            failed = !ends(store, "leases", &why);
+            failed = !ends(&why);
             if failed {
-                locks.keeper.0.lock().over.extend(over.into_iter().filter(|grant| grant.has_row()));
+                locks.keeper.0.lock().over.extend(over);
             }
         } else {
             let durable_ts = store.stats().durable_ts;
@@ -138,12 +141,12 @@ fn run(store: &Store) {
         if stopping {
             return;
         }
-        for grant in due {
-            let next = look_at(store, &grant);
+        for grant in kept {
+            let pause = look_at(store, &grant);
             let mut state = locks.keeper.0.lock();
-            if let Some(at) = state.next_look(&grant) {
-                // It may be asked for meanwhile.
-                *at = next.min(*at);
+            if let Some((_, at)) = state.kept.iter_mut().find(|(kept, _)| Arc::ptr_eq(kept, &grant)) {
+                // As it is by now: its time may have been changed since.
+                *at = pause.unwrap_or_else(|| due(&grant));
             }
         }
         let now = runtime.elapsed();
@@ -163,31 +166,30 @@ fn run(store: &Store) {
     }
 }
 
-/// Renews a lease that is half over; the answer is when to look at it again.
-fn look_at(store: &Store, grant: &Arc<Grant>) -> Duration {
+/// When half of a lease is over.
+fn due(grant: &Grant) -> Duration {
+    grant.lease().map_or(Duration::MAX, |lease| lease.ends.saturating_sub(lease.time / 2))
+}
+
+/// Renews a lease that is half over; the answer is when to try again, where that has failed.
+fn look_at(store: &Store, grant: &Arc<Grant>) -> Option<Duration> {
     let now = store.inner.runtime.elapsed();
-    let (Some(lease), Some(locks)) = (grant.lease(), &store.inner.locks) else { return Duration::MAX };
-    if lease.writing > 0 {
-        // Whoever writes it has it looked at again.
-        return Duration::MAX;
+    let (lease, locks) = (grant.lease()?, store.inner.locks.as_ref()?);
+    if now < due(grant) {
+        return None;
     }
-    let due = lease.ends.saturating_sub(lease.time / 2);
-    if now < due {
-        return due;
-    }
-    match store.prolong(locks, grant, None) {
-        Ok(()) => now.saturating_add(lease.time / 2),
-        Err(why) if ends(store, "leases", &why) => Duration::MAX,
-        Err(_) => now.saturating_add((lease.time / 8).min(PAUSE)),
+    match store.renew_lease(locks, grant, None) {
+        Ok(()) => None,
+        Err(why) if ends(&why) => Some(Duration::MAX),
+        Err(_) => Some(now.saturating_add((lease.time / 8).min(PAUSE))),
     }
 }
 
 /// Whether there is nothing left to try. Anything else is reported.
-#[cfg_attr(not(feature = "tracing"), allow(unused_variables, reason = "for the event alone"))]
-fn ends(store: &Store, what: &str, why: &Error) -> bool {
+fn ends(why: &Error) -> bool {
     let ends = matches!(why.kind(), ErrorKind::Closed(_) | ErrorKind::Undetermined(_) | ErrorKind::LockLost(_));
     if !ends {
-        event!(WARN, what, %why, "background work failed");
+        event!(WARN, what = "leases", %why, "background work failed");
     }
     ends
 }

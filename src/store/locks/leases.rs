@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::NamedLocks;
 use crate::codec;
 use crate::error::{Error, ErrorKind, Result};
-use crate::locking::{FencedBy, Grant, Lease, LockHolder, LockMode};
+use crate::locking::{FencedBy, Grant, LockHolder, LockMode};
 use crate::store::catalog::LOCK;
 use crate::store::{Durability, Store, TxnOptions};
 use crate::timestamp::Timestamp;
@@ -97,50 +97,51 @@ pub(in crate::store) fn lock_key(name: &str) -> String {
 }
 
 impl Store {
-    /// Changes the row of a name, durably: takes out what has one of the tokens `gone`, and puts in what `put` makes at each attempt.
+    /// Changes the row of a name, durably: takes out what has one of the tokens `gone`, and puts `put` in, with the time that it had
+    /// before if it `keeps_time`. The answer is when.
     pub(super) fn change_leases(
         &self,
         name: &str,
         gone: &[Timestamp],
-        put: Option<&dyn Fn() -> LeaseRow>,
+        (put, keeps_time): (Option<&LeaseRow>, bool),
         fence: Option<&Arc<Grant>>,
-    ) -> Result<Option<Written>> {
+    ) -> Result<Timestamp> {
         let (catalog, key) = (self.catalog(), lock_key(name));
         let durability = if mutated!(LeaseRowLater) { Durability::Buffered } else { Durability::Sync };
-        loop {
+        repeated(|| {
             let mut txn = self.begin_with(TxnOptions { durability: Some(durability), ..of_leases() })?;
             if let Some(grant) = fence {
                 txn.own.fence(FencedBy { grant: Arc::clone(grant), durable: false, releases: None });
             }
             let before = txn.get_for_update(&catalog, &key)?;
-            let at = self.inner.runtime.elapsed();
-            let put = put.map(|put| put());
             let mut leases = match &before {
                 Some(value) => read_leases(key.as_bytes(), value)?.1,
                 None => Vec::new(),
             };
-            leases.retain(|lease| {
-                !gone.contains(&lease.token) && put.as_ref().is_none_or(|put| put.token != lease.token)
-            });
-            leases.extend(put.clone());
+            let old = leases.iter().find(|lease| put.is_some_and(|put| put.token == lease.token));
+            let time_ms = old.filter(|_| keeps_time).map(|old| old.time_ms);
+            leases.retain(|lease| !gone.contains(&lease.token) && put.is_none_or(|put| put.token != lease.token));
+            leases.extend(put.map(|put| LeaseRow { time_ms: time_ms.unwrap_or(put.time_ms), ..put.clone() }));
             if !leases.is_empty() {
                 txn.put(&catalog, &key, written(&leases))?;
             } else if before.is_some() {
                 txn.delete(&catalog, &key)?;
             } else {
                 // Somebody else has removed it; that may not be durable yet.
-                return txn.roll_back().map(|()| None);
+                let seen = txn.read_ts();
+                return txn.roll_back().map(|()| seen);
             }
-            match txn.commit() {
-                Err(why) if why.is_retryable() => {}
-                Err(why) => return Err(why),
-                Ok(commit) => return Ok(put.map(|row| Written { row, at, commit_ts: commit.ts })),
-            }
-        }
+            txn.commit().map(|commit| commit.ts)
+        })
     }
 
     /// Removes the rows of leases that are over, durably. A damaged one keeps none of the others.
     pub(super) fn remove_leases(&self, over: &[Arc<Grant>]) -> Result<()> {
+        if let Some(embedded) = self.inner.embedded.as_ref().filter(|_| over.iter().any(|grant| grant.under_way() > 0))
+        {
+            // Their own rows may be among what was decided before they ended.
+            embedded.pipeline().pass()?;
+        }
         let mut damaged = Ok(());
         for some in over.chunks(ROWS_AT_ONCE) {
             match self.remove_together(some) {
@@ -157,7 +158,7 @@ impl Store {
 
     fn remove_together(&self, over: &[Arc<Grant>]) -> Result<()> {
         let catalog = self.catalog();
-        loop {
+        repeated(|| {
             let mut txn = self.begin_with(of_leases())?;
             for grant in over {
                 let key = lock_key(&grant.name);
@@ -170,11 +171,8 @@ impl Store {
                     txn.put(&catalog, &key, written(&leases))?;
                 }
             }
-            match txn.commit() {
-                Err(why) if why.is_retryable() => {}
-                committed => break committed.map(drop)?,
-            }
-        }
+            txn.commit().map(drop)
+        })?;
         crash_point!(LockReleased);
         for grant in over {
             grant.set_row(false);
@@ -189,66 +187,62 @@ impl Store {
         txn.commit().map(drop)
     }
 
-    /// Gives a lease `time` from now on, durably; the background goes by that from here on.
-    pub(crate) fn renew_lease(&self, locks: &NamedLocks, grant: &Arc<Grant>, time: Duration) -> Result<()> {
-        let renewed = self.prolong(locks, grant, Some(time));
-        locks.keeper.look_again(grant);
-        // Whoever waits for its loss goes by the end that it had.
-        grant.tell_watchers();
-        renewed
-    }
-
-    /// Has a lease last for `time` from now on, or for as long as it was last asked for. Of two at once the one that is written last
-    /// counts, and asks for what was asked for last.
-    pub(super) fn prolong(&self, locks: &NamedLocks, grant: &Arc<Grant>, time: Option<Duration>) -> Result<()> {
+    /// Gives a lease `time` from now on, durably; without one as long as it had, whoever may be changing that at this moment.
+    pub(crate) fn renew_lease(&self, locks: &NamedLocks, grant: &Arc<Grant>, time: Option<Duration>) -> Result<()> {
         let now = locks.runtime.elapsed();
         // From here on it does not expire, but it may have ended before.
         let begun = grant.with_lease(|lease| {
             let stands = lease.writing > 0 || lease.ends > now;
             lease.writing += u32::from(stands);
-            let before = lease.time;
-            lease.time = time.filter(|_| stands).unwrap_or(before);
-            (stands, before)
+            stands
         });
         let lost = |reason| ErrorKind::LockLost(Box::new(grant.loss(reason))).into();
-        let before = match begun {
+        match begun {
             None => return Err(Error::invalid(format!("lock {} was taken without a lease", grant.target()))),
-            Some((false, _)) => return Err(lost(grant.lost(now).unwrap_or(crate::LostReason::Expired))),
-            Some((true, before)) => before,
-        };
-        let row = || LeaseRow::new(locks, grant, grant.lease().map_or(before, |lease| lease.time));
+            Some(false) => return Err(lost(grant.lost(now).unwrap_or(crate::LostReason::Expired))),
+            Some(true) => {}
+        }
+        let as_it_is = grant.lease().map(|lease| lease.time).unwrap_or_default();
+        let row = LeaseRow::new(locks, grant, time.unwrap_or(as_it_is));
         let renewed = match grant.lost(now) {
             Some(reason) => Err(lost(reason)),
-            None => self.change_leases(&grant.name, &[], Some(&row), Some(grant)),
+            None => self.change_leases(&grant.name, &[], (Some(&row), time.is_none()), Some(grant)),
         };
-        grant.with_lease(|lease| {
+        let written = locks.runtime.elapsed();
+        let must_look = grant.with_lease(|lease| {
+            let before = lease.ends;
             lease.writing -= 1;
-            match &renewed {
-                Ok(written) => written.iter().for_each(|written| written.note(lease)),
-                Err(_) if time == Some(lease.time) => lease.time = before,
-                Err(_) => {}
+            // Of two that were asked for at once the one that was written last counts.
+            let is_last = renewed.as_ref().is_ok_and(|commit_ts| *commit_ts > lease.asked);
+            match time.filter(|_| renewed.is_ok()) {
+                Some(_) if !is_last => {}
+                Some(time) => (lease.time, lease.ends, lease.since_ms) = (time, now.saturating_add(time), row.since_ms),
+                None if renewed.is_ok() => {
+                    lease.ends = lease.ends.max(now.saturating_add(lease.time));
+                    lease.since_ms = lease.since_ms.max(row.since_ms);
+                }
+                None => {}
             }
+            if let (Some(_), Ok(commit_ts)) = (time, &renewed) {
+                lease.asked = lease.asked.max(*commit_ts);
+            }
+            before <= written || lease.ends < before
         });
         crash_point!(LockRenewed if renewed.is_ok());
-        locks.heads.lease_written(grant);
+        if must_look == Some(true) {
+            locks.heads.lease_written(grant);
+        }
+        locks.keeper.look_again(grant);
         renewed.map(drop)
     }
 }
 
-/// What was written of a lease, and is durable.
-pub(super) struct Written {
-    row: LeaseRow,
-    /// When its time began, by the clock that does not go back.
-    at: Duration,
-    commit_ts: Timestamp,
-}
-
-impl Written {
-    /// Notes it, unless something newer is known to be written.
-    pub(super) fn note(&self, lease: &mut Lease) {
-        if self.commit_ts > lease.written {
-            lease.ends = self.at.saturating_add(Duration::from_millis(self.row.time_ms));
-            (lease.since_ms, lease.written) = (self.row.since_ms, self.commit_ts);
+/// Makes a change again that another one of the same rows has got in the way of: at its commit or, where rows are written early, before.
+fn repeated<T>(mut change: impl FnMut() -> Result<T>) -> Result<T> {
+    loop {
+        match change() {
+            Err(why) if why.is_retryable() => {}
+            done => return done,
         }
     }
 }
@@ -297,6 +291,28 @@ mod tests {
         ] {
             assert_eq!(row.left(now), Duration::from_millis(left), "{now}");
         }
+    }
+
+    /// The transaction that writes a lease removes what excludes it, so only this test can have two.
+    #[test]
+    fn of_two_leases_that_exclude_each_other_the_one_with_the_greatest_token_holds_the_name() {
+        let memory = crate::engine::sim::SimStorage::new();
+        let store = Store::builder().open_sim(&memory).unwrap();
+        let tokens = [7, 9, 8].map(Timestamp::from_u64);
+        let since_ms = crate::runtime::Runtime::unix_millis(&*store.inner.runtime);
+        for token in tokens {
+            let lease = LeaseRow { shared: false, token, since_ms, ..row() };
+            store.change_leases("name", &[], (Some(&lease), false), None).unwrap();
+        }
+        store.close().unwrap();
+        let store = Store::builder().open_sim(&memory).unwrap();
+        let held: Vec<_> = store.lock_holders("name").unwrap().iter().map(|entry| entry.token).collect();
+        assert_eq!(held, [Some(tokens[1])]);
+        assert!(store.force_unlock("name", tokens[1]).unwrap());
+        // What is left of the others goes before the next holder.
+        drop(store.lock("name").unwrap());
+        store.close().unwrap();
+        assert!(Store::builder().open_sim(&memory).unwrap().lock_table().unwrap().entries.is_empty());
     }
 
     #[test]

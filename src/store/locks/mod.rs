@@ -1,4 +1,4 @@
-//! NamedLocks by name, as programs use them.
+//! Locks by name, as programs use them.
 //!
 //! ```text
 //!   lock ──> request (locking) ──> granted in memory ──> take: drain, floor, token, row, durable, check ──> guard
@@ -68,7 +68,8 @@ impl NamedLocks {
 
     /// Ends all waits and all grants; leases with a guard are released first, durably, unless the store has failed.
     pub fn close(&self) {
-        self.keeper.finish(self.heads.close(crate::pipeline::CLOSED));
+        let leases = self.heads.close(crate::pipeline::CLOSED);
+        self.keeper.finish(leases);
     }
 }
 

@@ -1,4 +1,4 @@
-//! NamedLocks by name and token alone, without a guard: for programs that come back later, and for operators.
+//! Locks by name and token alone, without a guard: for programs that come back later, and for operators.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,12 +44,13 @@ impl Store {
     }
 
     /// Releases the lock that has this token, durably, unlike MySQL's `RELEASE_LOCK`, which goes by the connection. `false` when no
-    /// grant of the name has it, because it was released before or its time was over and somebody else has the lock; then nothing changes. A guard
-    /// of it, if there is one, is lost.
+    /// grant of the name has it, because it was released before or its time is over; then nothing changes. A guard of it, if there is
+    /// one, is lost.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for what is no name, and where the store takes no locks ([`Store::lock`]); [`ErrorKind::Undetermined`]
-    /// when the store fails; [`ErrorKind::Io`], [`ErrorKind::Corruption`], [`ErrorKind::Closed`].
+    /// when the store fails; [`ErrorKind::Io`], [`ErrorKind::Corruption`], [`ErrorKind::Closed`]. Where the row could not be removed the
+    /// lock is free in this process even so, and the background or the next holder removes it.
     pub fn release_lock(&self, name: &str, token: Timestamp) -> Result<bool> {
         self.end_lock(name, token, LostReason::Released)
     }

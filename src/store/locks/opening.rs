@@ -1,6 +1,5 @@
 //! What opening a store makes of the leases that earlier lives have left.
 
-use std::cmp::Reverse;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,13 +25,12 @@ impl Store {
         if self.inner.engine.is_copy() {
             return self.forget_leases();
         }
-        let view = self.inner.coordinator.begin()?.0;
+        let Some(embedded) = &self.inner.embedded else { return Ok(()) };
+        let view = embedded.pipeline().current_view();
         let (now, unix_millis) = (locks.runtime.elapsed(), locks.runtime.unix_millis());
         let read =
             self.each_row_of_leases(&view, |key, value| match value.and_then(|value| read_leases(key, &value)) {
-                Ok((name, mut leases)) => {
-                    // Of two that exclude each other the later one took the name over.
-                    leases.sort_by_key(|lease| Reverse(lease.token));
+                Ok((name, leases)) => {
                     let grants = leases
                         .iter()
                         .map(|row| (row.mode(), owner_of(row, now), lease_of(row, now, unix_millis), row.token));
@@ -114,6 +112,6 @@ fn lease_of(row: &LeaseRow, now: Duration, unix_millis: u64) -> Lease {
         renews: false,
         has_guard: false,
         writing: 0,
-        written: Timestamp::ZERO,
+        asked: Timestamp::ZERO,
     }
 }

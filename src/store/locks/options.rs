@@ -13,9 +13,12 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 pub const LOCK_WHY_MAX_BYTES: usize = 255;
 
 /// How long to wait for a lock. By default 30 seconds at most, as [`Store::lock`](crate::Store::lock) does.
+///
+/// It is the time in the queue. A call may take a sync longer: where the holder before has committed something that is not durable yet,
+/// and for the row of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Not at all.
+    /// Not at all: granted at once, or [`ErrorKind::LockHeld`](crate::ErrorKind::LockHeld).
     No,
     /// So long at most, from the call on.
     AtMost(Duration),
@@ -68,13 +71,13 @@ impl LockOptions {
         Self::default()
     }
 
-    /// Any number of holders, as long as all of them are shared.
+    /// Any number of holders, as long as all of them are shared. One that comes while an exclusive request waits, waits behind it.
     pub fn shared() -> Self {
         Self { mode: LockMode::Shared, ..Self::default() }
     }
 
-    /// So many holders at most, at least 1. All requests of a name must say the same number; an exclusive one excludes all of them.
-    /// Shared requests of the name are refused meanwhile.
+    /// So many holders at most, at least 1. All requests that hold or wait for a name must say the same number, and none may be shared:
+    /// others are refused with [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument). An exclusive one excludes all of them.
     pub fn semaphore(most: u32) -> Self {
         Self { mode: LockMode::Semaphore(most), ..Self::default() }
     }
@@ -84,7 +87,7 @@ impl LockOptions {
         Self { wait, ..self }
     }
 
-    /// What may end the wait.
+    /// What may end the wait with [`ErrorKind::Stopped`](crate::ErrorKind::Stopped). A lock that is free is granted even so.
     pub fn cancel(self, by: &Cancel) -> Self {
         Self { cancel: Some(by.clone()), ..self }
     }
@@ -100,6 +103,8 @@ impl LockOptions {
     /// A lease is a row on the disk, so granting, renewing and releasing it take a durable commit each. In the process that was granted
     /// it, time is the monotonic clock's, which stands still while the machine sleeps. A later process counts what is left by the wall
     /// clock, once, when it opens the store: never more than the whole time, and less than is left only if that clock was set ahead.
+    /// Time begins before the row is written. If writing takes longer than the lease lasts, the call returns
+    /// [`ErrorKind::LockLost`](crate::ErrorKind::LockLost).
     pub fn lease(self, time: Duration) -> Self {
         Self { lease: Some(time), ..self }
     }

@@ -22,10 +22,10 @@ use crate::locking::{
     Asker, Grant, Lease, LockHeld, LockMode, LockTarget, LockWait, LostReason, NotAsked, Owner, Past, Request,
     TakenOver, Unfit, WaitStep,
 };
-use crate::pipeline::Waiter;
 use crate::store::Store;
 use crate::store::catalog::check_name;
 use crate::timestamp::Timestamp;
+use crate::waiter::Waiter;
 
 /// So many holders are named by an error.
 const HOLDERS_SHOWN: usize = 8;
@@ -36,19 +36,20 @@ const LONG_WAIT: Duration = Duration::from_secs(1);
 impl Store {
     /// Takes a lock exclusively. Waits for it at most **30 seconds**; [`Store::lock_with`] has other modes, other waits and leases.
     ///
-    /// Whoever comes first is served first. The lock is held until the [`LockGuard`] is dropped or released, or the process ends, and has
-    /// nothing to do with keyspaces or rows of any name. It excludes only others that take it: a transaction that must not be
-    /// committed without it is [fenced](Txn::fence).
+    /// Whoever comes first is served first. The lock is held until the [`LockGuard`] is dropped or released, the store is closed, or the
+    /// process ends, and has nothing to do with keyspaces or rows of any name. It excludes only others that take it: a
+    /// transaction that must not be committed without it is [fenced].
     ///
     /// **The lock first, then the snapshot.** A transaction that began before the grant may not see what the holder before has done, so
-    /// begin after this returns, or use [`Store::lock_transact`].
+    /// begin after this returns, or use [`Store::lock_transact`]. What holders before have committed durably, fenced by the lock, is
+    /// durable when this returns; what they have committed [buffered](crate::Durability::Buffered) is seen, and a power cut may take it.
     ///
     /// **Not re-entrant.** The guard is the owner, not the thread: a second call in the same thread waits like any other, in
     /// vain. Two threads that take two locks in opposite order wait for each other until their patience is over;
     /// [`Store::lock_table`] shows the circle meanwhile.
     ///
     /// **Not in a closure of [`transact`](Store::transact)**: it would wait with a snapshot and a permit in hand, others might wait for
-    /// those, and the transaction could not be fenced by it.
+    /// those, and a fence of the transaction by it is refused as soon as anything was committed since the snapshot.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
@@ -60,19 +61,21 @@ impl Store {
     /// # Ok(()) }
     /// ```
     ///
-    /// [`Txn::fence`]: crate::Txn::fence
     /// [fenced]: crate::Txn::fence
     ///
     /// # Errors
     /// [`ErrorKind::LockHeld`] after 30 seconds. [`ErrorKind::InvalidArgument`] when the name is empty, longer than 255 bytes or has
-    /// control characters, when requests of another sort are there ([`LockOptions::semaphore`]), and where the store is read-only or
-    /// others share its engine. [`ErrorKind::Corruption`] when the row of the name's leases is damaged, [`ErrorKind::Closed`].
+    /// control characters, and where the store is read-only or others share its engine. [`ErrorKind::LockLost`] when
+    /// [`Store::force_unlock`] took it away before this returns. [`ErrorKind::Corruption`] when the row of the name's leases is damaged.
+    /// [`ErrorKind::Undetermined`], [`ErrorKind::Io`], [`ErrorKind::Closed`] when the disk or the store fails, or is closed: the lock is
+    /// not held then.
     pub fn lock<'a>(&self, target: impl Into<LockTarget<'a>>) -> Result<LockGuard> {
         self.lock_with(target, LockOptions::exclusive())
     }
 
     /// Takes a lock exclusively if it is free at this moment, and nobody waits for it; `None` if not. Does not wait for the lock, but may
-    /// for a sync, when the holder before has committed something that is not durable yet. Allocates nothing where the lock is held.
+    /// for a sync, when the holder before has committed something that is not durable yet, or had a lease. Allocates nothing where the
+    /// lock is held.
     ///
     /// # Errors
     /// Those of [`Store::lock`], but for [`ErrorKind::LockHeld`].
@@ -93,8 +96,9 @@ impl Store {
     /// # Errors
     /// Those of [`Store::lock`]; [`ErrorKind::LockHeld`] when [`LockOptions::wait`] is over, with the holders and how many requests were
     /// before this one; [`ErrorKind::Stopped`] when it is cancelled; [`ErrorKind::InvalidArgument`] for options out of
-    /// [bounds](crate::bounds) or that do not go together; [`ErrorKind::LockLost`] when it was taken away by
-    /// [`Store::force_unlock`] while it was being granted.
+    /// [bounds](crate::bounds) or that do not go together, and when the name is used in another way at this moment
+    /// ([`LockOptions::semaphore`]); [`ErrorKind::LockLost`] also when the lease was over before its row was written. Where the disk
+    /// fails while the row of a lease is written, the next life of the store may find it held.
     pub fn lock_with<'a>(&self, target: impl Into<LockTarget<'a>>, options: LockOptions) -> Result<LockGuard> {
         let request = self.take(&target.into(), &options)?;
         self.settled(request, &options)
@@ -142,12 +146,13 @@ impl Store {
             renews: !options.once,
             has_guard: true,
             writing: 1,
-            written: Timestamp::ZERO,
+            asked: Timestamp::ZERO,
         });
         let waiter = waiter.filter(|_| options.wait != Wait::No);
         match locks.heads.ask(name, options.mode, owner, lease, (now, waiter)) {
             Ok(grant) => {
-                if !grant.is_granted() {
+                // By now it may be granted all the same.
+                if grant.waiter().is_some() {
                     locks.heads.counters.begins_to_wait(options.mode);
                 }
                 let request = Request::new(&locks.heads, grant, false);
@@ -163,7 +168,7 @@ impl Store {
 
     /// Looks whether the wait is over.
     pub(crate) fn step_of(&self, wait: LockWait, options: &LockOptions) -> Waited {
-        let now = self.inner.runtime.elapsed();
+        let now = wait.now(&*self.inner.runtime);
         let step = wait.step(now);
         let waited = wait.waited(now);
         let grant = wait.request.grant();
@@ -192,6 +197,7 @@ impl Store {
                 Err(ErrorKind::Stopped(what).into())
             }
             WaitStep::Closed(why) => Err(Error::closed(why)),
+            WaitStep::Lost(reason) => Err(ErrorKind::LockLost(Box::new(grant.loss(reason))).into()),
         })
     }
 
@@ -264,10 +270,14 @@ impl Store {
         }
         crash_point!(LockToken);
         self.take_over(locks, grant, &past)?;
-        if waits && !mutated!(GuardBeforeDurable) {
-            pipeline.wait_durable(past.debt)?;
+        if waits && !mutated!(GuardBeforeDurable) && pipeline.wait_durable(past.debt).is_err() {
+            // What is not known is whether others have committed; this caller has not.
+            return Err(Error::closed(pipeline.failure().unwrap_or(crate::pipeline::CLOSED)));
         }
-        locks.heads.tidy(&grant.name, pipeline.durable_ts());
+        if !past.is_empty() {
+            locks.heads.tidy(&grant.name, pipeline.durable_ts());
+        }
+        grant.set_settled();
         check(locks, grant)
     }
 
@@ -286,7 +296,10 @@ impl Store {
         let Some(token) = pipeline.timestamp_at_once() else { return Ok(false) };
         grant.set_floor(floor);
         grant.set_token(token);
-        locks.heads.tidy(&grant.name, pipeline.durable_ts());
+        if !past.is_empty() {
+            locks.heads.tidy(&grant.name, pipeline.durable_ts());
+        }
+        grant.set_settled();
         check(locks, grant).map(|()| true)
     }
 
@@ -304,20 +317,21 @@ impl Store {
             return Ok(());
         }
         let gone: Vec<Timestamp> = past.leases.iter().map(|lease| lease.token()).collect();
-        let row = || LeaseRow::new(locks, grant, grant.lease().map_or(Duration::ZERO, |lease| lease.time));
-        let row: Option<&dyn Fn() -> LeaseRow> = if grant.has_lease() { Some(&row) } else { None };
+        let now = locks.runtime.elapsed();
+        let row = grant.lease().map(|lease| LeaseRow::new(locks, grant, lease.time));
+        let since_ms = row.as_ref().map(|row| row.since_ms);
         if grant.has_lease() {
             // Should the store close meanwhile, there is somebody who removes the row.
             locks.keeper.start(self)?;
             grant.set_row(true);
         }
         // Fenced by itself: once the grant has ended, and the next one may have looked for its row, none is written.
-        let written = self.change_leases(&grant.name, &gone, row, Some(grant).filter(|_| grant.has_lease()))?;
+        self.change_leases(&grant.name, &gone, (row.as_ref(), false), Some(grant).filter(|_| row.is_some()))?;
         for lease in &past.leases {
             lease.set_row(false);
         }
         grant.with_lease(|lease| {
-            written.iter().for_each(|written| written.note(lease));
+            (lease.ends, lease.since_ms) = (now.saturating_add(lease.time), since_ms.unwrap_or_default());
             lease.writing -= 1;
         });
         crash_point!(LockLeased if grant.has_lease());
@@ -351,7 +365,7 @@ fn check(locks: &NamedLocks, grant: &Grant) -> Result<()> {
     if let Some(why) = locks.heads.closed() {
         return Err(Error::closed(why));
     }
-    match grant.lost(locks.runtime.elapsed()) {
+    match grant.lost_by(&*locks.runtime) {
         Some(reason) => Err(ErrorKind::LockLost(Box::new(grant.loss(reason))).into()),
         None => Ok(()),
     }

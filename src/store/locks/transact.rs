@@ -29,7 +29,8 @@ impl Under {
 impl Store {
     /// [`Store::transact_with`] under a lock: takes it, begins, holds it over all attempts, commits only while it is held, and releases it as
     /// soon as the commit is visible. Returns when the commit is as durable as asked for; the next holder goes on meanwhile, so many
-    /// callers on one name share syncs.
+    /// callers on one name share syncs. `LockOptions::exclusive()` waits for the lock at most 30 seconds; the limits of retrying count from
+    /// the grant.
     ///
     /// A closure must not act outside of the store: what it reads is provisional until this returns, as in [`Store::transact`]. Where a
     /// lock has to cover more than one transaction, take a guard ([`Store::lock`]) and a [fence](Txn::fence).

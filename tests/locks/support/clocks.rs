@@ -119,7 +119,7 @@ impl Clocks {
         let looks = state.looks.entry(name.to_owned()).or_default();
         *looks += 1;
         let looks = *looks;
-        let end = Instant::now() + super::LONG;
+        let end = Instant::now() + super::LIMIT;
         let stalls = |state: &State| state.stalled.is_some_and(|(thread, upto)| thread == name && looks > upto);
         let stalled = usize::from(stalls(&state));
         state.waiting += stalled;

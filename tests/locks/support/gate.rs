@@ -53,7 +53,7 @@ impl Gate {
 
     fn pass(&self) {
         let mut state = self.state.lock();
-        let end = Instant::now() + super::LONG;
+        let end = Instant::now() + super::LIMIT;
         state.waiting += 1;
         while state.is_shut && !self.changed.wait_until(&mut state, end).timed_out() {}
         state.waiting -= 1;

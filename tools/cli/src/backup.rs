@@ -21,6 +21,9 @@ use crate::progress::Progress;
 use crate::table;
 use crate::tuning::{Compression, Tuning};
 
+/// In errors of a dump that an increment cannot follow because it is damaged.
+pub const ANOTHER_BASE: &str = "name another dump, or begin with a full one";
+
 /// The options of `dump`.
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -68,7 +71,13 @@ impl DumpArgs {
             (Some(file), _) => {
                 let shown = || file.display().to_string();
                 let opened = File::open(file).with_context(|| format!("cannot open {}", shown()))?;
-                Some(DumpHeader::read(BufReader::new(opened)).with_context(shown)?.into())
+                let header = DumpHeader::read(BufReader::new(opened)).with_context(shown);
+                let header = header.map_err(|why| match Code::of(&why) {
+                    // The dump's damage says nothing of the store.
+                    Code::Damaged => Code::Damaged.error(format!("{}; {ANOTHER_BASE}", crate::one_line(&why))),
+                    _ => why,
+                });
+                Some(header?.into())
             }
             (None, when) => when.map(|when| when.resolve(store)).transpose()?.map(Since::from),
         };
@@ -84,15 +93,14 @@ pub fn dump(args: &DumpArgs) -> Result<()> {
     let store = args.store.look()?;
     let options = args.options(&store)?;
     let snapshot = args.moment.snapshot(&store)?;
-    let progress = Progress::of_rows();
+    let progress = Progress::of("rows");
     // How much of it has changed is not known.
     if options.since.is_none() && progress.is_seen() {
         let columns = store.engine_figures()?.columns;
         progress.expect(columns.iter().filter(|of| of.column == Column::Write).map(|of| of.cells).sum(), "about ");
     }
     let told = |so_far: &Dumped| {
-        let (rows, bytes) = (count(so_far.rows, "row"), indicatif::HumanBytes(so_far.bytes));
-        progress.at(so_far.rows, format_args!("{rows}, {bytes}"));
+        progress.at(so_far.rows, format_args!("rows, {}", indicatif::HumanBytes(so_far.bytes)));
     };
     if args.file.as_os_str() == "-" {
         if args.json {
@@ -166,6 +174,10 @@ pub fn restore(args: &RestoreArgs) -> Result<()> {
         let found = args.file.metadata().with_context(cannot)?;
         let file = args.file.clone();
         let open = move || File::open(file);
+        if found.is_dir() {
+            let what = "is a folder and no dump; a checkpoint is a store of its own and needs no restore";
+            return Err(Code::NotAStore.error(format!("{} {what}", args.file.display())));
+        }
         if found.is_file() {
             (Box::new(open().with_context(cannot)?), Some(found.len()))
         } else {

@@ -131,7 +131,7 @@ fn delete_rows(txn: &mut Txn, keyspace: &Keyspace, rows: &Rows, interrupt: &Inte
         Rows::Prefix(prefix) => txn.prefix(keyspace, prefix),
         Rows::Between(..) => txn.range(keyspace, rows.bounds()),
     };
-    let progress = Progress::of_rows();
+    let progress = Progress::of("rows");
     // Only for whoever watches: it takes a tenth of the time or so.
     if progress.is_seen() {
         let mut total = 0;

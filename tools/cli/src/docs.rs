@@ -47,13 +47,20 @@ pub fn man(args: &ManArgs) -> Result<()> {
     let mut all = Cli::command();
     all.build();
     let mut pages = vec![page(all.clone().display_name("percolite"))?];
-    for command in all.get_subcommands().filter(|command| !command.is_hide_set() && command.get_name() != "help") {
+    for command in commands_of(&all) {
         pages.push(page(command.clone())?);
+        for own in commands_of(command) {
+            pages.push(page(own.clone())?);
+        }
     }
     for (name, text) in &pages {
         std::fs::write(args.folder.join(format!("{name}.1")), text).with_context(cannot)?;
     }
     say(format_args!("{} in {}", count(pages.len() as u64, "page"), args.folder.display()))
+}
+
+fn commands_of(command: &clap::Command) -> impl Iterator<Item = &clap::Command> {
+    command.get_subcommands().filter(|own| !own.is_hide_set() && own.get_name() != "help")
 }
 
 /// A command's page and its name. What stands behind the options in its help is shown as it is there.
@@ -110,7 +117,9 @@ mod tests {
 
     #[test]
     fn examples_stand_in_pages_line_by_line_and_nothing_is_divided() {
-        for command in Cli::command().get_subcommands().filter(|command| command.get_after_help().is_some()) {
+        let all = Cli::command();
+        let each = commands_of(&all).flat_map(|command| std::iter::once(command).chain(commands_of(command)));
+        for command in each.filter(|command| command.get_after_help().is_some()) {
             let (_, text) = page(command.clone()).unwrap();
             assert!(text.is_ascii() && text.starts_with(AS_WRITTEN), "{text}");
             let examples = text.split(".SH \"EXAMPLES\"\n.nf\n").nth(1).unwrap().split(".fi").next().unwrap();

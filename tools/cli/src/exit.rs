@@ -14,6 +14,9 @@ pub enum Code {
     NotAStore = 5,
     Damaged = 6,
     Conflict = 7,
+    LockHeld = 8,
+    NotExecutable = 126,
+    NoCommand = 127,
     Interrupted = 130,
 }
 
@@ -23,11 +26,14 @@ Exit codes:
     0  done
     1  failed: the disk, a limit, a store that is read-only, …
     2  a command line that makes no sense
-    3  what was asked for is not there: a key, a keyspace, a transaction
+    3  what was asked for is not there: a key, a keyspace, a transaction, a token
     4  the store is open in another process
     5  the folder is no store, or the file no dump, or it is one of another format
     6  a store or a dump is damaged
     7  given up after conflicts with other transactions
+    8  a lock is held elsewhere, or was lost
+  126  what `lock run` is to run is no program
+  127  what `lock run` is to run is not there
   130  interrupted; of what changes a store, what is done and what is not was said";
 
 /// An error that knows its exit code.
@@ -67,6 +73,7 @@ impl Code {
             ErrorKind::NotAStore(_) => Self::NotAStore,
             ErrorKind::Corruption(_) => Self::Damaged,
             ErrorKind::Conflict(_) | ErrorKind::Exhausted { .. } => Self::Conflict,
+            ErrorKind::LockHeld(_) | ErrorKind::LockLost(_) | ErrorKind::Deadlock(_) => Self::LockHeld,
             ErrorKind::Stopped(_) => Self::Interrupted,
             _ => Self::Failed,
         }

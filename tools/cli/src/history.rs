@@ -75,7 +75,8 @@ pub fn span(keep: Duration) -> String {
     }
 }
 
-fn time(text: &str) -> Result<Duration, String> {
+/// A time as a command line says it: `7d`, `1h 30m`, `200ms`.
+pub fn time(text: &str) -> Result<Duration, String> {
     let read = |span: jiff::Span| {
         let days = jiff::SpanRelativeTo::days_are_24_hours();
         Duration::try_from(span.to_duration(days)?)

@@ -18,6 +18,7 @@ mod history;
 mod interrupt;
 mod keyspaces;
 mod load;
+mod lock;
 mod locks;
 mod made;
 mod moment;
@@ -34,6 +35,7 @@ mod table;
 mod told;
 mod top;
 mod tuning;
+mod txn;
 mod usage;
 mod verify;
 mod versions;
@@ -99,10 +101,12 @@ enum Command {
     Repair(repair::Args),
     /// Show how a store stands
     Stats(stats::Args),
-    /// Show the row locks: who holds which rows
+    /// Take locks by name, release them, run commands under them
+    Lock(lock::Args),
+    /// Show the locks: who holds which rows, and which names
     Locks(locks::Args),
     /// Show what became of a transaction
-    Txn(locks::TxnArgs),
+    Txn(txn::Args),
     /// Watch transactions, conflicts and row locks
     Top(top::Args),
     /// Show the store at work: real data, contended transfers, a writer killed in mid-commit, and its recovery
@@ -117,9 +121,9 @@ enum Command {
 }
 
 impl Command {
-    /// What is said behind an error that comes of damage in a store that has opened. Some commands say themselves what to do.
-    fn about_damage(&self) -> String {
-        let store = match self {
+    /// The store of those that work in one.
+    fn store(&self) -> Option<&open::Folder> {
+        Some(match self {
             Self::Get(args) => &args.store,
             Self::Put(args) => &args.store,
             Self::Delete(args) => &args.store,
@@ -132,12 +136,24 @@ impl Command {
             Self::Dump(args) => &args.store,
             Self::Checkpoint(args) => &args.store,
             Self::Stats(args) => &args.store,
+            Self::Lock(args) => args.store(),
             Self::Locks(args) => &args.store,
             Self::Txn(args) => &args.store,
-            _ => return String::new(),
-        };
+            _ => return None,
+        })
+    }
+
+    /// What is said behind an error that comes of damage in a store that has opened. Some commands say themselves what to do.
+    fn about_damage(&self) -> String {
+        let Some(store) = self.store() else { return String::new() };
         let (folder, remedy) = (open::quoted(&store.folder), open::backup_or_repair(&store.folder));
         format!("; percolite verify {folder} says what is damaged; {remedy}")
+    }
+
+    /// What is said behind an error that comes of a lock in other hands.
+    fn about_locks(&self) -> String {
+        let Some(store) = self.store() else { return String::new() };
+        format!("; percolite locks {} shows who holds what", open::quoted(&store.folder))
     }
 
     /// Whether it changes the store, and says at its end that it has.
@@ -168,7 +184,8 @@ fn main() -> ExitCode {
             return ExitCode::from(Code::Usage as u8);
         }
     };
-    let (damaged, changes) = (command.about_damage(), command.changes());
+    let (damaged, locked, changes) = (command.about_damage(), command.about_locks(), command.changes());
+    let mut ended = 0;
     let done = match command {
         Command::Get(args) => get::run(&args),
         Command::Put(args) => put::run(&args),
@@ -185,8 +202,9 @@ fn main() -> ExitCode {
         Command::Verify(args) => verify::run(&args),
         Command::Repair(args) => repair::run(&args),
         Command::Stats(args) => stats::run(&args),
+        Command::Lock(args) => lock::run(&args).map(|code| ended = code),
         Command::Locks(args) => locks::run(&args),
-        Command::Txn(args) => locks::run_txn(&args),
+        Command::Txn(args) => txn::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::DemoChild(args) => demo::crash::run_child(&args),
@@ -194,14 +212,15 @@ fn main() -> ExitCode {
         Command::Man(args) => docs::man(&args),
     };
     match done {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => ExitCode::from(ended),
         Err(why) if is_broken_pipe(&why) => ExitCode::from(Code::Failed as u8),
         Err(why) => {
             let code = Code::of(&why);
             let told = one_line(&why);
             let advice = match code {
                 // What does not open says so itself.
-                Code::Damaged if !told.contains(REPAIR) => damaged,
+                Code::Damaged if !told.contains(REPAIR) && !told.contains(backup::ANOTHER_BASE) => damaged,
+                Code::LockHeld => locked,
                 // It comes last.
                 Code::Failed if why.is::<output::Unsaid>() && changes => IS_DONE.into(),
                 Code::Failed if why.is::<output::Unsaid>() => String::new(),

@@ -32,6 +32,13 @@ pub enum Seen {
     Open(Box<Status>),
 }
 
+/// What opening a store comes to that another process may have open.
+pub enum Opened {
+    /// What is lost of the log is for the caller to tell.
+    Store(Store),
+    Busy,
+}
+
 impl Folder {
     /// To look: nothing in the folder is changed.
     pub fn look(&self) -> Result<Store> {
@@ -56,6 +63,26 @@ impl Folder {
                 "{why}; what that process does it does not say (yet): a program does so, a second after it has opened the store, with Builder::publish_status(Duration::from_secs(1))"
             ))),
         }
+    }
+
+    /// To look, where a store that another process has open is for the caller to wait for.
+    pub fn look_unless_busy(&self) -> Result<Opened> {
+        unless_busy(Store::builder().read_only(true).open(&self.folder)).map_err(|why| does_not_open(&self.folder, why))
+    }
+
+    /// To write to a store that is there, in the same way.
+    pub fn write_unless_busy(&self, builder: Builder) -> Result<Opened> {
+        if !is_store(&self.folder) {
+            // Looking says best what there is instead.
+            drop(self.look_silently()?);
+        }
+        unless_busy(builder.open(&self.folder)).map_err(|why| may_not_write(&self.folder, why))
+    }
+
+    /// What is said when it was busy all the time.
+    pub fn still_open(&self, waited: Duration) -> anyhow::Error {
+        let what = format!("{} is open in another process; waited {waited:?} for it", self.folder.display());
+        Code::Busy.error(what)
     }
 
     /// To write to a store that is there, with options of its own.
@@ -84,6 +111,14 @@ impl Folder {
             };
         }
         opened(&self.folder, tuning.builder())
+    }
+}
+
+fn unless_busy(opened: Result<Store, Error>) -> Result<Opened, Error> {
+    match opened {
+        Ok(store) => Ok(Opened::Store(store)),
+        Err(why) if matches!(why.kind(), ErrorKind::Busy(_)) => Ok(Opened::Busy),
+        Err(why) => Err(why),
     }
 }
 
@@ -150,7 +185,7 @@ fn may_not_write(folder: &Path, why: Error) -> anyhow::Error {
 pub fn finish(store: Store) -> Result<()> {
     if store.stats().large_unfinished > 0 {
         let interrupt = Interrupt::watch()?;
-        let progress = Progress::of_rows();
+        let progress = Progress::of("rows");
         let (mut ended, mut moved) = (0, Instant::now());
         loop {
             let stats = store.stats();

@@ -19,20 +19,21 @@ impl Progress {
         progress
     }
 
-    /// Through rows, row locks or cells, of which there may be no more to tell than the message.
-    pub fn of_rows() -> Self {
-        let progress = Self(ProgressBar::new_spinner());
-        progress.styled("{spinner} {msg}, {elapsed}");
+    /// Through rows, row locks or cells, which the message names behind their number; this one before there is another.
+    pub fn of(what: &'static str) -> Self {
+        let progress = Self(ProgressBar::new_spinner().with_message(what));
+        progress.styled("{spinner} {human_pos} {msg}, {rate}, {elapsed}");
         progress
     }
 
     /// There are so many of them, or `about` so many.
     pub fn expect(&self, total: u64, about: &str) {
         if self.is_seen() {
-            self.0.set_length(total);
+            // Before the length is, which draws.
             self.styled(&format!(
                 "{{bar:20}} {{human_pos}} of {about}{{human_len}} {{msg}}, {{rate}}, {{elapsed}}, {{left}} left"
             ));
+            self.0.set_length(total);
             // Whatever came before has its own rate.
             self.0.reset_eta();
         }

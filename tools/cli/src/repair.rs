@@ -48,7 +48,7 @@ pub fn run(args: &Args) -> Result<()> {
     let interrupt = Interrupt::watch()?;
     open::refuse_inside(&args.from, &args.to)?;
     let made = Made::unless_there(&args.to);
-    let progress = Progress::of_rows();
+    let progress = Progress::of("rows");
     if progress.is_seen()
         && let Some(rows) = rows_about(&args.from)
     {

@@ -32,7 +32,8 @@ Examples:
 
 A store is open in one process at a time, and that process must want to be watched: programs say \
 Builder::publish_status(Duration::from_secs(1)); load, shell, demo and other commands that write do so by themselves. \
-The row locks that a dead process left are shown by `percolite locks`. Ctrl-C ends it.")]
+The row locks that a dead process left are shown by `percolite locks`, and so are all requests for locks by name, of which this shows those that have waited longest \
+(--json: held_locks and lock_waits, how many there are; longest_lock_wait_s; longest_lock_waits, each as `locks --json` shows it). Ctrl-C ends it.")]
 pub struct Args {
     /// The folder of a store that a process has open
     #[arg(value_name = "STORE")]

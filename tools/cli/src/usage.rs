@@ -13,15 +13,19 @@ pub fn parse<Cli: Parser>() -> Result<Cli, String> {
         ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::DisplayVersion => {
             why.exit()
         }
-        _ => told(&why, &help_of::<Cli>(std::env::args_os().nth(1).as_deref())),
+        _ => told(&why, &help_of::<Cli>(std::env::args_os().skip(1))),
     })
 }
 
-/// Where help is to be had.
-fn help_of<Cli: CommandFactory>(command: Option<&OsStr>) -> String {
-    let command = command.filter(|name| Cli::command().find_subcommand(name).is_some()).and_then(OsStr::to_str);
-    let command = command.map(|name| format!(" {name}")).unwrap_or_default();
-    format!("percolite{command} --help")
+/// Where help is to be had: as far as the words name a command, and one of its own.
+fn help_of<Cli: CommandFactory>(words: impl IntoIterator<Item = impl AsRef<OsStr>>) -> String {
+    let (mut command, mut named) = (Cli::command(), "percolite".to_owned());
+    for word in words {
+        let Some(found) = command.find_subcommand(word.as_ref()) else { break };
+        named = format!("{named} {}", found.get_name());
+        command = found.clone();
+    }
+    format!("{named} --help")
 }
 
 /// What clap says in many lines, in one, and where more is said.
@@ -74,7 +78,7 @@ mod tests {
         ) {
             let line = std::iter::once("percolite").chain(words.iter().map(String::as_str));
             let Err(why) = Cli::try_parse_from(line) else { return Ok(()) };
-            let told = told(&why, &help_of::<Cli>(words.first().map(OsStr::new)));
+            let told = told(&why, &help_of::<Cli>(&words));
             prop_assert!(why.exit_code() == 0 || told.lines().count() == 1, "{}", told);
             prop_assert!(told.ends_with("--help`") && !told.starts_with("error"), "{}", told);
         }

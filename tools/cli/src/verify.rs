@@ -37,7 +37,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     let interrupt = Interrupt::watch()?;
     let store = opened(args)?;
-    let progress = Progress::of_rows();
+    let progress = Progress::of("cells");
     if progress.is_seen() {
         progress.expect(store.engine_figures()?.columns.iter().map(|column| column.cells).sum(), "about ");
     }

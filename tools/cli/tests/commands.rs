@@ -12,6 +12,8 @@ mod help;
 mod inspecting;
 #[path = "commands/loading.rs"]
 mod loading;
+#[path = "commands/locking.rs"]
+mod locking;
 #[path = "../../../tests/support/orphans.rs"]
 mod orphans;
 #[path = "commands/past.rs"]
@@ -20,6 +22,8 @@ mod past;
 mod rows;
 #[path = "commands/shell.rs"]
 mod shell;
+#[path = "commands/showing.rs"]
+mod showing;
 #[path = "commands/watching.rs"]
 mod watching;
 #[path = "commands/wrong.rs"]

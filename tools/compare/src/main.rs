@@ -3,7 +3,8 @@
 //! This file knows the commands and nothing else. [`peer`] has the stores and [`workload`] the work; [`cell`] measures one
 //! on the other in a process of its own, which [`child`] starts; [`rounds`] puts cells in their order and keeps what came
 //! out; [`statistics`] makes ratios of it, and [`compare`], [`goals`], [`fairness`], [`syncs`] and
-//! [`report`] show them. Two have measurements of their own: [`stalls`], of percolite alone, and [`bare_log`], of no store at all.
+//! [`report`] show them. Three have measurements of their own: [`stalls`], of percolite alone, [`bare_log`], of no store at all, and
+//! [`locks`], of locks by name.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::cast_precision_loss))]
 
@@ -18,6 +19,7 @@ mod dice;
 mod fairness;
 mod goals;
 mod interrupt;
+mod locks;
 mod options;
 mod peer;
 mod report;
@@ -53,12 +55,13 @@ Examples:
   percolite-compare run get scan --rows 10000,1000000,10000000 --clients 1,2 --json > reads.json
   percolite-compare fairness --rounds 3                256 clients on ten rows, and writers faster than the disk
   percolite-compare syncs                              whether everybody syncs as often as they say
+  percolite-compare locks --quick                      locks by name, beside PostgreSQL's and those of one process
   percolite-compare bare-log                           durable commits without a store: what the machine gives
 
 Each measurement is made in a process of its own, in a folder that is removed. Ratios are medians of those within each round.
 
 Exit codes:
-  0    done; of goals and fairness, all required ones are met
+  0    done; of goals, fairness and locks, all required ones are met
   1    failed, or a store has
   2    a command line that makes no sense
   3    something required of percolite is missed
@@ -108,6 +111,11 @@ enum Command {
         #[command(flatten)]
         arguments: Arguments,
     },
+    /// Measure locks by name, beside PostgreSQL's advisory locks and the mutexes of one process
+    Locks(locks::Choice),
+    /// Do one thing about locks over and over; this is how `locks` counts
+    #[command(hide = true)]
+    LockProbe { work: locks::Work, times: u64, folder: PathBuf },
     /// Measure one thing; this is how the others do it
     #[command(hide = true)]
     Cell {
@@ -135,14 +143,18 @@ fn run(command: Command) -> Result<u8> {
         println!("{}", serde_json::to_string(&cell::run(&spec, &folder))?);
         return Ok(0);
     }
+    if let Command::LockProbe { work, times, folder } = command {
+        return locks::probe(work, times, &folder).map(|()| 0);
+    }
     interrupt::watch().context("cannot watch for signals")?;
     let code = match command {
-        Command::Cell { .. } => Some(0),
+        Command::Cell { .. } | Command::LockProbe { .. } => Some(0),
         Command::Goals(arguments) => run_goals(&arguments)?,
         Command::Run { choice, arguments } => run_choice(&choice, &arguments)?,
         Command::Fairness { stores, arguments } => run_fairness(&stores, &arguments)?,
         Command::Syncs { stores, arguments } => run_syncs(&stores, &arguments)?,
         Command::BareLog { clients, arguments } => run_bare_log(&clients, &arguments)?,
+        Command::Locks(choice) => locks::run(&choice)?.map(|missed| if missed > 0 { MISSED } else { 0 }),
     };
     Ok(code.unwrap_or_else(|| {
         eprintln!("error: interrupted");

@@ -7,22 +7,29 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use percolite::engine::Compression;
 use percolite::engine::rocks::{RocksEngine, RocksSetup, RocksStorage};
 use percolite::engine::storage::{Column, Reader as _};
 use percolite::engine::{Engine, EngineError, RowRange};
+use percolite::runtime::{Runtime, System};
 use percolite::{Builder, Durability, Error, Store};
 
 use crate::checker::check;
 use crate::client::{BESIDE, Client, Ended, Habits, ROWS, Who};
 use crate::counter::miscounted;
-use crate::desk::Desk;
+use crate::desk::{Desk, first_tick};
 use crate::dice::Dice;
 use crate::fast::Fast;
+use crate::fenced::{self, fold};
 use crate::invariants::{digest, keyspaces, structure};
 use crate::ledger::Ledger;
+use crate::mutex::after::{self, moment};
+use crate::mutex::note::{Moment, Notary, Note};
+use crate::mutex::{Common, LOCKED, Pen, World};
 use crate::restores::{MANY, Restores, left_behind, nameless};
 use crate::violation::Broken;
 use crate::workload::Workload;
@@ -49,6 +56,8 @@ pub struct Subject<'a> {
     pub life: u32,
     /// What clients were told of buffered commits before a crash took the promise back.
     pub told: &'a BTreeMap<u64, u64>,
+    /// What was noted of locks.
+    pub notes: &'a [Note],
     /// Whether to open it a second time.
     pub again: bool,
 }
@@ -112,7 +121,11 @@ fn resolve_and_judge(subject: &Subject<'_>, desk: &Desk, found: &mut Examined) -
     let engine = engine(subject.folder, MEMORY)?;
     found.told_lost = !engine.lost_logs().is_empty();
     found.locks = locks(&engine)?;
-    let store = builder(subject).open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
+    let book = Book::new(subject);
+    let before = book.now();
+    let store =
+        builder(subject).runtime(Arc::clone(&book.runtime)).open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
+    judge_locks(subject, &book, before, (&store, &*engine), found)?;
     let (beside, rows) = (store.keyspace(BESIDE)?, store.keyspace(ROWS)?);
     store.resolve_orphans()?;
     found.recovery = began.elapsed();
@@ -150,6 +163,68 @@ fn resolve_and_judge(subject: &Subject<'_>, desk: &Desk, found: &mut Examined) -
     }
     found.broken.extend(structure(engine.storage())?);
     Ok(digest(engine.storage(), &there)?)
+}
+
+/// The notes of a store that is examined.
+struct Book {
+    runtime: Arc<dyn Runtime>,
+    notes: Mutex<Vec<Note>>,
+    ticks: AtomicU64,
+    life: u32,
+}
+
+impl Book {
+    fn new(subject: &Subject<'_>) -> Self {
+        let ticks = AtomicU64::new(first_tick(subject.life));
+        Self {
+            runtime: Arc::new(System::default()),
+            notes: Mutex::new(subject.notes.to_vec()),
+            ticks,
+            life: subject.life,
+        }
+    }
+
+    fn now(&self) -> (Moment, u64) {
+        (moment(self.life, self.runtime.elapsed(), self.tick()), self.runtime.unix_millis())
+    }
+}
+
+impl Notary for Book {
+    fn tick(&self) -> u64 {
+        self.ticks.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    fn note(&self, note: Note) {
+        self.notes.lock().push(note);
+    }
+}
+
+/// Asks for the leases that were left, looks up what was committed under locks, and judges what was noted of them. In the end no
+/// lock is held.
+fn judge_locks(
+    subject: &Subject<'_>,
+    book: &Book,
+    (before, wall): (Moment, u64),
+    (store, engine): (&Store, &RocksEngine),
+    found: &mut Examined,
+) -> Result<(), Error> {
+    if !subject.notes.iter().any(|note| matches!(note, Note::Asked { .. })) {
+        return Ok(());
+    }
+    let (now, wall_now) = book.now();
+    book.note(Note::Opened(before, now, (wall, wall_now)));
+    let (rows, common) = (store.keyspace(LOCKED)?, Common::default());
+    let world = World { store, engine, rows: &rows, runtime: &*book.runtime, notary: book, common: &common };
+    let notes = book.notes.lock().clone();
+    let mut dice = Dice::new(u64::from(subject.life));
+    found.broken.extend(after::ask_for_leases(&Pen { world, life: book.life }, &notes, &mut dice)?);
+    store.resolve_orphans()?;
+    let open = fold(&*book.notes.lock()).open;
+    book.notes.lock().extend(after::settle(&open, engine, &rows));
+    found.broken.extend(fenced::check(&fold(&*book.notes.lock())));
+    found.broken.extend(after::nothing_left(store)?);
+    found.broken.extend(after::no_rows(engine.storage())?);
+    Ok(())
 }
 
 /// Judges the restored keyspaces of a store that was killed, of dumps with [`MANY`] rows, and that nothing is left of those
@@ -240,6 +315,7 @@ mod tests {
             habits: Habits { protocol: CommitProtocol::Auto, durability: Durability::Sync, long_values: 0 },
             life: 1,
             told: &BTreeMap::new(),
+            notes: &[],
             again: true,
         };
         let why = examine(&subject, Ledger::default()).refused.unwrap();

@@ -33,6 +33,7 @@ pub mod evidence;
 pub mod examine;
 #[cfg(feature = "rocks")]
 pub mod fast;
+pub mod fenced;
 pub mod history;
 pub mod interrupt;
 pub mod invariants;
@@ -46,6 +47,7 @@ pub mod ledger;
 #[cfg(feature = "rocks")]
 pub mod life;
 pub mod mutants;
+pub mod mutex;
 pub mod order;
 pub mod outcome;
 #[cfg(feature = "rocks")]

@@ -12,6 +12,7 @@ use anyhow::Context as _;
 use percolite::crashtest::{Mutant, mutate};
 use percolite::engine::rocks::{RocksEngine, RocksSetup};
 use percolite::engine::{Compression, Engine};
+use percolite::runtime::Runtime;
 use percolite::{CommitProtocol, Durability, Error, KeepHistory, Keyspace, Store};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
@@ -22,6 +23,10 @@ use crate::dice::Dice;
 use crate::doom::{Doom, Fatal};
 use crate::examine::engine;
 use crate::fast::Fast;
+use crate::keys::stored;
+use crate::mutex::after::moment;
+use crate::mutex::note::{Notary as _, Note};
+use crate::mutex::{Common, LOCKED, Locker, Pen, World};
 use crate::outcome::Outcome;
 use crate::pipe::{Call, Event, PipeSink};
 use crate::recorder::Recorded;
@@ -31,6 +36,8 @@ use crate::workload::{self, State, Workload};
 
 /// One sync in so many transactions where nothing else asks for one.
 const SYNCS: usize = 24;
+/// The longest pause under a lock, in milliseconds.
+const PAUSES_MS: usize = 150;
 /// Sessions of a life.
 const SESSIONS: u64 = 1000;
 /// A life that ends itself ends after this time: what was not reached until then is not reached.
@@ -115,6 +122,9 @@ pub struct Life {
     pub copies: usize,
     /// One step of the first client in so many restores a dump; 0: none does.
     pub restores: usize,
+    /// How many threads take locks beside the clients.
+    #[serde(default)]
+    pub lockers: usize,
     /// How many times faster than the world's its clock runs.
     pub speed: u32,
     /// Whether it sweeps in the background.
@@ -151,6 +161,7 @@ impl Default for Life {
             drops: 0,
             copies: 0,
             restores: 0,
+            lockers: 0,
             speed: 1,
             sweep: true,
             seed: 0,
@@ -223,7 +234,7 @@ pub fn live(life: &str) -> anyhow::Result<()> {
     mutate(life.mutant.as_deref().and_then(Mutant::named));
     let sink = Arc::new(PipeSink::new(life.number));
     let doom = (!life.lingers).then(|| Doom::of(&life, &sink)).transpose()?;
-    match open(&life) {
+    match open(&life, &sink) {
         Ok(opened) => {
             sink.say(&Event::Ready);
             if run(&life, workload, &opened, &sink) {
@@ -255,27 +266,35 @@ fn close(opened: Opened, sink: &PipeSink) {
 }
 
 struct Opened {
+    runtime: Arc<Fast>,
+    locked: Option<Keyspace>,
+    common: Common,
     store: Store,
     engine: Arc<RocksEngine>,
     rows: Keyspace,
     beside: Keyspace,
 }
 
-fn open(life: &Life) -> Result<Opened, Error> {
+fn open(life: &Life, sink: &PipeSink) -> Result<Opened, Error> {
     let setup = RocksSetup { cache: 1 << 20, write_buffers: life.write_buffers, compression: Compression::Lz4 };
     let engine = engine(&life.folder, setup)?;
+    let runtime = Arc::new(Fast::new(life.speed));
+    let (before, wall) = (moment(life.number, runtime.elapsed(), sink.tick()), runtime.unix_millis());
     let keep = life.history_ms.map_or(KeepHistory::AsBefore, |ms| KeepHistory::For(Duration::from_millis(ms)));
     let store = keeping(Store::builder(), keep)
         .protocol(life.protocol())
         .durability(life.durability())
-        .runtime(Arc::new(Fast::new(life.speed)))
+        .runtime(Arc::clone(&runtime) as Arc<dyn Runtime>)
         .conflict_slots(life.conflict_slots)
         .stream_at_bytes(life.stream_at_bytes)
         .sweep(life.sweep)
         .admission(4)
         .open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
     let (beside, rows) = (store.keyspace(BESIDE)?, store.keyspace(ROWS)?);
-    Ok(Opened { store, engine, rows, beside })
+    let locked = if life.lockers > 0 { Some(store.keyspace(LOCKED)?) } else { None };
+    let now = moment(life.number, runtime.elapsed(), sink.tick());
+    sink.note(Note::Opened(before, now, (wall, runtime.unix_millis())));
+    Ok(Opened { store, engine, rows, beside, runtime, locked, common: Common::default() })
 }
 
 /// Runs all clients; whether the store failed.
@@ -283,6 +302,15 @@ fn run(life: &Life, workload: &'static dyn Workload, opened: &Opened, sink: &Pip
     let mut dice = Dice::new(life.seed);
     let failed = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        for locker in 0..life.lockers as u64 {
+            let (dice, failed) = (dice.split(), &failed);
+            scope.spawn(move || {
+                if let Err(why) = run_locker(life, opened, sink, locker, dice) {
+                    failed.store(true, Ordering::SeqCst);
+                    sink.say(&Event::Failed(answer("a lock", Err(why))));
+                }
+            });
+        }
         for client in 0..life.clients as u64 {
             let (dice, failed) = (dice.split(), &failed);
             scope.spawn(move || {
@@ -326,7 +354,8 @@ fn run_client(
         client.run(&Thoughtful { workload, thinks_ms: life.thinks_ms })?;
         done += 1;
         if life.filler > 0 {
-            opened.store.transact(|txn| txn.put(&opened.beside, format!("f{number}.{done}"), vec![7; life.filler]))?;
+            let key = stored(&format!("f{number}.{done}"));
+            opened.store.transact(|txn| txn.put(&opened.beside, &key, vec![7; life.filler]))?;
         }
         if life.promise == Promise::Buffered && dice.one_in(SYNCS) {
             opened.store.sync()?;
@@ -340,6 +369,23 @@ fn run_client(
             break;
         }
     }
+    Ok(())
+}
+
+/// Takes locks for as long as the clients have time, or so often.
+fn run_locker(life: &Life, opened: &Opened, sink: &PipeSink, number: u64, dice: Dice) -> Result<(), Error> {
+    let Some(rows) = &opened.locked else { return Ok(()) };
+    let habits = life.habits(life.of_client(number));
+    let who = Who { session: u64::from(life.number) * SESSIONS + SESSIONS / 2 + number, life: life.number, habits };
+    let Opened { store, engine, runtime, common, .. } = opened;
+    let world = World { store, engine: &**engine, rows, runtime: &**runtime, notary: sink, common };
+    let (mut locker, began) = (Locker::new(world, who, dice, PAUSES_MS), Instant::now());
+    let mut done = 0;
+    while (life.transactions == 0 || done < life.transactions) && (life.lingers || began.elapsed() < LIFE_MAX) {
+        locker.turn()?;
+        done += 1;
+    }
+    common.clear(&Pen { world, life: life.number });
     Ok(())
 }
 
@@ -395,12 +441,12 @@ fn ask_on(opened: &Opened, sink: &PipeSink) {
         ask(
             "begin and commit",
             store.begin().and_then(|mut txn| {
-                txn.put(rows, "after", "failing")?;
+                txn.put(rows, stored("after"), "failing")?;
                 txn.commit().map(drop)
             }),
         );
-        ask("transact", store.transact(|txn| txn.put(rows, "after", "failing")));
-        ask("snapshot", store.snapshot().and_then(|snapshot| snapshot.get(rows, "after").map(drop)));
+        ask("transact", store.transact(|txn| txn.put(rows, stored("after"), "failing")));
+        ask("snapshot", store.snapshot().and_then(|snapshot| snapshot.get(rows, stored("after")).map(drop)));
         ask("sync", store.sync());
         ask("keyspace", store.keyspace("after").map(drop));
     }

@@ -22,6 +22,7 @@ use crate::doom::{Fatal, Visits};
 use crate::history::Outcome;
 use crate::interrupt;
 use crate::ledger::{Answer, Entry, Ledger};
+use crate::mutex::note::{Notary, Note};
 use crate::restores::Restores;
 
 /// How often to look whether something was heard.
@@ -58,6 +59,8 @@ pub enum Event {
     Done,
     /// The store is closed; what was visited.
     Closed(Visits),
+    /// Something that happened to a lock.
+    Lock(Note),
     /// The last words: where, and what was visited.
     Dying(Fatal, Visits),
 }
@@ -126,6 +129,16 @@ impl Sink for PipeSink {
     }
 }
 
+impl Notary for PipeSink {
+    fn tick(&self) -> u64 {
+        Sink::now(self)
+    }
+
+    fn note(&self, note: Note) {
+        self.say(&Event::Lock(note));
+    }
+}
+
 /// A line in one write.
 fn tell(out: &mut io::StdoutLock<'_>, event: &Event) {
     let said = serde_json::to_vec(event).map_err(io::Error::from).and_then(|mut line| {
@@ -161,6 +174,8 @@ pub struct Heard {
     pub failed: Vec<Call>,
     /// What was answered after an error.
     pub called: Vec<Call>,
+    /// What was noted of locks.
+    pub notes: Vec<Note>,
     /// Whether all was done.
     pub done: bool,
     /// How many commits it said that clients were told of.
@@ -202,6 +217,15 @@ impl Heard {
             Event::Restoring(number) => self.restores.begins(number),
             Event::Restored(number) => self.restores.is_done(number),
             Event::Durable(ts) => self.durable_ts = self.durable_ts.max(ts),
+            // Nothing that is promised from here on counts; what is about to be done does.
+            Event::Lock(
+                Note::Returned { .. }
+                | Note::Renewed { .. }
+                | Note::Over { .. }
+                | Note::Released { .. }
+                | Note::Committed { .. },
+            ) if self.deaf => {}
+            Event::Lock(note) => self.notes.push(note),
             Event::Failed(call) => self.failed.push(call),
             Event::Called(call) => self.called.push(call),
             Event::Done => self.done = true,

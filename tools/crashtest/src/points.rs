@@ -73,10 +73,13 @@ pub enum Leaves {
     Back,
     /// Locks of a transaction that is rolled forward.
     Forward,
+    /// The row of a lease.
+    Lease,
 }
 
 impl Leaves {
-    const ALL: [Self; 6] = [Self::Nothing, Self::Same, Self::Ended, Self::Locks, Self::Back, Self::Forward];
+    const ALL: [Self; 7] =
+        [Self::Nothing, Self::Same, Self::Ended, Self::Locks, Self::Back, Self::Forward, Self::Lease];
 
     fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|one| one.name() == name)
@@ -90,6 +93,7 @@ impl Leaves {
             Self::Locks => "locks",
             Self::Back => "back",
             Self::Forward => "forward",
+            Self::Lease => "lease",
         }
     }
 

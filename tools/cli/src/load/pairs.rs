@@ -173,7 +173,7 @@ impl Source {
                 ", and objects are to be one a line: jq -c '.[]'",
             ));
         }
-        if wish.key.is_some() && layout != Layout::Jsonl && length != Some(0) {
+        if wish.key.is_some() && layout != Layout::Jsonl && !beginning.is_empty() {
             let what = "; where each line is a JSON object, say --layout jsonl";
             return Err(refused(file, layout, "--key is for objects, and the key of columns is the first", what));
         }

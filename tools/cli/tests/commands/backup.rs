@@ -66,6 +66,7 @@ fn a_cut_or_damaged_dump_is_refused_and_nothing_of_it_is_restored() {
         place.run("restore copy packed").fails(5, &format!("compressed by {by}; decompress it first"));
     }
     place.run("restore copy missing.dump").fails(1, "cannot open missing.dump");
+    place.run("restore copy shop").fails(5, "shop is a folder and no dump");
     assert!(!place.path().join("copy").exists(), "a store without anything in it is left");
     fs::create_dir(place.path().join("mine")).unwrap();
     place.run("restore mine cut.dump").fails(6, "was cut off");
@@ -214,6 +215,11 @@ fn increments_follow_a_full_dump_and_nothing_else() {
     place.run("dump --since-dump missing.dump shop x.dump").fails(1, "cannot open missing.dump");
     place.file("other.txt", "not a dump\n");
     place.run("dump --since-dump other.txt shop x.dump").fails(5, "no percolite dump");
+    // The store has nothing to do with it, so nobody is sent to look into it.
+    place.file("cut.dump", &fs::read(place.path().join("sunday.dump")).unwrap()[..10]);
+    let told =
+        place.run("dump --since-dump cut.dump shop x.dump").fails(6, "name another dump, or begin with a full one").err;
+    assert!(!told.contains("percolite verify") && !told.contains("percolite repair"), "{told}");
     place.run("dump --since 2000-01-01T00:00Z shop x.dump").fails(1, "history begins at");
     assert_eq!(place.run(&format!("dump --since {since} --since-dump sunday.dump shop x.dump")).code, Some(2));
     assert_eq!(place.run("dump --compression zip shop x.dump").code, Some(2));

@@ -2,7 +2,7 @@
 
 use crate::common::Place;
 
-const COMMANDS: [&str; 20] = [
+const COMMANDS: [&str; 21] = [
     "versions",
     "history",
     "get",
@@ -17,6 +17,7 @@ const COMMANDS: [&str; 20] = [
     "checkpoint",
     "verify",
     "stats",
+    "lock",
     "locks",
     "txn",
     "top",
@@ -53,6 +54,20 @@ fn completions_and_pages_name_every_command() {
         let page = std::fs::read_to_string(place.path().join(format!("pages/percolite-{command}.1"))).unwrap();
         assert!(page.contains(".SH SYNOPSIS"), "{command}");
     }
+}
+
+#[test]
+fn commands_of_a_command_teach_by_example_too_and_have_pages() {
+    let place = Place::new();
+    place.ok("man pages");
+    for command in ["take", "release", "run"] {
+        let help = place.ok(&format!("lock {command} --help"));
+        assert!(help.contains(&format!("Examples:\n  percolite lock {command} ")), "{help}");
+        let page = std::fs::read_to_string(place.path().join(format!("pages/percolite-lock-{command}.1"))).unwrap();
+        assert!(page.contains(".SH \"EXAMPLES\""), "{page}");
+        place.run(&format!("lock {command}")).fails(2, &format!("; see `percolite lock {command} --help`"));
+    }
+    assert_eq!(place.run("lock").code, Some(2));
 }
 
 #[test]

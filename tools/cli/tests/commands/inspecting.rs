@@ -332,6 +332,7 @@ fn long_work_tells_a_terminal_its_rate_and_the_time_left_and_nobody_else() {
     for (line, unit) in [
         ("load --create s rows rows.tsv", "B/s"),
         ("verify s", "/s"),
+        ("dump s s.dump", "/s"),
         ("repair s new", "/s"),
         ("delete s rows --prefix key", "/s"),
     ] {
@@ -340,6 +341,13 @@ fn long_work_tells_a_terminal_its_rate_and_the_time_left_and_nobody_else() {
         assert!(told.clone().count() > 0, "{line}: {shown}");
         assert!(told.clone().all(|told| told.contains(unit) && told.contains(" of ")), "{line}: {shown}");
     }
+    // There is a rate where nobody knows the end, too, and the number that it is of.
+    std::fs::remove_file(place.path().join("new/CURRENT")).unwrap();
+    let ran = place.in_terminal("repair new newer", "");
+    let (code, shown) = (ran.code, ran.out);
+    let told = shown.split(['\r', '\n']).filter(|told| told.contains("/s, "));
+    assert!(told.clone().any(|told| told.contains(" rows, 1 loss, ") && !told.contains(" 0 rows")), "{shown}");
+    assert!(code == Some(6) && !told.clone().any(|told| told.contains("left")), "{code:?}: {shown}");
     // What `ok` takes for granted: without a terminal not a word on standard error.
     place.ok("load s rows rows.tsv");
     place.ok("delete s rows --prefix key");

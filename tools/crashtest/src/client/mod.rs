@@ -325,25 +325,11 @@ impl<'a> Client<'a> {
                 // Told; when it was committed, the marker knows.
                 let heard = self.sink.now();
                 let marker = self.rows.row_of(stored(&self.marker()));
-                let commit_ts = self.committed_at(&marker, start_ts).map(Timestamp::to_u64);
+                let commit_ts = committed_at(self.engine, &marker, start_ts).map(Timestamp::to_u64);
                 self.sink.answered(number, Answer { outcome: Outcome::Committed, commit_ts, ended: heard });
                 Ok(Ended::Committed)
             }
             Err(why) => self.refused(number, why),
-        }
-    }
-
-    /// When the transaction that wrote the row was committed; of a large one the row may still be locked.
-    fn committed_at(&self, row: &RowKey, start_ts: Timestamp) -> Option<Timestamp> {
-        let view = self.engine.view().ok()?;
-        let found = view.row(row, start_ts).ok()?;
-        match found.lock.filter(|lock| lock.txn.start_ts == start_ts) {
-            // In the same view: it may end meanwhile, and then the status goes.
-            Some(lock) => match view.status(&lock.primary, start_ts).ok()?? {
-                Status::Committed(commit_ts) => Some(commit_ts),
-                Status::RolledBack => None,
-            },
-            None => found.write.filter(|write| write.txn.start_ts == start_ts).map(|write| write.commit_ts),
         }
     }
 
@@ -463,6 +449,20 @@ impl<'a> Client<'a> {
     fn options(&self) -> TxnOptions {
         let Habits { protocol, durability, .. } = self.who.habits;
         TxnOptions { protocol: Some(protocol), durability: Some(durability), ..TxnOptions::default() }
+    }
+}
+
+/// When the transaction that wrote the row was committed; of a large one the row may still be locked.
+pub fn committed_at(engine: &dyn Engine, row: &RowKey, start_ts: Timestamp) -> Option<Timestamp> {
+    let view = engine.view().ok()?;
+    let found = view.row(row, start_ts).ok()?;
+    match found.lock.filter(|lock| lock.txn.start_ts == start_ts) {
+        // In the same view: it may end meanwhile, and then the status goes.
+        Some(lock) => match view.status(&lock.primary, start_ts).ok()?? {
+            Status::Committed(commit_ts) => Some(commit_ts),
+            Status::RolledBack => None,
+        },
+        None => found.write.filter(|write| write.txn.start_ts == start_ts).map(|write| write.commit_ts),
     }
 }
 

@@ -369,6 +369,7 @@ fn judge(
         habits: life.habits(Durability::Sync),
         life: 2,
         told: &told,
+        notes: &[],
         again: true,
     };
     let examined = examine(&subject, heard.ledger);

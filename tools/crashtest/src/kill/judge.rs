@@ -11,6 +11,7 @@ use crate::client::Habits;
 use crate::copies::{Copy, copy_of, is_store, last_timestamp};
 use crate::examine::{Examined, Subject, examine};
 use crate::ledger::Ledger;
+use crate::mutex::note::Note;
 use crate::violation::Broken;
 use crate::workload::Workload;
 
@@ -45,7 +46,7 @@ pub fn judge_kept(
                     Ok(last) => ledger.forget_above(last),
                     Err(why) => broken.push(Broken::new("opens again", format!("copy {}: {why}", copy.number))),
                 }
-                let found = judge(place, case, workload, ledger, lives).broken;
+                let found = judge(place, case, workload, (ledger, Vec::new()), lives).broken;
                 let of_copy = |one: Broken| Broken { how: format!("copy {}: {}", copy.number, one.how), ..one };
                 broken.extend(found.into_iter().map(of_copy));
             }
@@ -55,7 +56,13 @@ pub fn judge_kept(
 }
 
 /// Judges the store in `folder`, which has had so many lives.
-pub fn judge(folder: PathBuf, case: Case, workload: &'static dyn Workload, ledger: Ledger, lives: u32) -> Examined {
+pub fn judge(
+    folder: PathBuf,
+    case: Case,
+    workload: &'static dyn Workload,
+    (ledger, notes): (Ledger, Vec<Note>),
+    lives: u32,
+) -> Examined {
     let (tell, told) = channel();
     let as_it_was = ledger.clone();
     std::thread::spawn(move || {
@@ -63,7 +70,8 @@ pub fn judge(folder: PathBuf, case: Case, workload: &'static dyn Workload, ledge
             Habits { protocol: case.protocol.into(), durability: case.durability.into(), long_values: LONG_VALUES };
         // A kill takes nothing back.
         let told = ledger.told();
-        let subject = Subject { folder: &folder, workload, habits, life: lives, told: &told, again: true };
+        let subject =
+            Subject { folder: &folder, workload, habits, life: lives, told: &told, notes: &notes, again: true };
         let mut examined = examine(&subject, ledger);
         if let Some(why) = &examined.refused {
             examined.broken.push(Broken::new("opens again", why.to_string()));

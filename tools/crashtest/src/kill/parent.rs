@@ -14,6 +14,7 @@ use crate::doom::{Fatal, Visits};
 use crate::interrupt;
 use crate::ledger::Ledger;
 use crate::life::Life;
+use crate::mutex::note::Note;
 use crate::pipe::{Heard, Listener};
 use crate::restores::Restores;
 use crate::violation::Broken;
@@ -32,6 +33,8 @@ pub struct Lived {
     pub copies: Vec<Copy>,
     /// Dumps that it has restored.
     pub restores: Restores,
+    /// What it has noted of locks.
+    pub notes: Vec<Note>,
     /// What it visited.
     pub visits: Visits,
     /// What went wrong.
@@ -49,10 +52,11 @@ pub fn live(program: &Path, life: &Life, ledger: &mut Ledger, log: &Path) -> any
     command.args(&arguments[1..]).stderr(log);
     let mut child = Listener::start(command, std::mem::take(ledger)).with_context(|| program.display().to_string())?;
     let ended = child.wait(SILENCE, |_| false);
-    let (Heard { ledger: told, failed, acknowledged, dying, visits, copies, restores, .. }, status) = child.end();
+    let (Heard { ledger: told, failed, acknowledged, dying, visits, copies, restores, notes, .. }, status) =
+        child.end();
     *ledger = told;
     ensure!(!interrupt::came(), "interrupted");
-    let mut lived = Lived { died: None, acknowledged, copies, restores, visits, broken: Vec::new() };
+    let mut lived = Lived { died: None, acknowledged, copies, restores, notes, visits, broken: Vec::new() };
     for call in failed {
         let how = format!("{}: {}", call.call, call.text);
         lived.broken.push(Broken::new("I8 workload, or an error for no reason", how));

@@ -14,12 +14,14 @@ use super::parent::live;
 use super::scenario::{Step, steps};
 use crate::dice::Dice;
 use crate::doom::{Fatal, Visits};
-use crate::examine::{Examined, examine_restored};
+use crate::examine::{Examined, MEMORY, engine, examine_restored};
 use crate::interrupt;
 use crate::ledger::Ledger;
 use crate::life::Life;
+use crate::mutex::after;
 use crate::order::copy_folder;
 use crate::outcome::{Failure, Outcome};
+use crate::points::{Leaves, leaves};
 use crate::report::{RECOVERY_LOCKS, RECOVERY_SECONDS};
 use crate::restores::Restores;
 use crate::violation::Broken;
@@ -101,6 +103,7 @@ impl Attempt<'_> {
         let lives = u32::try_from(steps.len()).unwrap_or_default();
         let mut name = "";
         let (mut copies, mut restores) = (Vec::new(), Restores::default());
+        let mut notes = Vec::new();
         let (mut acknowledged, mut stated) = (0, Vec::new());
         for mut step in steps {
             if step.last && !self.find_last(&mut step, &log)? {
@@ -112,6 +115,8 @@ impl Attempt<'_> {
             acknowledged += lived.acknowledged;
             copies.extend(lived.copies.into_iter().map(|copy| (life.number, copy)));
             restores.goes_on_with(lived.restores);
+            notes.extend(lived.notes);
+            notes.extend(after::gone(&notes));
             let so_far = format!("{acknowledged} acknowledged of at least {}", step.least);
             note_in(&log, &format!("{life:?}: {:?}, {so_far}", lived.died))?;
             if !lived.broken.is_empty() {
@@ -128,7 +133,11 @@ impl Attempt<'_> {
         }
         let workload = workload::named(name).context("no such workload")?;
         copy_folder(&store, &self.folder.join("as-it-died")).context("the store as it died")?;
-        let mut broken = judge_kept(*self.case, workload, &store, copies, lives);
+        let mut broken = Vec::new();
+        if leaves(self.case.point)? == Leaves::Lease {
+            broken.extend(lease_left(&self.folder.join("as-it-died"))?);
+        }
+        broken.extend(judge_kept(*self.case, workload, &store, copies, lives));
         if restores.were_made() {
             let copy = self.folder.join("restored");
             copy_folder(&store, &copy).context("the store with what was restored")?;
@@ -138,7 +147,7 @@ impl Attempt<'_> {
         }
         let ledger = std::mem::take(&mut self.ledger);
         let Examined { broken: found, unanswered, locks, recovery, ledger, .. } =
-            judge(store, *self.case, workload, ledger, lives);
+            judge(store, *self.case, workload, (ledger, notes), lives);
         self.ledger = ledger;
         broken.extend(found);
         let outcome = &mut *self.outcome;
@@ -190,6 +199,15 @@ impl Attempt<'_> {
         self.ledger.lines().try_for_each(|line| line.write(&mut file)).context("the history")?;
         file.flush().context("the history")
     }
+}
+
+/// A process that was killed when the row of a lease was durable has left it.
+fn lease_left(folder: &Path) -> anyhow::Result<Option<Broken>> {
+    let copy = folder.with_file_name("leases");
+    copy_folder(folder, &copy).context("the store as it died")?;
+    let rows = after::rows_of_leases(engine(&copy, MEMORY)?.storage())?;
+    fs::remove_dir_all(&copy).context("the store as it died")?;
+    Ok(rows.is_empty().then(|| Broken::new("harness: the table of points", "no lease is left".to_owned())))
 }
 
 fn note_in(log: &Path, line: &str) -> anyhow::Result<()> {

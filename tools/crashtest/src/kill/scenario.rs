@@ -162,6 +162,7 @@ impl<'a> Plan<'a> {
                 (P::KeyspaceDropped | P::KeyspaceErased, Durability::Sync) => 80,
                 _ => 40,
             },
+            lockers: if is_of_locks(case.point) { 4 } else { [0, 0, 0, 2][dice.below(4)] },
             lingers: false,
             history_ms: match case.point {
                 P::HistoryFloor => Some(1),
@@ -174,6 +175,7 @@ impl<'a> Plan<'a> {
             copies: if matches!(case.point, P::CheckpointUnmarked | P::CheckpointDone) { KEEPS } else { 0 },
             restores: if restores { KEEPS } else { 0 },
             speed: match case.point {
+                point if is_of_locks(point) => 1,
                 P::LeaseBefore | P::LeaseDurable => 500,
                 P::CollectBefore | P::CollectDone | P::HistoryFloor | P::KeyspaceDropped | P::KeyspaceErased => 50,
                 _ => [1, 1, 50][dice.below(3)],
@@ -189,6 +191,9 @@ impl<'a> Plan<'a> {
             mutant: mutant.map(str::to_owned),
             ..Life::default()
         };
+        // The next life's clock would lie behind.
+        let lockers = if common.speed == 1 { common.lockers } else { 0 };
+        let common = Life { lockers, ..common };
         Self { case, common, dice, steps: Vec::new() }
     }
 
@@ -314,7 +319,8 @@ impl<'a> Plan<'a> {
         }
         // Without a sweep the clients meet the locks.
         let sweep = late || dice.one_in(2);
-        let life = Life { fatal: at, sweep, transactions: 10, ..self.life(false) };
+        // Leases are left as they are.
+        let life = Life { fatal: at, sweep, transactions: 10, lockers: 0, ..self.life(false) };
         self.step(life, false, 0, false);
         Ok(())
     }
@@ -326,6 +332,11 @@ impl<'a> Plan<'a> {
             Ok(point.map_or(Ok(Leaves::Nothing), leaves)?.after(left))
         })
     }
+}
+
+/// Whether only those who take locks come to the point.
+fn is_of_locks(point: Point) -> bool {
+    point.name().starts_with("lock.")
 }
 
 /// Whether only a transaction that streams comes to the point.

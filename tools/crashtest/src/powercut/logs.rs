@@ -19,6 +19,7 @@ use percolite::{CommitProtocol, Durability, Error, ErrorKind, Store};
 use super::Case;
 use crate::dice::Dice;
 use crate::interrupt;
+use crate::keys::{shown, stored};
 use crate::order::{Order, copy_folder, keep, scratch};
 use crate::outcome::Outcome;
 use crate::violation::Broken;
@@ -85,7 +86,7 @@ fn image(seed: u64) -> anyhow::Result<Image> {
         // Long values fill a column of their own, whose table is written then; that is what begins a new log.
         store.transact(|txn| {
             txn.put(&rows, "filler", vec![b'f'; long])?;
-            txn.put(&rows, format!("k{number:06}"), number.to_string())
+            txn.put(&rows, key(number), number.to_string())
         })
     };
     while newest()? == older {
@@ -180,9 +181,9 @@ fn rows_after(image: &Image, length: usize, room: usize) -> Result<Result<u64, L
     let snapshot = store.snapshot()?;
     let mut found = 0;
     for row in snapshot.prefix(&rows, "k") {
-        let (key, value) = row?;
-        if key != format!("k{found:06}").into_bytes() || value != found.to_string().into_bytes() {
-            return Ok(Err(Left::Hole(format!("{} follows on row {found}", key.escape_ascii()))));
+        let (there, value) = row?;
+        if there != key(found) || value != found.to_string().into_bytes() {
+            return Ok(Err(Left::Hole(format!("{} stands where row {found} should", shown(&there)))));
         }
         found += 1;
     }
@@ -204,6 +205,10 @@ fn is_kept(image: &Image, folder: &Path) -> std::io::Result<bool> {
         }
     }
     Ok(false)
+}
+
+fn key(number: u64) -> Vec<u8> {
+    stored(&format!("k{number:06}"))
 }
 
 /// Cuts a file, or makes it longer, with zeros.

@@ -28,6 +28,8 @@ use crate::examine::{Examined, Subject, examine, examine_restored};
 use crate::interrupt;
 use crate::ledger::Ledger;
 use crate::life::{Life, Promise, count_streamed, load_of, none_streamed};
+use crate::mutex::after;
+use crate::mutex::note::Note;
 use crate::order::{Clock, Order, copy_folder, keep, scratch};
 use crate::outcome::Outcome;
 use crate::pipe::{Heard, Listener};
@@ -160,6 +162,7 @@ fn plan(seed: u64, order: &Order, disk: &Disk, dice: &mut Dice) -> Life {
         seed: 0,
         mutant: order.mutant.map(|mutant| mutant.name().into()),
         restores: if dice.one_in(3) { 8 } else { 0 },
+        lockers: [0, 3][dice.below(2)],
         ..Life::default()
     }
 }
@@ -214,6 +217,7 @@ struct Promised {
     ledger: Ledger,
     told: BTreeMap<u64, u64>,
     restores: Restores,
+    notes: Vec<Note>,
 }
 
 /// One life, up to the moment at which the disk is mounted again.
@@ -258,7 +262,9 @@ fn cut_once(
     disk.remount()?;
     let short = log_bytes(&disk.window().join("store"));
 
-    let Heard { mut ledger, durable_ts, streamed, restores, .. } = heard;
+    let Heard { mut ledger, durable_ts, streamed, restores, notes, .. } = heard;
+    promised.notes.extend(notes);
+    promised.notes.extend(after::gone(&promised.notes));
     promised.restores.goes_on_with(restores);
     count_streamed(outcome, life, streamed);
     outcome.acknowledged += (ledger.acknowledged() - acknowledged) as u64;
@@ -293,6 +299,7 @@ fn judge(disk: &Disk, life: &Life, promised: &Promised) -> Result<Judged, String
         habits: life.habits(Durability::Sync),
         life: LIVES + 1,
         told: &promised.told,
+        notes: &promised.notes,
         again: true,
     };
     let mut examined = examine(&subject, promised.ledger.clone());

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use anyhow::Context as _;
 use clap::Args;
 use parking_lot::Mutex;
-use percolite::crashtest::mutate;
+use percolite::crashtest::{Point, mutate};
 
 use super::{Mode, Run, Scheduler, TRANSACTIONS_MIN};
 use crate::history::Line;
@@ -28,9 +28,17 @@ const SKEW: &str = "write skew";
 /// A figure: how many histories of each round had too few transactions or no crash.
 const UNCOUNTED: &str = "histories that do not count";
 
+/// One history in so many is of locks.
+const LOCKS_EVERY: u64 = 6;
+/// Figures: commits under locks that were not fenced, and those of them that came out of turn.
+const UNFENCED: &str = "commits that were not fenced";
+const OUT_OF_TURN: &str = "commits that were not fenced, out of turn";
+/// A run with so many histories of locks has come to every point of theirs, and has seen what happens without fences.
+const LOCKS_ENOUGH: u64 = 200;
+
 /// How many histories a quick run has, and how many another.
-const QUICK_HISTORIES: u64 = 10_000;
-const HISTORIES: u64 = 20_000;
+const QUICK_HISTORIES: u64 = 12_000;
+const HISTORIES: u64 = 24_000;
 /// How many are run between two looks at the clock.
 const ROUND: u64 = 500;
 
@@ -40,7 +48,7 @@ pub struct SimArgs {
     /// What all layers can be asked.
     #[command(flatten)]
     pub order: Order,
-    /// Only this mode; otherwise even seeds are embedded and odd ones shared.
+    /// Only this mode; otherwise one in six is of locks, and the others are embedded and shared in turn.
     #[arg(long)]
     pub mode: Option<Mode>,
     /// How many histories that count: with at least 50 transactions and a crash.
@@ -48,9 +56,14 @@ pub struct SimArgs {
     pub count: Option<u64>,
 }
 
-/// Which mode a seed stands for if none is asked for.
-pub fn mode_of(seed: u64) -> Mode {
-    if seed.is_multiple_of(2) { Mode::Embedded } else { Mode::Shared }
+/// Which history stands at a place if no mode is asked for. One in so many is of locks, the others take turns.
+pub fn nth(number: u64) -> (Mode, u64) {
+    let locks = number / LOCKS_EVERY;
+    if number.is_multiple_of(LOCKS_EVERY) {
+        return (Mode::Mutex, locks);
+    }
+    let seed = number - locks;
+    (if seed.is_multiple_of(2) { Mode::Embedded } else { Mode::Shared }, seed)
 }
 
 /// The words that repeat a history.
@@ -58,6 +71,7 @@ pub fn case(mode: Mode, seed: u64) -> String {
     match mode {
         Mode::Embedded => format!("sim:embedded/{seed}"),
         Mode::Shared => format!("sim:shared/{seed}"),
+        Mode::Mutex => format!("sim:mutex/{seed}"),
     }
 }
 
@@ -98,11 +112,28 @@ pub fn run_with(args: &SimArgs) -> anyhow::Result<Outcome> {
             let how = format!("{uncounted} of {begun} have less than {TRANSACTIONS_MIN} transactions or no crash");
             total.failures.push(of_the_harness(how));
         }
+        total.failures.extend(locks_missed(&total));
         if total.cases >= QUICK_HISTORIES && total.figures[SKEW].iter().sum::<f64>() == 0.0 {
             total.failures.push(of_the_harness("write skew, which nothing forbids, was never seen".into()));
         }
     }
     Ok(total)
+}
+
+/// What a run with locks must have come to, and must have seen.
+fn locks_missed(total: &Outcome) -> Vec<Failure> {
+    let unfenced = total.figures.get(UNFENCED).map_or(0, Vec::len) as u64;
+    if unfenced < LOCKS_ENOUGH {
+        return Vec::new();
+    }
+    let visits = total.visits.get(&Place::SimEmbedded.to_string());
+    let missed = [Point::LockEnded, Point::LockHandedOver]
+        .into_iter()
+        .filter(|point| visits.and_then(|points| points.get(point.name())).is_none_or(|visits| *visits == 0));
+    let missed = missed.map(|point| format!("{} was never hit in {unfenced} histories of locks", point.name()));
+    let lost = total.figures.get(OUT_OF_TURN).into_iter().flatten().sum::<f64>();
+    let never = (lost <= 0.0).then(|| "no commit without a fence came out of turn: nothing needed a fence".to_owned());
+    missed.chain(never).map(of_the_harness).collect()
 }
 
 fn too_many(uncounted: u64, begun: u64) -> bool {
@@ -135,7 +166,7 @@ fn round(args: &SimArgs, first: u64, count: u64) -> Round {
                     if seed >= first + count {
                         break;
                     }
-                    let mode = args.mode.unwrap_or_else(|| mode_of(seed));
+                    let (mode, seed) = args.mode.map_or_else(|| nth(seed), |mode| (mode, seed));
                     let found = judge(mode, seed);
                     stop.fetch_or(args.order.stop && !found.broken.is_empty(), Ordering::Relaxed);
                     let mut total = total.lock();
@@ -169,12 +200,14 @@ pub fn replay(order: &Order) -> anyhow::Result<Again> {
     Scheduler::listen();
     let case = order.case.as_deref().unwrap_or_default();
     let parts = case.strip_prefix("sim:").and_then(|case| case.split_once('/'));
-    let (mode, seed) =
-        parts.with_context(|| format!("{case:?} is no case of sim: write sim:embedded/SEED or sim:shared/SEED"))?;
+    let (mode, seed) = parts.with_context(|| {
+        format!("{case:?} is no case of sim: write sim:embedded/SEED, sim:shared/SEED or sim:mutex/SEED")
+    })?;
     let mode = match mode {
         "embedded" => Mode::Embedded,
         "shared" => Mode::Shared,
-        other => anyhow::bail!("{other:?} is neither `embedded` nor `shared`"),
+        "mutex" => Mode::Mutex,
+        other => anyhow::bail!("{other:?} is neither `embedded` nor `shared` nor `mutex`"),
     };
     let seed = seed.parse().with_context(|| format!("{seed:?} is no seed"))?;
     mutate(order.mutant);
@@ -204,8 +237,12 @@ fn add(outcome: &mut Outcome, order: &Order, mode: Mode, seed: u64, found: Run) 
     outcome.lost += found.lost;
     outcome.unanswered += found.settled as u64;
     outcome.count(SKEW, found.skewed);
+    if mode == Mode::Mutex {
+        outcome.count(UNFENCED, found.unfenced.0);
+        outcome.count(OUT_OF_TURN, found.unfenced.1);
+    }
     let place = match mode {
-        Mode::Embedded => Place::SimEmbedded,
+        Mode::Embedded | Mode::Mutex => Place::SimEmbedded,
         Mode::Shared => Place::SimShared,
     };
     for (point, visits) in found.hits {
@@ -215,6 +252,10 @@ fn add(outcome: &mut Outcome, order: &Order, mode: Mode, seed: u64, found: Run) 
         let again = super::run(mode, seed, true);
         let more = |kept: &Path| {
             std::fs::write(kept.join("plan.txt"), &found.plan)?;
+            std::fs::write(
+                kept.join("locks.txt"),
+                found.notes.iter().map(|note| format!("{note:?}\n")).collect::<String>(),
+            )?;
             std::fs::write(kept.join("trace.txt"), again.trace.join("\n"))
         };
         outcome.failures.push(keep_with(order, &case(mode, seed), Some(&found.ledger), found.broken, more));

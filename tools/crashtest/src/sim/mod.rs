@@ -3,7 +3,8 @@
 //!
 //! A seed decides everything: the workload, how many lives, who runs when, where the crash comes and how much it takes, what
 //! the clock says, what the network does. Two modes: *embedded*, where one process has the engine for itself and dies as a
-//! whole, and *shared*, where several processes use one engine through bad networks and die one by one.
+//! whole, and *shared*, where several processes use one engine through bad networks and die one by one. A third, *mutex*, is embedded,
+//! and has [lockers](crate::mutex) beside its clients.
 
 pub mod campaign;
 mod embedded;
@@ -25,8 +26,10 @@ use percolite::crashtest::Point;
 use crate::checker::check;
 use crate::counter::miscounted;
 use crate::dice::Dice;
+use crate::fenced::{self, fold};
 use crate::history::Line;
 use crate::ledger::Ledger;
+use crate::mutex::note::Note;
 use crate::violation::Broken;
 
 pub use plan::TRANSACTIONS_MIN;
@@ -41,6 +44,8 @@ pub enum Mode {
     Embedded,
     /// Several share it.
     Shared,
+    /// One process has the engine for itself, and its clients take locks by name.
+    Mutex,
 }
 
 /// What was seen while it ran.
@@ -58,6 +63,8 @@ pub struct Seen {
     tried: u64,
     /// How many lives ended with a crash.
     crashes: u64,
+    /// What was noted of locks.
+    notes: Vec<Note>,
 }
 
 impl Seen {
@@ -95,6 +102,10 @@ pub struct Run {
     pub plan: String,
     /// The history.
     pub ledger: Ledger,
+    /// What was noted of locks.
+    pub notes: Vec<Note>,
+    /// How many commits under locks were not fenced, and how many of them were out of turn.
+    pub unfenced: (u64, u64),
 }
 
 impl Run {
@@ -109,11 +120,16 @@ pub fn run(mode: Mode, seed: u64, trace: bool) -> Run {
     let mut dice = Dice::new(seed);
     let plan = Plan::new(mode, &mut dice);
     let scheduler = Scheduler::adopt(dice.split(), trace);
+    match dice.below(if mode == Mode::Mutex { 4 } else { 0 }) {
+        1 => scheduler.pause_at_locks(),
+        2 | 3 => scheduler.stall_often(plan::LOCKER, 30),
+        _ => {}
+    }
     if let Some((threads, once_in)) = plan.focus.and_then(Focus::stalls) {
         scheduler.stall_often(threads, once_in);
     }
     let (book, seen, mut broken) = match plan.mode {
-        Mode::Embedded => embedded::Embedded::new(&scheduler, &plan, dice).run(),
+        Mode::Embedded | Mode::Mutex => embedded::Embedded::new(&scheduler, &plan, dice).run(),
         Mode::Shared => shared::Shared::new(&scheduler, &plan, dice).run(),
     };
     Scheduler::release();
@@ -123,9 +139,14 @@ pub fn run(mode: Mode, seed: u64, trace: bool) -> Run {
         Ok(history) => broken.extend(Broken::found_by_checker(&check(&history))),
         Err(why) => broken.push(Broken::new("harness", why.to_string())),
     }
+    let (is_enough, records) = (seen.is_enough(), fold(&seen.notes));
+    broken.extend(fenced::check(&records));
+    let late = fenced::out_of_turn(&records.held, &records.unfenced, &[]).len();
     Run {
+        unfenced: (records.unfenced.len() as u64, late as u64),
+        notes: seen.notes,
         digest: scheduler.digest(),
-        counts: seen.is_enough(),
+        counts: is_enough,
         transactions: ledger.entries().count(),
         committed: ledger.acknowledged(),
         lost: seen.lost.load(std::sync::atomic::Ordering::SeqCst),

@@ -17,6 +17,8 @@ use crate::workload::{self, Workload};
 /// What threads of clients are called, and that of one that mostly looks.
 pub const CLIENT: &str = "client";
 pub const WATCHER: &str = "watcher";
+/// What threads that take locks are called.
+pub const LOCKER: &str = "locker";
 /// How many transactions a history must have tried, beside a crash, to count.
 pub const TRANSACTIONS_MIN: u64 = 50;
 /// How many lives may end with a crash in the end; one that comes later is left alone, so that every history comes to an end.
@@ -34,6 +36,16 @@ const STREAMS_LATE: usize = 16 << 20;
 
 /// Most of what a crash can break it breaks right after a sync, when people have just been told something.
 const AROUND_A_SYNC: [Point; 3] = [Point::SyncReturned, Point::SyncPublished, Point::BatchPublished];
+
+const LOCK_POINTS: [Point; 7] = [
+    Point::LockEnded,
+    Point::LockDrained,
+    Point::LockToken,
+    Point::LockLeased,
+    Point::LockRenewed,
+    Point::LockReleased,
+    Point::LockHandedOver,
+];
 
 /// The table of points. Without one the crashes come anywhere, and whoever holds the run against the table says why.
 static POINTS: LazyLock<Vec<Entry>> = LazyLock::new(|| table().unwrap_or_default());
@@ -89,6 +101,10 @@ pub struct Plan {
     /// Where it may crash, and at which visit at most.
     pub points: Vec<Point>,
     pub visits: usize,
+    /// How many threads take locks, how often each does something in a life, and its longest pause in milliseconds.
+    pub lockers: usize,
+    pub turns: u64,
+    pub pauses_ms: usize,
 }
 
 /// What comes about too seldom where all is left to chance.
@@ -164,9 +180,16 @@ impl Plan {
             age_max: None,
             history: if dice.one_in(3) { history(dice) } else { [KeepHistory::AsBefore; 3] },
             stream_at_bytes: if dice.one_in(4) { [1, 200, 1000][dice.below(3)] } else { STREAMS_LATE },
+            lockers: 0,
+            turns: 0,
+            pauses_ms: 0,
         };
         if plan.thinks > 0 && dice.one_in(2) {
             plan.age_max = Some(Duration::from_millis(100 + dice.below(1000) as u64));
+        }
+        if mode == Mode::Mutex {
+            plan.take_locks(dice);
+            return plan;
         }
         if dice.one_in(LARGE_EVERY) {
             plan.workload = workload::SELDOM_LARGE;
@@ -182,6 +205,17 @@ impl Plan {
             _ => POINTS.iter().filter(|entry| plan.comes_to(entry)).map(|entry| entry.point).collect(),
         };
         plan
+    }
+
+    /// Hardly anything else is done.
+    fn take_locks(&mut self, dice: &mut Dice) {
+        (self.lockers, self.turns) = (3 + dice.below(2), 5 + dice.below(6) as u64);
+        self.pauses_ms = [10, 100, 500][dice.below(3)];
+        (self.clients, self.transactions, self.lives) = (1, 12, 2 + u32::try_from(dice.below(2)).unwrap_or_default());
+        (self.drops, self.restores, self.failing_disk, self.closes_early) = (false, false, false, false);
+        (self.thinks, self.age_max, self.history) = (0, None, [KeepHistory::AsBefore; 3]);
+        (self.watches, self.clock_steps) = (false, dice.one_in(2));
+        self.points = LOCK_POINTS.into_iter().chain(AROUND_A_SYNC).collect();
     }
 
     fn focus_on(&mut self, focus: Focus, dice: &mut Dice) {
@@ -256,7 +290,7 @@ impl Plan {
             self.points.iter().copied().filter(|point| orphans || !is_of_recovery(*point)).collect();
         let point = match dice.below(6) {
             0 | 1 => None,
-            2 | 3 if !self.drops_on_purpose() && self.mode == Mode::Embedded => {
+            2 | 3 if !self.drops_on_purpose() && self.mode != Mode::Shared => {
                 let point = *dice.pick(&AROUND_A_SYNC).unwrap_or(&AROUND_A_SYNC[0]);
                 let due = Due::Point(point, 1 + dice.below(20) as u64, dice.below(40) as u64);
                 return Crash { due, at_last };
@@ -275,7 +309,7 @@ impl Plan {
         let can = |place| entry.places.contains(&place);
         match self.mode {
             Mode::Shared => can(Place::SimShared) && entry.point != P::KeyspaceCreated,
-            Mode::Embedded => {
+            Mode::Embedded | Mode::Mutex => {
                 let is_two_phase = |protocol| protocol == CommitProtocol::TwoPhase || self.mixed;
                 let locks = is_two_phase(self.protocol) || self.group_rows != usize::MAX;
                 let auto = self.protocol == CommitProtocol::Auto || self.mixed;
@@ -285,6 +319,7 @@ impl Plan {
                     P::EndingForward | P::EndingBack | P::EndingDone => self.streams(),
                     P::KeyspaceDropped | P::KeyspaceErased => self.drops || self.restores,
                     P::RestoreBetween | P::RestoreAll | P::RestoreNamed => self.restores,
+                    point if LOCK_POINTS.contains(&point) => self.lockers > 0,
                     P::HistoryFloor => self.history.iter().any(|keep| matches!(keep, KeepHistory::For(_))),
                     P::SweepBetween | P::SweepDone | P::SafePointBefore | P::SafePointDurable => self.sweep,
                     _ => true,

@@ -171,6 +171,7 @@ fn run_case(order: &Order, made: &Made, case: Case, outcome: &mut Outcome) -> an
         habits: Habits { protocol: made.protocol, durability: Durability::Sync, long_values: 0 },
         life: 1,
         told: &told,
+        notes: &[],
         again: outcome.cases.is_multiple_of(AGAIN),
     };
     let examined = catch_unwind(AssertUnwindSafe(|| examine(&subject, ledger))).unwrap_or_else(|panic| {

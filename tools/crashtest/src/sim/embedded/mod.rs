@@ -3,6 +3,7 @@
 
 mod closing;
 mod keeper;
+mod lockers;
 mod promises;
 
 use std::sync::Arc;
@@ -15,16 +16,19 @@ use percolite::engine::sim::{SimEngine, SimStorage};
 use percolite::{Builder, Durability, KeepHistory, Keyspace, Store};
 
 use self::keeper::Keeper;
+use self::lockers::Notes;
 use super::engine::{Dead, Scheduled, is_dead};
 use super::plan::{CLIENT, Crash, Focus, LIVES_MAX, Plan, WATCHER};
 use super::runtime::SimRuntime;
 use super::scheduler::Scheduler;
 use super::sink::Book;
 use super::thinking::Thinking;
-use super::{Seen, hours};
+use super::{Mode, Seen, hours};
 use crate::client::{BESIDE, Client, Ended, Past, ROWS, Sink as _, Who, keeping, unless_too_old};
 use crate::dice::Dice;
 use crate::invariants::{digest, keyspaces, structure};
+use crate::mutex::Common;
+use crate::mutex::after::no_rows;
 use crate::restores::Restores;
 use crate::violation::Broken;
 
@@ -47,6 +51,9 @@ pub struct Embedded<'a> {
     keeps: bool,
     /// The newest timestamp that late clients were handed.
     handed_out: Arc<AtomicU64>,
+    /// What was noted of locks, and what those who take them tell each other in this life.
+    notes: Notes,
+    common: Arc<Common>,
 }
 
 type Process = Arc<Scheduled<SimEngine>>;
@@ -67,6 +74,8 @@ impl<'a> Embedded<'a> {
             restores: Arc::default(),
             keeps: false,
             handed_out: Arc::default(),
+            notes: Notes::default(),
+            common: Arc::default(),
         }
     }
 
@@ -75,7 +84,7 @@ impl<'a> Embedded<'a> {
         let mut life = 0;
         while life < self.plan.lives || (life < LIVES_MAX && !self.seen.is_enough()) {
             self.live(life);
-            self.seen.tried = self.book.tried();
+            self.seen.tried = self.book.tried() + self.notes.asked();
             if self.scheduler.stuck().is_some() {
                 break;
             }
@@ -88,6 +97,7 @@ impl<'a> Embedded<'a> {
             self.breaks("I12 progress", what);
         }
         let broken = std::mem::take(&mut *self.broken.lock());
+        self.seen.notes = self.notes.all();
         (self.book, self.seen, broken)
     }
 
@@ -97,8 +107,10 @@ impl<'a> Embedded<'a> {
         let engine: Process = self.process(&dead);
         let patience = if Plan::may_crash(life) { self.plan_crash(&dead, life) } else { None };
         let disk_fails = self.plan.failing_disk && Plan::may_crash(life) && self.dice.one_in(2);
+        let before = self.before_opening(life);
         if let Some(store) = self.open(&engine, &dead) {
             self.check_shown(shown, &store, &dead);
+            self.opened(&store, &engine, &dead, before);
             if disk_fails && !is_dead(&dead) {
                 let nth = 1 + self.dice.below(30) as u64;
                 match self.dice.below(4) {
@@ -139,6 +151,7 @@ impl<'a> Embedded<'a> {
             }
         }
         self.scheduler.unwatch();
+        self.notes.gone(life, self.scheduler.now());
     }
 
     fn process(&self, dead: &Dead) -> Process {
@@ -154,10 +167,11 @@ impl<'a> Embedded<'a> {
         let Crash { due, at_last } = self.plan.crash(&mut self.dice, life > 0);
         let choice = self.dice.bits();
         let (memory, dead, lost) = (self.memory.clone(), Arc::clone(dead), Arc::clone(&self.seen.lost));
-        let book = self.book.clone();
+        let (book, notes, scheduler) = (self.book.clone(), self.notes.clone(), Arc::clone(self.scheduler));
         let act = move |_| {
             dead.store(true, Ordering::SeqCst);
             book.crashed();
+            notes.gone(life, scheduler.now());
             lost.fetch_add(memory.crash(choice).lost, Ordering::SeqCst);
         };
         self.scheduler.watch(due, Arc::new(act));
@@ -173,7 +187,7 @@ impl<'a> Embedded<'a> {
     }
 
     fn open(&mut self, engine: &Process, dead: &Dead) -> Option<Store> {
-        if self.dice.one_in(3) {
+        if self.plan.mode != Mode::Mutex && self.dice.one_in(3) {
             self.step_clock();
         }
         // A crash may have taken the drop back.
@@ -250,7 +264,8 @@ impl<'a> Embedded<'a> {
                 protocol: self.plan.protocol,
                 restores: Arc::clone(&self.restores),
             };
-            let (clock_steps, skewed) = (self.plan.clock_steps, Arc::clone(&self.seen.skewed));
+            let clock_steps = self.plan.clock_steps && self.plan.mode != Mode::Mutex;
+            let skewed = Arc::clone(&self.seen.skewed);
             let work = move || {
                 let who = Who { session, life, habits };
                 let keyspaces = (rows, Some(beside));
@@ -312,9 +327,12 @@ impl<'a> Embedded<'a> {
                 Err(why) => self.breaks("harness", why.to_string()),
             }
         }
+        let lockers = self.lockers(store, engine, dead, life, at_last);
         for thread in threads {
             self.scheduler.join(thread);
         }
+        self.await_lockers(lockers, store, dead);
+        self.check_locks(store, engine, dead, life);
         if let Some(begun) = begun.ok().filter(|_| !is_dead(dead) && !may_fail) {
             self.check_through(store, begun, dead);
         }
@@ -337,7 +355,9 @@ impl<'a> Embedded<'a> {
     fn resolve_and_judge(&mut self, life: u32) -> Result<u64, String> {
         let dead = Dead::default();
         let engine: Process = self.process(&dead);
+        let before = self.before_opening(life);
         let Some(store) = self.open(&engine, &dead) else { return Err("it does not open".into()) };
+        self.opened(&store, &engine, &dead, before);
         let (beside, rows) = self.both_keyspaces(&store, &dead, false).ok_or("its keyspaces do not open")?;
         store.resolve_orphans().map_err(|why| format!("orphans are not resolved: {why}"))?;
         {
@@ -350,6 +370,7 @@ impl<'a> Embedded<'a> {
                 self.breaks("I2 a prefix survives", hole);
             }
         }
+        self.settle_locks(&store, &engine)?;
         let sink = self.book.of(&dead);
         self.sessions += 1;
         let who = Who { session: self.sessions, life, habits: self.plan.habits() };
@@ -380,6 +401,10 @@ impl<'a> Embedded<'a> {
         store.close().map_err(|why| format!("it does not close: {why}"))?;
         let broken = structure(engine.engine().storage()).map_err(|why| why.to_string())?;
         self.broken.lock().extend(broken);
+        if self.plan.mode == Mode::Mutex {
+            let rows = no_rows(engine.engine().storage()).map_err(|why| why.to_string())?;
+            self.broken.lock().extend(rows);
+        }
         digest(engine.engine().storage(), &there).map_err(|why| why.to_string())
     }
 

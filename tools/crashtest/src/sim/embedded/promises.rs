@@ -11,6 +11,7 @@ use super::super::engine::{Dead, HIGH_WATER, is_dead};
 use super::super::runtime::SimRuntime;
 use super::{Embedded, Process};
 use crate::client::{ASIDE, BESIDE, digest_of};
+use crate::keys::stored;
 use crate::restores::{FEW, nameless};
 
 const CATALOG: KeyspaceId = KeyspaceId(0);
@@ -65,7 +66,7 @@ impl Embedded<'_> {
     fn check_goes_on(&self, store: &Store, dead: &Dead) {
         let put = [BESIDE, ASIDE].iter().try_for_each(|name| {
             let keyspace = store.keyspace(name)?;
-            store.transact(|txn| txn.put(&keyspace, "last", ""))
+            store.transact(|txn| txn.put(&keyspace, stored("last"), ""))
         });
         let visible_ts = store.stats().visible_ts;
         self.scheduler.sleep(DURABLE_WITHIN);
@@ -90,7 +91,7 @@ impl Embedded<'_> {
         let mut threads = Vec::new();
         for number in 0..self.plan.admission {
             let (store, rows, scheduler) = (store.clone(), rows.clone(), Arc::clone(self.scheduler));
-            let (key, mut is_first) = (format!("admitted/{number}"), true);
+            let (key, mut is_first) = (stored(&format!("admitted/{number}")), true);
             let work = move || {
                 // It may have grown too old meanwhile.
                 let _ = store.transact(|txn| {

@@ -353,6 +353,11 @@ impl Scheduler {
         Ok(own)
     }
 
+    /// Whether a thread has ended.
+    pub fn has_ended(&self, other: ThreadId) -> bool {
+        self.state.lock().threads[other].state == ThreadState::Ended
+    }
+
     /// Waits for a thread's end.
     pub fn join(&self, other: ThreadId) {
         let own = Self::own();

@@ -1,18 +1,19 @@
 //! What a running store tells of itself, as tables or as a JSON document: in all, or between two moments.
 
+mod locks;
+
 use std::time::Duration;
 
 use indicatif::HumanCount;
-use percolite::{EngineFigures, Latencies, Latency, LiveStatus, OwnerId, RowLockStatus, SlowStatus, Stats, Status};
+use percolite::{EngineFigures, Latencies, Latency, LiveStatus, SlowStatus, Stats, Status};
 use serde_json::{Value, json};
 
+pub use self::locks::{by_name, lock_json, not_listed, row_locks};
+use crate::lock::shown;
 use crate::table;
 
-/// So many of the live, of the slow and of the row locks are shown.
+/// So many of the live, of the slow and of locks by name are shown.
 const SHOWN: usize = 5;
-const LOCKS_SHOWN: usize = 12;
-/// So many are in a status at most.
-const LOCKS_LISTED: usize = 100;
 const ROW_WIDTH: usize = 40;
 
 /// Whose status it is, and how old.
@@ -86,6 +87,7 @@ fn counters(status: &Status) -> String {
                 count(stats.swept)
             ),
         ),
+        ("locks by name", shown::counted(&status.lock_stats)),
         ("writes RocksDB refused", stalls(stats)),
         ("slow transactions", count(stats.slow)),
         ("ended at the age limit", count(stats.expired)),
@@ -148,7 +150,8 @@ fn lists(status: &Status) -> Vec<String> {
         tables.push(slow("slow, newest first", status.slow.iter().rev()));
         tables.push(slow("slowest of all", &status.slowest));
     }
-    tables.push(locks(&status.row_locks).unwrap_or_else(|| "no row locks were met".into()));
+    tables.push(row_locks(&status.row_locks).unwrap_or_else(|| "no row locks were met".into()));
+    tables.extend(by_name(status, SHOWN));
     tables
 }
 
@@ -270,6 +273,10 @@ impl<'a> Between<'a> {
             "slowest": slowest.iter().take(SHOWN).collect::<Vec<_>>(),
             "row_locks_met": row_locks.len(),
             "row_locks": row_locks.iter().map(lock_json).collect::<Vec<_>>(),
+            "held_locks": self.now.held_locks_total,
+            "lock_waits": self.now.lock_waits_total,
+            "longest_lock_wait_s": self.now.longest_lock_wait.as_secs_f64(),
+            "longest_lock_waits": shown::longest(&self.now.lock_waits).into_iter().take(SHOWN).map(shown::json).collect::<Vec<_>>(),
             "visible_ts": stats.visible_ts.to_string(),
             "visible_time": table::moment(stats.visible_ts),
             "durable_ts": stats.durable_ts.to_string(),
@@ -354,55 +361,6 @@ pub fn slow<'a>(which: &str, slow: impl IntoIterator<Item = &'a SlowStatus>) -> 
     };
     let header = [which, "took", "attempts", "mostly", "last in the way"];
     table::texts(header, slow.into_iter().take(SHOWN).map(row).collect())
-}
-
-/// A row lock as `locks --json` shows one; the keys are as the process that has the store open has put them.
-pub fn lock_json(lock: &RowLockStatus) -> Value {
-    let RowLockStatus {
-        keyspace,
-        key,
-        owner,
-        start_ts,
-        primary_keyspace,
-        primary,
-        commit_point,
-        commit_ts,
-        orphan,
-        ..
-    } = lock;
-    let began = u64::from_str_radix(owner, 16).ok().map(|owner| OwnerId::from_u64(owner).began_millis());
-    json!({
-        "keyspace": keyspace,
-        "key": key,
-        "start_ts": start_ts.to_string(),
-        "start_time": table::moment(*start_ts),
-        "owner": owner,
-        "owner_began_ms": began,
-        "primary": { "keyspace": primary_keyspace, "key": primary },
-        "commit_point": commit_point,
-        "commit_ts": commit_ts.map(|ts| ts.to_string()),
-        "commit_time": commit_ts.map(table::moment),
-        "orphan": orphan,
-    })
-}
-
-/// A table of locked rows, if there are any.
-pub fn locks(locks: &[RowLockStatus]) -> Option<String> {
-    let row = |lock: &RowLockStatus| {
-        [
-            place(lock.keyspace.as_deref(), &lock.key),
-            lock.owner.clone(),
-            place(lock.primary_keyspace.as_deref(), &lock.primary),
-            if lock.orphan { format!("{}, its owner is gone", lock.commit_point) } else { lock.commit_point.clone() },
-        ]
-    };
-    let mut rows: Vec<_> = locks.iter().take(LOCKS_SHOWN).map(row).collect();
-    if let more @ 1.. = locks.len().saturating_sub(LOCKS_SHOWN) {
-        // A status has no more than the first.
-        let at_least = if locks.len() >= LOCKS_LISTED { "at least " } else { "" };
-        rows.push([format!("and {at_least}{more} more"), String::new(), String::new(), String::new()]);
-    }
-    (!rows.is_empty()).then(|| table::texts(["locked row", "owner", "primary", "commit point"], rows))
 }
 
 fn place(keyspace: Option<&str>, key: &str) -> String {

@@ -1,0 +1,122 @@
+//! Other stores, closed ones, and those that take no locks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use percolite::engine::sim::SimStorage;
+use percolite::oracle::MemoryOracle;
+use percolite::runtime::System;
+use percolite::{Commons, ErrorKind, LockOptions, Pause, Result, Store, Timestamp, Txn, TxnOptions, Wait};
+
+use super::{HOUR, assert_refused, put};
+use crate::stops::World;
+
+#[test]
+fn a_fence_of_another_store_is_refused_and_the_transaction_goes_on_without_it() {
+    let (world, other) = (World::open(), World::open());
+    let guard = other.store.lock("n").unwrap();
+    let mut txn = world.store.begin().unwrap();
+    assert_refused(txn.fence(&guard.fence()), "another store");
+    txn.put(&world.rows, "k", "v").unwrap();
+    drop(guard);
+    txn.commit().unwrap();
+    assert_eq!(world.get("k").as_deref(), Some("v"));
+    // The same folder, opened again, is another one, too.
+    let (memory, guard) = (world.memory.clone(), world.store.lock("n").unwrap());
+    let fence = guard.fence();
+    world.store.close().unwrap();
+    let again = World::open_at(&memory, Store::builder());
+    assert_refused(again.store.transact(|txn| put(txn, &again, &fence, "late")), "another store");
+    assert_eq!(again.get("late"), None);
+}
+
+#[test]
+fn a_guard_does_nothing_when_its_store_is_closed() {
+    for options in [LockOptions::shared(), LockOptions::exclusive(), LockOptions::exclusive().lease(HOUR)] {
+        let world = World::open();
+        let mut guard = world.store.lock_with("n", options.clone()).unwrap();
+        let token = guard.token();
+        let kept = world.store.clone();
+        world.store.close().unwrap();
+        let closed = |answer: Result<()>| {
+            let why = answer.expect_err("it is closed");
+            assert!(matches!(why.kind(), ErrorKind::Closed(_)), "{why}");
+            assert!(why.to_string().contains("closed"), "{why}");
+        };
+        assert!(!guard.is_held() && guard.wait_lost(Duration::ZERO));
+        assert_eq!(guard.token(), token);
+        closed(guard.upgrade(Wait::Forever));
+        closed(guard.downgrade());
+        closed(guard.renew(HOUR));
+        closed(kept.lock("n").map(drop));
+        closed(kept.try_lock("n").map(drop));
+        closed(kept.lock_transact("n", LockOptions::exclusive(), TxnOptions::default(), |_| Ok(())));
+        closed(kept.lock_holders("n").map(drop));
+        closed(kept.lock_table().map(drop));
+        closed(kept.resume_lock("n", token).map(drop));
+        closed(kept.force_unlock("n", token).map(drop));
+        closed(kept.get_lock("n", HOUR).map(drop));
+        closed(kept.release_lock("n", token).map(drop));
+        closed(kept.is_free_lock("n").map(drop));
+        guard = guard.into_token().expect_err("it has no lease any more");
+        if guard.info().lease_left.is_some() {
+            closed(guard.release());
+        } else {
+            guard.release().unwrap();
+        }
+        let again = World::open_at(&world.memory, Store::builder());
+        assert!(again.store.is_free_lock("n").unwrap());
+    }
+}
+
+#[test]
+fn a_read_only_store_shows_leases_and_takes_no_locks() {
+    let memory = SimStorage::new();
+    let store = Store::builder().open_sim(&memory).unwrap();
+    let token = store.get_lock("n", HOUR).unwrap().unwrap();
+    store.close().unwrap();
+    let store = Store::builder().read_only(true).open_sim(&memory).unwrap();
+    takes_no_locks(&store, "read-only", token);
+    let table = store.lock_table().unwrap();
+    assert_eq!((table.held, table.entries[0].token), (1, Some(token)));
+    assert_eq!(store.lock_holders("n").unwrap(), table.entries);
+    assert!(store.lock_holders("m").unwrap().is_empty());
+    store.close().unwrap();
+    let store = Store::builder().open_sim(&memory).unwrap();
+    assert!(store.release_lock("n", token).unwrap());
+}
+
+#[test]
+fn a_store_whose_engine_others_share_takes_no_locks() {
+    let commons = Commons {
+        engine: Arc::new(SimStorage::new().shared()),
+        oracle: Arc::new(MemoryOracle::new(Arc::<System>::default())),
+        waiter: Arc::new(Pause(Arc::new(System::default()))),
+        ttl_ms: 3000,
+    };
+    let store = Store::builder().open_shared(commons).unwrap();
+    let token = Timestamp::from_millis(1);
+    takes_no_locks(&store, "share the engine", token);
+    assert_refused(store.lock_holders("n"), "share the engine");
+    assert_refused(store.lock_table(), "share the engine");
+    let rows = store.keyspace("rows").unwrap();
+    let own = Store::in_memory().unwrap();
+    let guard = own.lock("n").unwrap();
+    assert_refused(store.transact(|txn| txn.fence(&guard.fence())), "another store");
+    store.transact(|txn| txn.put(&rows, "k", "v")).unwrap();
+}
+
+#[track_caller]
+fn takes_no_locks(store: &Store, word: &str, token: Timestamp) {
+    assert_refused(store.lock("n"), word);
+    assert_refused(store.try_lock("n"), word);
+    assert_refused(store.lock_with("n", LockOptions::shared().lease(HOUR)), word);
+    let never = |_: &mut Txn| -> Result<()> { panic!("it is called") };
+    assert_refused(store.lock_transact("n", LockOptions::exclusive(), TxnOptions::default(), never), word);
+    assert_refused(store.resume_lock("n", token), word);
+    assert_refused(store.force_unlock("n", token), word);
+    assert_refused(store.get_lock("n", HOUR), word);
+    assert_refused(store.release_lock("n", token), word);
+    assert_refused(store.is_free_lock("n"), word);
+    assert_eq!(store.lock_stats().acquired(), 0);
+}

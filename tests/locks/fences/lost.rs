@@ -1,0 +1,150 @@
+//! F2: transactions whose lock is lost before their end.
+
+use std::time::Duration;
+
+use percolite::engine::sim::SimStorage;
+use percolite::{Commit, CommitProtocol, Fence, LockGuard, LockOptions, LostReason, Result, Store, Txn, TxnOptions};
+
+use crate::stops::{PATIENCE, Worker, World, assert_lost, eventually, some, spawn};
+use crate::tap::Gate;
+
+#[test]
+fn f2_a_a_reader_that_has_lost_its_lock_is_told_at_its_end() {
+    let world = World::open();
+    world.put("k", "before").unwrap();
+    let read = |end: &dyn Fn(LockGuard)| {
+        let guard = world.store.lock("n").unwrap();
+        let (token, mut txn) = (guard.token(), world.store.begin().unwrap());
+        txn.fence(&guard.fence()).unwrap();
+        assert!(txn.get(&world.rows, "k").unwrap().is_some());
+        end(guard);
+        (txn.commit(), token)
+    };
+    let (answer, token) = read(&drop);
+    assert_lost(answer, token, LostReason::Released);
+    let (answer, token) = read(&|guard| assert!(world.store.force_unlock("n", guard.token()).unwrap()));
+    assert_lost(answer, token, LostReason::Forced);
+    let held = std::cell::RefCell::new(None);
+    read(&|guard| drop(held.replace(Some(guard)))).0.expect("its lock stands");
+    assert_eq!((world.get("k"), world.row_locks()), (some("before"), 0));
+}
+
+#[test]
+fn f2_b_two_phases_that_lose_their_lock_between_them_leave_nothing() {
+    let world = World::open();
+    let guard = world.store.lock("n").unwrap();
+    let gate = world.stop_prewrite("a");
+    let (World { store, rows, .. }, fence) = (world.clone(), guard.fence());
+    let commit = spawn(move || -> Result<Commit> {
+        let options = TxnOptions { protocol: Some(CommitProtocol::TwoPhase), ..TxnOptions::default() };
+        let mut txn = store.begin_with(options)?;
+        txn.fence(&fence)?;
+        ["a", "b", "c"].iter().try_for_each(|key| txn.put(&rows, key, "written"))?;
+        txn.commit()
+    });
+    // What locks the rows is decided. The commit point is not.
+    gate.wait_for_arrival();
+    let token = guard.token();
+    drop(guard);
+    gate.open();
+    assert_lost(commit.join(), token, LostReason::Released);
+    assert_eq!(["a", "b", "c"].map(|key| world.get(key)), [None, None, None]);
+    assert_eq!(world.row_locks(), 0);
+}
+
+#[test]
+fn f2_c_a_streamed_transaction_that_has_lost_its_lock_leaves_nothing() {
+    let world = World::open_at(&SimStorage::new(), Store::builder().stream_at_bytes(1));
+    let guard = world.store.lock("n").unwrap();
+    let mut txn = world.store.begin().unwrap();
+    txn.fence(&guard.fence()).unwrap();
+    for number in 0..100 {
+        txn.put(&world.rows, format!("row {number}"), "written").unwrap();
+    }
+    assert!(world.row_locks() > 0, "it does not stream");
+    let token = guard.token();
+    drop(guard);
+    assert_lost(txn.commit(), token, LostReason::Released);
+    assert!((0..100).all(|number| world.get(&format!("row {number}")).is_none()));
+    eventually("no row is locked", || world.row_locks() == 0);
+}
+
+type Committing = Worker<Result<Commit>>;
+
+/// A fenced commit that lies in the queue until the sync of the gate ends.
+fn deferred(world: &World, fence: Fence) -> Option<(Gate, Committing, Vec<Committing>)> {
+    let (gate, waiting) = world.sync_of_many();
+    let World { store, rows, .. } = world.clone();
+    let late = spawn(move || -> Result<Commit> {
+        let mut txn = store.begin()?;
+        txn.fence(&fence)?;
+        txn.put(&rows, "late", "written")?;
+        txn.commit()
+    });
+    std::thread::sleep(Duration::from_millis(100));
+    world.get("late").is_none().then_some((gate, late, waiting))
+}
+
+#[test]
+fn f2_d_a_commit_that_loses_its_lock_while_it_is_deferred_is_not_made() {
+    // A thread may stand still between making commits visible and having them wait; then too few wait for the sync.
+    for _ in 0..20 {
+        let world = World::open();
+        let guard = world.store.lock("n").unwrap();
+        let Some((gate, late, waiting)) = deferred(&world, guard.fence()) else { continue };
+        assert!(!late.is_finished());
+        let token = guard.token();
+        drop(guard);
+        gate.open();
+        assert_lost(late.join(), token, LostReason::Released);
+        for other in waiting {
+            other.join().unwrap();
+        }
+        assert_eq!((world.get("late"), world.row_locks()), (None, 0));
+        return;
+    }
+    panic!("nothing is deferred");
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn f2_e_an_async_transaction_that_loses_its_lock_before_its_commit_point_leaves_nothing() {
+    use percolite::AsyncStore;
+
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let world = World::open();
+    let store = AsyncStore::from(world.store.clone());
+    let options = TxnOptions { protocol: Some(CommitProtocol::TwoPhase), ..TxnOptions::default() };
+    let joined = |task: tokio::task::JoinHandle<Result<()>>| {
+        runtime.block_on(async { tokio::time::timeout(PATIENCE, task).await.unwrap().unwrap() })
+    };
+
+    let guard = runtime.block_on(store.lock("n")).unwrap();
+    let gate = world.stop_prewrite("a");
+    let (with, rows, fence) = (store.clone(), world.rows.clone(), guard.fence());
+    let task = runtime.spawn(async move {
+        let work = move |txn: &mut Txn| {
+            txn.fence(&fence)?;
+            txn.put(&rows, "a", "")
+        };
+        with.transact_with::<_, percolite::Error, _>(options, work).await
+    });
+    gate.wait_for_arrival();
+    let token = guard.token();
+    runtime.block_on(guard.release()).unwrap();
+    gate.open();
+    assert_lost(joined(task), token, LostReason::Released);
+
+    let gate = world.stop_prewrite("b");
+    let (with, rows) = (store.clone(), world.rows.clone());
+    let task = runtime.spawn(async move {
+        let work = move |txn: &mut Txn| txn.put(&rows, "b", "");
+        with.lock_transact::<_, percolite::Error, _>("n", LockOptions::exclusive(), options, work).await
+    });
+    gate.wait_for_arrival();
+    let token = world.token_of("n");
+    assert!(world.store.force_unlock("n", token).unwrap());
+    gate.open();
+    assert_lost(joined(task), token, LostReason::Forced);
+    assert_eq!((world.get("a"), world.get("b"), world.row_locks()), (None, None, 0));
+}

@@ -1,0 +1,324 @@
+//! The statistics beside what the test has counted itself.
+
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::time::{Duration, Instant};
+
+use LockMode::{Exclusive, Semaphore, Shared};
+use percolite::{
+    Cancel, Error, ErrorKind, LockGuard, LockMode, LockModeStats, LockOptions, LockStats, LockTable, Result, Store,
+    Wait,
+};
+
+use crate::support::{Asking, LIMIT, Random, asks, asks_with, until};
+
+const NAMES: [&str; 4] = ["one", "two", "three", "permits"];
+const REQUESTS: u32 = 1000;
+const PERMITS: u32 = 2;
+
+struct Guarded {
+    at: usize,
+    mode: LockMode,
+    guard: LockGuard,
+}
+
+struct Waiting {
+    at: usize,
+    mode: LockMode,
+    asking: Asking,
+    cancel: Cancel,
+    since: Instant,
+}
+
+/// Moved to a thread that upgrades it, and back.
+struct Upgrading {
+    at: usize,
+    back: Receiver<(LockGuard, Result<()>)>,
+    since: Instant,
+}
+
+/// A store, what is held and waited for by the books of the test, and what it should have counted.
+struct Script {
+    store: Store,
+    random: Random,
+    guards: Vec<Guarded>,
+    waiting: Vec<Waiting>,
+    upgrading: Vec<Upgrading>,
+    requests: u32,
+    expected: LockStats,
+    /// The longest wait that was granted, by mode, as measured around it: it took at least so long.
+    longest: [Duration; 3],
+    granted_later: [u64; 3],
+}
+
+fn place(mode: LockMode) -> usize {
+    match mode {
+        Exclusive => 0,
+        Shared => 1,
+        _ => 2,
+    }
+}
+
+fn options(mode: LockMode) -> LockOptions {
+    match mode {
+        Shared => LockOptions::shared(),
+        Semaphore(most) => LockOptions::semaphore(most),
+        _ => LockOptions::exclusive(),
+    }
+}
+
+impl Script {
+    fn of(&mut self, mode: LockMode) -> &mut LockModeStats {
+        match mode {
+            Exclusive => &mut self.expected.exclusive,
+            Shared => &mut self.expected.shared,
+            _ => &mut self.expected.semaphore,
+        }
+    }
+
+    /// Whether a request is granted at once, by the books.
+    fn is_free(&self, at: usize, mode: LockMode) -> bool {
+        let held: Vec<LockMode> = self.guards.iter().filter(|held| held.at == at).map(|held| held.mode).collect();
+        let nobody_waits =
+            self.waiting.iter().all(|other| other.at != at) && self.upgrading.iter().all(|other| other.at != at);
+        nobody_waits
+            && match mode {
+                Shared => held.iter().all(|other| *other == Shared),
+                Semaphore(most) => held.iter().all(|other| *other == mode) && held.len() < most as usize,
+                _ => held.is_empty(),
+            }
+    }
+
+    fn ask(&mut self) {
+        let at = self.random.below(NAMES.len());
+        let mode = match (at, self.random.below(5)) {
+            (3, 0) | (0..3, 0..2) => Exclusive,
+            (3, _) => Semaphore(PERMITS),
+            _ => Shared,
+        };
+        self.requests += 1;
+        let free = self.is_free(at, mode);
+        let name = NAMES[at];
+        let waits = match self.random.below(6) {
+            0 if mode == Exclusive => {
+                let tried = self.store.try_lock(name).unwrap();
+                assert_eq!(tried.is_some(), free);
+                return self.answered(at, mode, tried.ok_or(()), false);
+            }
+            0 => Wait::No,
+            1 => Wait::AtMost(Duration::ZERO),
+            2 => Wait::AtMost(Duration::from_millis(1)),
+            _ => Wait::Forever,
+        };
+        if waits != Wait::Forever {
+            let answer = self.store.lock_with(name, options(mode).wait(waits)).map_err(is_held);
+            assert_eq!(answer.is_ok(), free, "{mode} of {name}, {waits:?}");
+            return self.answered(at, mode, answer, waits != Wait::No);
+        }
+        let (cancel, since) = (Cancel::default(), Instant::now());
+        let asking = asks(&self.store, name, options(mode).cancel(&cancel));
+        assert_eq!(asking.waits_as.is_none(), free, "{mode} of {name}");
+        if free {
+            return self.answered(at, mode, Ok(asking.granted()), true);
+        }
+        self.of(mode).waited += 1;
+        self.waiting.push(Waiting { at, mode, asking, cancel, since });
+    }
+
+    /// Without a wait, or one that could not succeed.
+    fn answered(&mut self, at: usize, mode: LockMode, answer: Result<LockGuard, ()>, was_to_wait: bool) {
+        let counted = self.of(mode);
+        match answer {
+            Ok(guard) => {
+                counted.acquired += 1;
+                self.guards.push(Guarded { at, mode, guard });
+            }
+            Err(()) => {
+                counted.timed_out += 1;
+                counted.waited += u64::from(was_to_wait);
+            }
+        }
+    }
+
+    fn release(&mut self) {
+        if !self.guards.is_empty() {
+            let at = self.random.below(self.guards.len());
+            drop(self.guards.swap_remove(at));
+        }
+    }
+
+    fn force(&mut self) {
+        if !self.guards.is_empty() {
+            let at = self.random.below(self.guards.len());
+            let held = self.guards.swap_remove(at);
+            assert!(self.store.force_unlock(NAMES[held.at], held.guard.token()).unwrap());
+            assert!(!held.guard.is_held());
+            // That there is no such grant any more is not counted.
+            assert!(!self.store.force_unlock(NAMES[held.at], held.guard.token()).unwrap());
+            self.expected.forced += 1;
+            self.expected.lost += 1;
+        }
+    }
+
+    fn cancel(&mut self) {
+        if !self.waiting.is_empty() {
+            let at = self.random.below(self.waiting.len());
+            let waiting = self.waiting.swap_remove(at);
+            waiting.cancel.cancel();
+            assert!(matches!(waiting.asking.refused().kind(), ErrorKind::Stopped(_)));
+            self.of(waiting.mode).cancelled += 1;
+        }
+    }
+
+    fn downgrade(&mut self) {
+        let waits_for_permit = |at| self.waiting.iter().any(|other| other.at == at && other.mode == Semaphore(PERMITS));
+        let found = self.guards.iter().position(|held| held.mode == Exclusive && !waits_for_permit(held.at));
+        if let Some(found) = found.filter(|found| self.guards[*found].at != 3) {
+            self.requests += 1;
+            let held = &mut self.guards[found];
+            held.guard.downgrade().unwrap();
+            held.mode = Shared;
+            self.expected.shared.acquired += 1;
+        }
+    }
+
+    fn upgrade(&mut self) {
+        let Some(found) = self.guards.iter().position(|held| held.mode == Shared) else { return };
+        self.requests += 1;
+        let mut held = self.guards.swap_remove(found);
+        let alone = self.guards.iter().all(|other| other.at != held.at);
+        if self.upgrading.iter().any(|other| other.at == held.at) {
+            let why = held.guard.upgrade(Wait::AtMost(LIMIT)).unwrap_err();
+            assert!(matches!(why.kind(), ErrorKind::Deadlock(_)), "{why}");
+            self.expected.deadlocks += 1;
+            return self.guards.push(held);
+        }
+        if alone || self.random.below(2) == 0 {
+            let answer = held.guard.upgrade(Wait::AtMost(Duration::from_millis(1))).map_err(is_held);
+            assert_eq!(answer.is_ok(), alone);
+            self.expected.exclusive.acquired += u64::from(alone);
+            self.expected.exclusive.waited += u64::from(!alone);
+            self.expected.exclusive.timed_out += u64::from(!alone);
+            held.mode = if alone { Exclusive } else { Shared };
+            return self.guards.push(held);
+        }
+        let (Guarded { at, mut guard, .. }, (returns, back), since) = (held, channel(), Instant::now());
+        let before = self.table().waiting;
+        std::thread::spawn(move || {
+            let upgraded = guard.upgrade(Wait::Forever);
+            returns.send((guard, upgraded))
+        });
+        until("the conversion", || self.table().waiting == before + 1);
+        self.expected.exclusive.waited += 1;
+        self.upgrading.push(Upgrading { at, back, since });
+    }
+
+    fn table(&self) -> LockTable {
+        self.store.lock_table().unwrap()
+    }
+
+    fn granted_later(&mut self, at: usize, mode: LockMode, since: Instant, guard: LockGuard) {
+        self.of(mode).acquired += 1;
+        self.expected.wakes += 1;
+        self.granted_later[place(mode)] += 1;
+        let longest = &mut self.longest[place(mode)];
+        *longest = since.elapsed().max(*longest);
+        self.guards.push(Guarded { at, mode, guard });
+    }
+
+    /// Collects what the last step has granted.
+    fn settle(&mut self) {
+        let still = self.table().waiting;
+        let began = Instant::now();
+        while self.waiting.len() + self.upgrading.len() != still {
+            assert!(began.elapsed() < LIMIT, "a grant is not told of");
+            let (answered, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.waiting)
+                .into_iter()
+                .map(|waiting| (waiting.asking.answer(), waiting))
+                .partition(|(answer, _)| answer.is_some());
+            self.waiting = waiting.into_iter().map(|(_, waiting)| waiting).collect();
+            for (answer, Waiting { at, mode, since, .. }) in answered {
+                self.granted_later(at, mode, since, answer.unwrap().unwrap());
+            }
+            for upgrading in std::mem::take(&mut self.upgrading) {
+                match upgrading.back.try_recv() {
+                    Ok((guard, upgraded)) => {
+                        upgraded.unwrap();
+                        self.granted_later(upgrading.at, Exclusive, upgrading.since, guard);
+                    }
+                    Err(why) => {
+                        assert_eq!(why, TryRecvError::Empty);
+                        self.upgrading.push(upgrading);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn is_held(why: Error) {
+    assert!(matches!(why.kind(), ErrorKind::LockHeld(_)), "{why}");
+}
+
+#[test]
+fn t1_b_the_statistics_of_a_thousand_requests_are_those_counted_by_the_test() {
+    let mut script = Script {
+        store: Store::in_memory().unwrap(),
+        random: Random::new("t1_b"),
+        guards: Vec::new(),
+        waiting: Vec::new(),
+        upgrading: Vec::new(),
+        requests: 0,
+        expected: LockStats::default(),
+        longest: [Duration::ZERO; 3],
+        granted_later: [0; 3],
+    };
+    while script.requests < REQUESTS {
+        match script.random.below(16) {
+            0..7 => script.ask(),
+            7..11 => script.release(),
+            11 => script.force(),
+            12 => script.cancel(),
+            13 => script.downgrade(),
+            _ => script.upgrade(),
+        }
+        script.settle();
+    }
+    // A wait of which it is known how long it was.
+    let (long, name) = (Duration::from_millis(80), "long");
+    let held = script.store.lock(name).unwrap();
+    let since = Instant::now();
+    let asking = asks_with(&script.store, name, LockOptions::exclusive());
+    script.of(Exclusive).acquired += 1;
+    script.of(Exclusive).waited += 1;
+    std::thread::sleep(long);
+    drop(held);
+    script.granted_later(0, Exclusive, since, asking.granted());
+
+    // What is left ends with the store.
+    let Script { store, guards, waiting, upgrading, mut expected, longest, granted_later, .. } = script;
+    expected.wakes += (waiting.len() + upgrading.len()) as u64;
+    expected.lost += (guards.len() + upgrading.len()) as u64;
+    store.clone().close().unwrap();
+    for waiting in waiting {
+        assert!(matches!(waiting.asking.refused().kind(), ErrorKind::Closed(_)));
+    }
+    for upgrading in upgrading {
+        let (_guard, upgraded) = upgrading.back.recv_timeout(LIMIT).unwrap();
+        assert!(matches!(upgraded.unwrap_err().kind(), ErrorKind::Closed(_)));
+    }
+    drop(guards);
+    let stats = store.lock_stats();
+    let waits = [&stats.exclusive, &stats.shared, &stats.semaphore].map(|mode| &mode.waiting);
+    assert_eq!(waits.map(percolite::Latency::count), granted_later);
+    assert!(granted_later.iter().all(|waits| *waits > 0) && stats.deadlocks > 0, "{granted_later:?} {stats:?}");
+    for (wait, longest) in waits.iter().zip(longest) {
+        // A histogram says by how much at most it took less.
+        assert!(wait.percentile(50.0) <= longest * 2 && wait.max() <= longest * 2, "{:?} {longest:?}", wait.max());
+    }
+    assert!(waits[0].max() >= long);
+    expected.exclusive.waiting = waits[0].clone();
+    expected.shared.waiting = waits[1].clone();
+    expected.semaphore.waiting = waits[2].clone();
+    assert_eq!(stats, expected);
+    assert_eq!(store.status().lock_stats, expected);
+}

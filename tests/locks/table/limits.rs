@@ -1,0 +1,91 @@
+//! Names, notes, leases and semaphores at and beyond their limits.
+
+use std::time::Duration;
+
+use percolite::{LOCK_WHY_MAX_BYTES, LockOptions, Store, Timestamp, TxnOptions};
+
+use crate::support::is_invalid;
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+const SHORTEST: Duration = Duration::from_millis(100);
+const LONGEST: Duration = DAY.saturating_mul(366);
+const NANOSECOND: Duration = Duration::from_nanos(1);
+
+fn refused(store: &Store, name: &str, options: LockOptions) -> bool {
+    store.lock_with(name, options).is_err_and(|why| is_invalid(&why))
+}
+
+/// Every call that takes a name says the same of it.
+fn refuses_name(store: &Store, name: &str) {
+    let token = Timestamp::from_u64(1);
+    let leased = LockOptions::exclusive().lease(DAY);
+    let nothing = |_: &mut percolite::Txn| Ok(());
+    let answers = [
+        store.lock(name).map(drop),
+        store.try_lock(name).map(drop),
+        store.lock_with(name, leased).map(drop),
+        store.lock_transact(name, LockOptions::exclusive(), TxnOptions::default(), nothing),
+        store.lock_holders(name).map(drop),
+        store.resume_lock(name, token).map(drop),
+        store.force_unlock(name, token).map(drop),
+        store.get_lock(name, DAY).map(drop),
+        store.release_lock(name, token).map(drop),
+        store.is_free_lock(name).map(drop),
+    ];
+    for (call, answer) in answers.into_iter().enumerate() {
+        assert!(answer.is_err_and(|why| is_invalid(&why)), "call {call} takes the name {name:?}");
+    }
+}
+
+#[test]
+fn t1_c_names_notes_leases_and_numbers_are_taken_up_to_their_limits() {
+    let store = Store::in_memory().unwrap();
+    let longest = "n".repeat(255);
+    let of_characters = "\u{e4}".repeat(127) + "n";
+    for name in ["n", "a name/with:anything-in \u{2764}", &longest, &of_characters] {
+        let guard = store.lock(name).unwrap();
+        assert_eq!(guard.info().target, name.into());
+        assert!(!store.is_free_lock(name).unwrap());
+    }
+    let (too_long, of_more) = (longest + "n", "\u{e4}".repeat(128));
+    for name in ["", "line\n", "\0", "\u{7f}", &too_long, &of_more] {
+        refuses_name(&store, name);
+    }
+
+    let note = "w".repeat(LOCK_WHY_MAX_BYTES);
+    for why in ["", &note] {
+        let guard = store.lock_with("noted", LockOptions::exclusive().why(why)).unwrap();
+        assert_eq!(guard.info().why.as_deref(), Some(why));
+    }
+    assert!(refused(&store, "noted", LockOptions::exclusive().why(note + "w")));
+    assert_eq!(LOCK_WHY_MAX_BYTES, 255);
+
+    for lease in [SHORTEST, LONGEST] {
+        let guard = store.lock_with("leased", LockOptions::exclusive().lease(lease).once()).unwrap();
+        assert!(guard.info().lease_left.is_some_and(|left| left <= lease));
+        guard.renew(DAY).unwrap();
+        guard.renew(lease).unwrap();
+        for lease in [SHORTEST - NANOSECOND, LONGEST + NANOSECOND] {
+            assert!(guard.renew(lease).is_err_and(|why| is_invalid(&why)), "{lease:?}");
+        }
+        guard.renew(DAY).unwrap();
+        guard.release().unwrap();
+        let token = store.get_lock("leased", lease).unwrap().unwrap();
+        let _ = store.release_lock("leased", token).unwrap();
+    }
+    for lease in [SHORTEST - NANOSECOND, LONGEST + NANOSECOND, Duration::ZERO, Duration::MAX] {
+        assert!(refused(&store, "leased", LockOptions::exclusive().lease(lease)), "{lease:?}");
+        assert!(store.get_lock("leased", lease).is_err_and(|why| is_invalid(&why)), "{lease:?}");
+    }
+    assert!(refused(&store, "leased", LockOptions::exclusive().once()));
+    assert!(refused(&store, "leased", LockOptions::semaphore(2).lease(DAY)));
+
+    for most in [1, u32::MAX] {
+        drop(store.lock_with("counted", LockOptions::semaphore(most)).unwrap());
+    }
+    assert!(refused(&store, "counted", LockOptions::semaphore(0)));
+
+    let table = store.lock_table().unwrap();
+    assert_eq!((table.entries.len(), table.held, table.waiting), (0, 0, 0));
+    assert!(store.is_free_lock("leased").unwrap());
+}

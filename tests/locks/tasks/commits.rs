@@ -1,0 +1,246 @@
+//! F5: transactions of tasks under a lock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use percolite::{
+    AsyncStore, CommitProtocol, Error, Fence, LockOptions, LockState, Result, Store, Timestamp, Txn, TxnOptions,
+};
+
+use super::common::{PATIENCE, Steps, beside_worlds, in_worlds, waiting};
+use crate::stops::{World, eventually, some, text};
+use crate::tap::Act;
+
+const PROTOCOLS: [CommitProtocol; 2] = [CommitProtocol::Auto, CommitProtocol::TwoPhase];
+
+#[test]
+fn task_f5_a_many_tasks_under_one_lock_see_each_other_and_share_syncs() {
+    const TASKS: u64 = 16;
+    const EACH: u64 = 25;
+    in_worlds(|world, store| async move {
+        let [attempts, syncs] = [(); 2].map(|()| Arc::<AtomicU64>::default());
+        let counted = Arc::clone(&syncs);
+        world.tap.on_sync(move || {
+            counted.fetch_add(1, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(1));
+            Act::Pass
+        });
+        let count = |_| {
+            let (store, rows, attempts) = (store.clone(), world.rows.clone(), Arc::clone(&attempts));
+            tokio::spawn(async move {
+                let mut seen = Vec::new();
+                for _ in 0..EACH {
+                    let (rows, attempts) = (rows.clone(), Arc::clone(&attempts));
+                    let work = move |txn: &mut Txn| {
+                        attempts.fetch_add(1, Ordering::SeqCst);
+                        let before = text(txn.get(&rows, "count")?).map_or(0, |count| count.parse().unwrap());
+                        txn.put(&rows, "count", (before + 1).to_string())?;
+                        Ok::<u64, Error>(before)
+                    };
+                    let options = TxnOptions::default();
+                    seen.push(store.lock_transact("n", LockOptions::exclusive(), options, work).await.unwrap());
+                }
+                seen
+            })
+        };
+        let tasks: Vec<_> = (0..TASKS).map(count).collect();
+        let mut seen = Vec::new();
+        for task in tasks {
+            seen.extend(task.await.unwrap());
+        }
+        seen.sort_unstable();
+        assert!(seen.into_iter().eq(0..TASKS * EACH), "each has to see all before it");
+        assert_eq!(attempts.load(Ordering::SeqCst), TASKS * EACH, "one has met another");
+        assert!(syncs.load(Ordering::SeqCst) < TASKS * EACH, "each has waited for a sync of its own");
+        world.memory.crash(0);
+        assert_eq!(World::open_at(&world.memory, Store::builder()).get("count"), some("400"));
+    });
+}
+
+const KEYS: [&str; 3] = ["k", "l", "m"];
+
+/// A call that commits several rows.
+fn call<'a>(world: &World, store: &'a AsyncStore, protocol: CommitProtocol) -> Steps<'a, Result<()>> {
+    let rows = world.rows.clone();
+    let work = move |txn: &mut Txn| KEYS.iter().try_for_each(|key| txn.put(&rows, key, "first"));
+    let options = TxnOptions { protocol: Some(protocol), ..TxnOptions::default() };
+    Steps::new(store.lock_transact("n", LockOptions::exclusive(), options, work))
+}
+
+/// Polls it when it is woken, until it is so.
+fn go_on_until<T>(call: &mut Steps<'_, T>, what: &str, holds: impl Fn() -> bool) {
+    let call = std::cell::RefCell::new(call);
+    eventually(what, || {
+        let call = &mut *call.borrow_mut();
+        if call.is_woken_within(Duration::ZERO) {
+            assert!(call.poll().is_pending(), "it does not wait for its sync");
+        }
+        holds()
+    });
+}
+
+#[test]
+fn task_f5_b_a_guard_behind_a_call_is_returned_when_the_commit_is_durable() {
+    beside_worlds(|world, store| {
+        for protocol in PROTOCOLS {
+            let held = Steps::new(store.lock("n")).end().unwrap();
+            let mut first = call(world, store, protocol);
+            assert!(first.poll().is_pending());
+            let mut next = Steps::waiting(store.lock("n"));
+            let gate = world.stop_syncs(crate::tap::Act::Pass);
+            drop(held);
+            go_on_until(&mut first, "it is visible, and the lock handed on", || {
+                world.get("k").is_some() && waiting(store) == 0
+            });
+            // Polled, it waits on a thread for the sync.
+            assert!(next.is_woken_within(PATIENCE) && next.poll().is_pending());
+            assert!(!next.is_woken_within(Duration::from_millis(50)), "returned before the commit was durable");
+            gate.open();
+            let guard = next.end().unwrap();
+            let seen = store.store().snapshot().unwrap().get(&world.rows, "k").unwrap();
+            assert_eq!(text(seen), some("first"));
+            first.end().unwrap();
+            drop(guard);
+            world.tap.no_hooks();
+            world.put("k", "again").unwrap();
+        }
+    });
+}
+
+/// Has `between` done when the call's commit is visible and not durable and its lock is free, and takes the lock then; the power goes
+/// while it is held.
+fn then_the_power_goes(protocol: CommitProtocol, waits_before: bool, world: &World, store: &AsyncStore) {
+    let held = Steps::new(store.lock("n")).end().unwrap();
+    let mut first = call(world, store, protocol);
+    assert!(first.poll().is_pending());
+    let waits = waits_before.then(|| Steps::waiting(store.lock("n")));
+    let gate = world.stop_syncs(crate::tap::Act::Pass);
+    drop(held);
+    let handed_on = || if waits_before { waiting(store) == 0 } else { store.store().is_free_lock("n").unwrap() };
+    go_on_until(&mut first, "it is visible and its lock is free", || world.get("k").is_some() && handed_on());
+    let mut next = waits.unwrap_or_else(|| Steps::new(store.lock("n")));
+    assert!(next.poll().is_pending(), "it waits for no sync");
+    assert!(!next.is_woken_within(Duration::from_millis(50)), "returned before the commit was durable");
+    gate.open();
+    let guard = next.end().unwrap();
+    let seen = store.store().snapshot().unwrap().get(&world.rows, "k").unwrap();
+    // Outside is this test, which remembers what the guard has read.
+    world.memory.crash(0);
+    assert_eq!(text(seen), some("first"), "{protocol:?}");
+    let again = World::open_at(&world.memory, Store::builder());
+    assert_eq!(KEYS.map(|key| again.get(key)), ["first"; 3].map(some), "{protocol:?}");
+    drop((guard, first));
+}
+
+#[test]
+fn task_f5_c_what_a_guard_behind_a_call_acts_upon_survives_a_power_cut() {
+    for protocol in PROTOCOLS {
+        beside_worlds(|world, store| then_the_power_goes(protocol, true, world, store));
+    }
+}
+
+#[test]
+fn task_f5_d_so_it_is_where_no_task_waited_and_the_lock_was_free_and_idle_in_between() {
+    for protocol in PROTOCOLS {
+        beside_worlds(|world, store| then_the_power_goes(protocol, false, world, store));
+    }
+}
+
+#[test]
+fn task_f5_e_a_call_that_loses_to_outsiders_keeps_its_grant_and_its_waiters_their_order() {
+    const LOSES: usize = 10;
+    type Seen = (Timestamp, Vec<u64>);
+    in_worlds(|world, store| async move {
+        let (tells, told) = std::sync::mpsc::channel();
+        let (runs, with) = (tokio::runtime::Handle::current(), store.clone());
+        let wait = move |number: usize| {
+            let (store, tells) = (with.clone(), tells.clone());
+            runs.spawn(async move {
+                let guard = store.lock("n").await.unwrap();
+                tells.send((number, guard.token())).unwrap();
+            });
+            eventually("it waits", || waiting(&with) == number + 1);
+        };
+        let seen = Arc::<parking_lot::Mutex<Vec<Seen>>>::default();
+        let (notes, inside) = (Arc::clone(&seen), world.clone());
+        let work = move |txn: &mut Txn| {
+            let first = notes.lock().is_empty();
+            if first {
+                (0..5).for_each(&wait);
+            }
+            let entries = inside.store.lock_table()?.entries;
+            let queue = entries.iter().filter(|entry| entry.state == LockState::Waiting).map(|entry| entry.id);
+            let tries = {
+                let mut notes = notes.lock();
+                notes.push((inside.token_of("n"), queue.collect()));
+                notes.len()
+            };
+            txn.get(&inside.rows, "k")?;
+            if tries <= LOSES {
+                inside.put("k", "an outsider's")?;
+            }
+            txn.put(&inside.rows, "k", "its own")
+        };
+        let answer: Result<()> = store.lock_transact("n", LockOptions::exclusive(), TxnOptions::default(), work).await;
+        answer.unwrap();
+        let seen = std::mem::take(&mut *seen.lock());
+        assert_eq!((seen.len(), seen[0].1.len()), (LOSES + 1, 5));
+        assert!(seen.iter().all(|attempt| *attempt == seen[0]), "{seen:?}");
+        let last = store.lock("n").await.unwrap();
+        let order: Vec<(usize, Timestamp)> = told.try_iter().collect();
+        assert!(order.iter().map(|(number, _)| *number).eq(0..5), "{order:?}");
+        assert!(order.iter().map(|(_, token)| token).is_sorted() && seen[0].0 < order[0].1, "{order:?}");
+        assert!(order[4].1 < last.token());
+        assert_eq!(world.get("k"), some("its own"));
+    });
+}
+
+#[test]
+fn a_call_whose_future_is_dropped_in_its_closure_frees_the_lock_and_commits_nothing() {
+    beside_worlds(|world, store| {
+        let [(tells, told), (goes, go)] = [std::sync::mpsc::channel(), std::sync::mpsc::channel()];
+        let rows = world.rows.clone();
+        let work = move |txn: &mut Txn| -> Result<()> {
+            txn.put(&rows, "k", "v")?;
+            tells.send(()).unwrap();
+            go.recv_timeout(PATIENCE).unwrap();
+            Ok(())
+        };
+        let mut calling = Steps::new(store.lock_transact("n", LockOptions::exclusive(), TxnOptions::default(), work));
+        assert!(calling.poll().is_pending());
+        told.recv_timeout(PATIENCE).unwrap();
+        drop(calling);
+        // The closure goes on to its end, under the lock.
+        assert!(Steps::new(store.try_lock("n")).end().unwrap().is_none());
+        goes.send(()).unwrap();
+        eventually("the lock is free", || world.store.is_free_lock("n").unwrap());
+        assert_eq!((world.get("k"), world.row_locks()), (None, 0));
+    });
+}
+
+/// A fence is moved into the closure of a task, and may be used for many of them.
+#[test]
+fn a_fence_serves_many_tasks_for_as_long_as_the_lock_is_held() {
+    in_worlds(|world, store| async move {
+        let guard = store.lock("n").await.unwrap();
+        let put = |fence: Fence, number: usize| {
+            let (store, rows) = (store.clone(), world.rows.clone());
+            tokio::spawn(async move {
+                let work = move |txn: &mut Txn| {
+                    txn.fence(&fence)?;
+                    txn.put(&rows, number.to_string(), "")
+                };
+                store.transact::<_, Error, _>(work).await
+            })
+        };
+        let tasks: Vec<_> = (0..20).map(|number| put(guard.fence(), number)).collect();
+        for task in tasks {
+            task.await.unwrap().unwrap();
+        }
+        let fence = guard.fence();
+        guard.release().await.unwrap();
+        assert!(put(fence, 99).await.unwrap().is_err());
+        assert_eq!((world.get("19"), world.get("99")), (some(""), None));
+    });
+}

@@ -1,0 +1,206 @@
+//! Runtimes, futures that are polled by hand, and what has to be true afterwards.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use percolite::engine::Engine;
+use percolite::engine::sim::SimStorage;
+use percolite::{AsyncLockGuard, AsyncStore, KeyspaceId, LockOptions, Result, RowKey, Store, Wait};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::stops::World;
+pub use crate::stops::{PATIENCE, eventually};
+
+/// A `current_thread` runtime and one with several threads, each with the number of blocking threads.
+pub fn both_runtimes(blocking_threads: usize) -> [Runtime; 2] {
+    [Builder::new_current_thread(), Builder::new_multi_thread()].map(|mut builder| {
+        builder.worker_threads(2).max_blocking_threads(blocking_threads).enable_time().build().unwrap()
+    })
+}
+
+/// Runs the test as a task of both runtimes, each with a store of its own in memory. A test that hangs fails.
+#[track_caller]
+pub fn on_both<F: Future<Output = ()>>(test: impl Fn(AsyncStore) -> F) {
+    for runtime in both_runtimes(8) {
+        let store = in_memory();
+        let test = test(store.clone());
+        runtime.block_on(async { tokio::time::timeout(PATIENCE, test).await.expect("it hangs") });
+        assert_nothing_left(&store);
+    }
+}
+
+/// Runs the test as a task of both runtimes, each with a world of its own.
+#[track_caller]
+pub fn in_worlds<F: Future<Output = ()>>(test: impl Fn(World, AsyncStore) -> F) {
+    for runtime in both_runtimes(8) {
+        let world = World::open();
+        let store = AsyncStore::from(world.store.clone());
+        runtime.block_on(async {
+            tokio::time::timeout(PATIENCE, test(world, store)).await.expect("it hangs");
+        });
+    }
+}
+
+/// Runs the test beside both runtimes, whose tasks it polls itself.
+pub fn beside_worlds(test: impl Fn(&World, &AsyncStore)) {
+    for runtime in both_runtimes(40) {
+        let _inside = runtime.enter();
+        let world = World::open();
+        let store = AsyncStore::from(world.store.clone());
+        test(&world, &store);
+    }
+}
+
+pub fn in_memory() -> AsyncStore {
+    Store::in_memory().unwrap().into()
+}
+
+/// The name that the tests lock.
+pub const NAME: &str = "n";
+
+pub fn forever(options: LockOptions) -> LockOptions {
+    options.wait(Wait::Forever)
+}
+
+/// A future that the test polls, and that counts its wakes.
+pub struct Steps<'a, T> {
+    future: Pin<Box<dyn Future<Output = T> + Send + 'a>>,
+    wakes: Arc<Wakes>,
+    seen: u64,
+}
+
+#[derive(Default)]
+struct Wakes {
+    count: Mutex<u64>,
+    changed: Condvar,
+}
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        *self.count.lock().unwrap() += 1;
+        self.changed.notify_all();
+    }
+}
+
+impl<'a, T> Steps<'a, T> {
+    pub fn new(future: impl Future<Output = T> + Send + 'a) -> Self {
+        Self { future: Box::pin(future), wakes: Arc::default(), seen: 0 }
+    }
+
+    /// One that waits from now on.
+    #[track_caller]
+    pub fn waiting(future: impl Future<Output = T> + Send + 'a) -> Self {
+        let mut steps = Self::new(future);
+        assert!(steps.poll().is_pending(), "it does not wait");
+        steps
+    }
+
+    pub fn poll(&mut self) -> Poll<T> {
+        self.seen = self.wakes();
+        self.future.as_mut().poll(&mut Context::from_waker(&Waker::from(Arc::clone(&self.wakes))))
+    }
+
+    /// How often it was woken.
+    pub fn wakes(&self) -> u64 {
+        *self.wakes.count.lock().unwrap()
+    }
+
+    /// Whether it is woken, since it was polled, within this time.
+    pub fn is_woken_within(&self, at_most: Duration) -> bool {
+        let count = self.wakes.count.lock().unwrap();
+        let slept = |count: &mut u64| *count == self.seen;
+        !self.wakes.changed.wait_timeout_while(count, at_most, slept).unwrap().1.timed_out()
+    }
+
+    /// What it comes to by the one wake that has come already.
+    #[track_caller]
+    pub fn answer(&mut self) -> T {
+        assert!(self.wakes() > self.seen, "it was not woken");
+        match self.poll() {
+            Poll::Ready(answer) => answer,
+            Poll::Pending => panic!("it was woken for nothing"),
+        }
+    }
+
+    /// What it comes to, however often it has to be polled.
+    #[track_caller]
+    pub fn end(&mut self) -> T {
+        loop {
+            if let Poll::Ready(answer) = self.poll() {
+                return answer;
+            }
+            assert!(self.is_woken_within(PATIENCE), "it never ends");
+        }
+    }
+}
+
+/// One that waits for the lock.
+#[track_caller]
+pub fn waits(store: &AsyncStore, options: LockOptions) -> Steps<'_, Result<AsyncLockGuard>> {
+    Steps::waiting(store.lock_with(NAME, forever(options)))
+}
+
+/// The lock at once.
+#[track_caller]
+pub fn takes(store: &AsyncStore, options: LockOptions) -> AsyncLockGuard {
+    match Steps::new(store.lock_with(NAME, forever(options))).poll() {
+        Poll::Ready(guard) => guard.unwrap(),
+        Poll::Pending => panic!("it waits"),
+    }
+}
+
+/// Waits, as a task does, for what others bring about.
+#[track_caller]
+pub fn until(what: &'static str, mut holds: impl FnMut() -> bool) -> impl Future<Output = ()> {
+    let end = std::time::Instant::now() + PATIENCE;
+    async move {
+        while !holds() {
+            assert!(std::time::Instant::now() < end, "it never happens: {what}");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+pub fn waiting(store: &AsyncStore) -> usize {
+    store.store().lock_table().unwrap().waiting
+}
+
+/// That nobody holds or waits for anything, and that the lock can be taken.
+#[track_caller]
+pub fn assert_nothing_left(store: &AsyncStore) {
+    eventually("nothing is left", || store.store().lock_table().unwrap().entries.is_empty());
+    assert!(store.store().is_free_lock(NAME).unwrap());
+    drop(store.store().try_lock(NAME).unwrap().expect("the lock is free"));
+}
+
+/// Whether there is a row of leases of the name.
+pub fn has_row(memory: &SimStorage, name: &str) -> bool {
+    let row = RowKey::new(KeyspaceId(0), format!("lock/{name}").as_bytes());
+    let newest = memory.embedded().view().unwrap().write(&row).unwrap();
+    newest.is_some_and(|newest| newest.value.is_some())
+}
+
+/// The only thread of a runtime that may block is busy.
+pub struct Busy(Option<std::sync::mpsc::Sender<()>>);
+
+impl Busy {
+    pub fn begin(runtime: &Runtime) -> Self {
+        let (goes, go) = std::sync::mpsc::channel::<()>();
+        let (begins, begun) = std::sync::mpsc::channel();
+        runtime.spawn_blocking(move || {
+            begins.send(()).unwrap();
+            let _ended = go.recv();
+        });
+        begun.recv_timeout(PATIENCE).unwrap();
+        Self(Some(goes))
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.take();
+    }
+}

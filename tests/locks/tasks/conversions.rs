@@ -1,0 +1,201 @@
+//! M4: upgrades and downgrades of tasks, those that are given up included.
+
+use std::time::Duration;
+
+use percolite::{AsyncLockGuard, AsyncStore, ErrorKind, LockMode, LockOptions, LostReason, Timestamp, Txn, Wait};
+
+use super::common::{Busy, Steps, both_runtimes, eventually, has_row, in_memory, on_both, takes, waits};
+use crate::stops::{World, assert_lost};
+
+/// A transaction under the fence writes the row.
+async fn writes(store: &AsyncStore, fence: percolite::Fence) -> percolite::Result<()> {
+    let rows = store.keyspace("rows").await?;
+    let work = move |txn: &mut Txn| {
+        txn.fence(&fence)?;
+        txn.put(&rows, "k", "v")
+    };
+    store.transact(work).await
+}
+
+fn mode(guard: &AsyncLockGuard) -> LockMode {
+    guard.info().mode
+}
+
+#[test]
+fn task_m4_a_a_shared_task_alone_becomes_exclusive_with_a_greater_token() {
+    on_both(|store| async move {
+        let mut guard = takes(&store, LockOptions::shared());
+        let (token, fence) = (guard.token(), guard.fence());
+        guard.upgrade(Wait::No).await.unwrap();
+        assert!(guard.token() > token);
+        assert_eq!(mode(&guard), LockMode::Exclusive);
+        assert!(store.try_lock("n").await.unwrap().is_none());
+        assert_lost(writes(&store, fence).await, token, LostReason::Converted);
+        writes(&store, guard.fence()).await.unwrap();
+        // It is exclusive already.
+        let token = guard.token();
+        guard.upgrade(Wait::No).await.unwrap();
+        assert_eq!(guard.token(), token);
+    });
+}
+
+#[test]
+fn task_m4_b_the_second_task_that_upgrades_is_told_at_once_and_keeps_its_lock() {
+    on_both(|store| async move {
+        let [mut one, mut other] = [(); 2].map(|()| takes(&store, LockOptions::shared()));
+        let token = other.token();
+        let mut first = Steps::waiting(one.upgrade(Wait::Forever));
+        let why = other.upgrade(Wait::Forever).await.unwrap_err();
+        assert!(matches!(why.kind(), ErrorKind::Deadlock(_)), "{why}");
+        assert_eq!((mode(&other), other.token(), other.is_held()), (LockMode::Shared, token, true));
+        assert_eq!(first.wakes(), 0);
+        drop(other);
+        first.answer().unwrap();
+        drop(first);
+        assert_eq!(mode(&one), LockMode::Exclusive);
+        assert!(one.token() > token);
+        assert_eq!(store.store().lock_stats().deadlocks, 1);
+    });
+}
+
+#[test]
+fn task_m4_c_a_downgrade_lets_all_shared_tasks_in_and_no_exclusive_one() {
+    on_both(|store| async move {
+        let mut guard = takes(&store, LockOptions::exclusive());
+        let mut shared = [(); 2].map(|()| waits(&store, LockOptions::shared()));
+        let mut exclusive = waits(&store, LockOptions::exclusive());
+        let token = guard.token();
+        guard.downgrade().await.unwrap();
+        assert!(guard.token() > token);
+        assert_eq!((shared.each_ref().map(Steps::wakes), exclusive.wakes()), ([1, 1], 0));
+        let shared = shared.each_mut().map(|shared| shared.answer().unwrap());
+        drop(guard);
+        assert_eq!(exclusive.wakes(), 0);
+        drop(shared);
+        drop(exclusive.answer().unwrap());
+    });
+}
+
+#[test]
+fn task_m4_d_an_upgrade_whose_time_is_over_or_whose_future_is_dropped_leaves_the_lock_as_it_was() {
+    on_both(|store| async move {
+        let [mut one, other] = [(); 2].map(|()| takes(&store, LockOptions::shared()));
+        let (token, fence) = (one.token(), one.fence());
+        let why = one.upgrade(Wait::AtMost(Duration::from_millis(20))).await.unwrap_err();
+        let ErrorKind::LockHeld(held) = why.kind() else { panic!("{why}") };
+        assert!(held.holders.iter().any(|holder| holder.token == Some(other.token())), "{why}");
+        assert!(matches!(one.upgrade(Wait::No).await.unwrap_err().kind(), ErrorKind::LockHeld(_)));
+        drop(Steps::waiting(one.upgrade(Wait::Forever)));
+        assert_eq!((mode(&one), one.token(), one.is_held()), (LockMode::Shared, token, true));
+        writes(&store, fence).await.unwrap();
+        // Nothing is in the way of others.
+        drop(other);
+        drop(takes(&store, LockOptions::shared()));
+    });
+}
+
+#[test]
+fn task_m4_e_what_was_fenced_before_a_downgrade_is_refused_when_a_second_task_reads() {
+    on_both(|store| async move {
+        let mut guard = takes(&store, LockOptions::exclusive());
+        let rows = store.keyspace("rows").await.unwrap();
+        let (token, fence) = (guard.token(), guard.fence());
+        let txn = store.with(move |store| {
+            let mut txn = store.begin()?;
+            txn.fence(&fence)?;
+            txn.put(&rows, "k", "v")?;
+            Ok::<_, percolite::Error>(txn)
+        });
+        let txn = txn.await.unwrap();
+        guard.downgrade().await.unwrap();
+        let reader = takes(&store, LockOptions::shared());
+        let committed = store.with(move |_| txn.commit()).await;
+        assert_lost(committed, token, LostReason::Converted);
+        let rows = store.keyspace("rows").await.unwrap();
+        assert_eq!(store.get(&rows, "k").await.unwrap(), None);
+        drop(reader);
+    });
+}
+
+#[test]
+fn a_guard_whose_upgrade_is_dropped_while_it_gets_its_token_is_fenced_by_nothing_before_it_has_one() {
+    for runtime in both_runtimes(1) {
+        let store = in_memory();
+        let _inside = runtime.enter();
+        let mut guard = leased(&store, LockOptions::shared());
+        let old = runtime.block_on(store.with(|store| store.begin())).unwrap();
+        {
+            let _busy = Busy::begin(&runtime);
+            drop(Steps::waiting(guard.upgrade(Wait::No)));
+            assert_eq!((mode(&guard), guard.token()), (LockMode::Exclusive, Timestamp::ZERO));
+            let mut old = old;
+            let why = old.fence(&guard.fence()).unwrap_err();
+            assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
+            assert!(why.to_string().contains("once more"), "{why}");
+            guard = guard.into_token().unwrap_err();
+            // No number of it goes about that others could use.
+            assert!(!store.store().force_unlock("n", Timestamp::ZERO).unwrap());
+            assert!(store.store().resume_lock("n", Timestamp::ZERO).is_err());
+        }
+        Steps::new(guard.upgrade(Wait::No)).end().unwrap();
+        assert!(guard.is_held() && guard.token() > Timestamp::ZERO);
+        drop(guard);
+    }
+}
+
+#[test]
+fn after_a_conversion_that_was_given_up_the_other_one_is_made_whole() {
+    for runtime in both_runtimes(1) {
+        let store = in_memory();
+        let _inside = runtime.enter();
+        let mut guard = leased(&store, LockOptions::shared());
+        let token = guard.token();
+        {
+            let _busy = Busy::begin(&runtime);
+            drop(Steps::waiting(guard.upgrade(Wait::No)));
+        }
+        Steps::new(guard.downgrade()).end().unwrap();
+        assert_eq!((mode(&guard), guard.is_held()), (LockMode::Shared, true));
+        assert!(guard.token() > token);
+        runtime.block_on(writes(&store, guard.fence())).unwrap();
+        {
+            let _busy = Busy::begin(&runtime);
+            drop(Steps::waiting(guard.upgrade(Wait::No)));
+            drop(Steps::waiting(guard.downgrade()));
+        }
+        Steps::new(guard.upgrade(Wait::No)).end().unwrap();
+        assert_eq!((mode(&guard), guard.is_held()), (LockMode::Exclusive, true));
+        runtime.block_on(writes(&store, guard.fence())).unwrap();
+        runtime.block_on(guard.release()).unwrap();
+    }
+}
+
+#[test]
+fn a_lease_whose_conversion_was_given_up_leaves_no_row_when_it_ends() {
+    for runtime in both_runtimes(1) {
+        let _inside = runtime.enter();
+        for releases in [true, false] {
+            let world = World::open();
+            let store = AsyncStore::from(world.store.clone());
+            let mut guard = leased(&store, LockOptions::exclusive());
+            {
+                let _busy = Busy::begin(&runtime);
+                drop(Steps::waiting(guard.downgrade()));
+            }
+            assert!(has_row(&world.memory, "n"));
+            if releases {
+                Steps::new(guard.release()).end().unwrap();
+                assert!(!has_row(&world.memory, "n"), "released before its row was gone");
+            } else {
+                drop(guard);
+                eventually("the row is gone", || !has_row(&world.memory, "n"));
+            }
+            assert!(store.store().is_free_lock("n").unwrap());
+        }
+    }
+}
+
+fn leased(store: &AsyncStore, options: LockOptions) -> AsyncLockGuard {
+    let options = options.lease(Duration::from_secs(60));
+    Steps::new(store.lock_with("n", options)).end().unwrap()
+}

@@ -1,0 +1,350 @@
+//! F1 to F4: fences and tokens of tasks.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use percolite::engine::sim::SimStorage;
+use percolite::{
+    AsyncStore, Commit, CommitProtocol, Error, ErrorKind, Fence, LockOptions, LostReason, Result, Store, Txn,
+    TxnOptions,
+};
+use tokio::runtime::Runtime;
+
+use super::common::{PATIENCE, Steps, beside_worlds, both_runtimes, in_worlds, until};
+use crate::stops::{Dice, World, assert_lost, buffered, eventually, is_lost, some};
+use crate::tap::{Act, commits};
+
+fn fenced_put(world: &World, fence: Fence, key: &'static str) -> impl FnMut(&mut Txn) -> Result<()> + Send + 'static {
+    let rows = world.rows.clone();
+    move |txn| {
+        txn.fence(&fence)?;
+        txn.put(&rows, key, "v")
+    }
+}
+
+#[test]
+fn task_f1_a_what_is_forced_away_inside_of_the_closure_writes_nothing() {
+    in_worlds(|world, store| async move {
+        let guard = store.lock("n").await.unwrap();
+        let (token, with) = (guard.token(), world.clone());
+        let attempts = Arc::<AtomicU64>::default();
+        let (counts, mut put) = (Arc::clone(&attempts), fenced_put(&world, guard.fence(), "by a guard"));
+        let forced = store.transact(move |txn| {
+            counts.fetch_add(1, Ordering::SeqCst);
+            put(txn)?;
+            assert!(with.store.force_unlock("n", token)?);
+            Ok::<_, Error>(())
+        });
+        assert_lost(forced.await, token, LostReason::Forced);
+
+        let (with, counts) = (world.clone(), Arc::clone(&attempts));
+        let tokens = Arc::<AtomicU64>::default();
+        let noted = Arc::clone(&tokens);
+        let call = store.lock_transact("n", LockOptions::exclusive(), TxnOptions::default(), move |txn| {
+            counts.fetch_add(1, Ordering::SeqCst);
+            let token = with.token_of("n");
+            noted.store(token.to_u64(), Ordering::SeqCst);
+            txn.put(&with.rows, "by a call", "v")?;
+            assert!(with.store.force_unlock("n", token)?);
+            Ok::<_, Error>(())
+        });
+        let forced = call.await;
+        let token = percolite::Timestamp::from_u64(tokens.load(Ordering::SeqCst));
+        assert_lost(forced, token, LostReason::Forced);
+        assert_eq!(attempts.load(Ordering::SeqCst), 2, "what is lost was tried again");
+        assert_eq!((world.get("by a guard"), world.get("by a call"), world.row_locks()), (None, None, 0));
+    });
+}
+
+#[test]
+fn task_f1_b_what_was_decided_before_the_end_stands_and_the_next_task_begins_with_it() {
+    beside_worlds(|world, store| {
+        for protocol in [CommitProtocol::Auto, CommitProtocol::TwoPhase] {
+            let key = if protocol == CommitProtocol::Auto { "one" } else { "two" };
+            let guard = Steps::new(store.lock("n")).end().unwrap();
+            let gate = world.stop_commit(key);
+            let options = buffered(protocol);
+            let mut commit = Steps::waiting(store.transact_with(options, fenced_put(world, guard.fence(), key)));
+            gate.wait_for_arrival();
+            drop(guard);
+            let mut next = Steps::waiting(store.lock("n"));
+            assert!(!next.is_woken_within(Duration::from_millis(50)), "it has not waited for what was decided");
+            gate.open();
+            let guard = next.end().unwrap();
+            assert_eq!(world.get(key), some("v"));
+            commit.end().unwrap();
+            drop(guard);
+        }
+    });
+}
+
+/// Commits under the fence, and says when it is about to.
+async fn commit(world: World, store: AsyncStore, fence: Fence, round: u64, begun: Arc<AtomicU64>) -> Result<Commit> {
+    let work = move |store: &Store| {
+        let mut txn = store.begin_with(buffered(CommitProtocol::Auto))?;
+        let fenced = txn.fence(&fence).and_then(|()| txn.put(&world.rows, "k", round.to_string()));
+        begun.store(round, Ordering::SeqCst);
+        fenced.and_then(|()| txn.commit())
+    };
+    store.with(work).await
+}
+
+#[test]
+fn task_f1_c_a_token_is_never_below_a_commit_of_the_task_before() {
+    in_worlds(|world, store| async move {
+        let mut dice = Dice::new();
+        let under_way = Arc::<AtomicBool>::default();
+        let (row, flag) = (world.rows.row_of("k"), Arc::clone(&under_way));
+        world.tap.on_write(move |groups| {
+            if commits(groups, &row) {
+                flag.store(true, Ordering::SeqCst);
+                std::thread::yield_now();
+                flag.store(false, Ordering::SeqCst);
+            }
+            Act::Pass
+        });
+        let begun = Arc::<AtomicU64>::default();
+        let (mut met, mut last) = (0, None);
+        let mut guard = store.lock("n").await.unwrap();
+        for round in 1..=10_000 {
+            let (token, fence) = (guard.token(), guard.fence());
+            let task = tokio::spawn(commit(world.clone(), store.clone(), fence, round, Arc::clone(&begun)));
+            while begun.load(Ordering::SeqCst) < round {
+                tokio::task::yield_now().await;
+            }
+            (0..dice.below(8)).for_each(|_| std::thread::yield_now());
+            drop(guard);
+            // The leader stands between its decision and the engine, and the grant has ended.
+            met += u64::from(under_way.load(Ordering::SeqCst));
+            guard = store.lock("n").await.unwrap();
+            let seen = world.get("k");
+            match task.await.unwrap() {
+                Ok(Commit { ts, .. }) => {
+                    assert!(token < ts && ts < guard.token(), "round {round}: {token} {ts} {}", guard.token());
+                    last = Some(round.to_string());
+                }
+                Err(why) => assert!(is_lost(&why), "{why}"),
+            }
+            assert_eq!(seen, last, "round {round}");
+        }
+        assert!(met > 0, "no end has met a commit under way");
+        world.tap.no_hooks();
+    });
+}
+
+#[test]
+fn task_f1_d_a_snapshot_from_before_the_grant_is_refused() {
+    in_worlds(|world, store| async move {
+        let (stop, written) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let writer = |number: u64| {
+            let (store, rows, stop, written) =
+                (store.clone(), world.rows.clone(), Arc::clone(&stop), Arc::clone(&written));
+            tokio::spawn(async move {
+                while !stop.load(Ordering::SeqCst) {
+                    let rows = rows.clone();
+                    let put = move |txn: &mut Txn| txn.put(&rows, format!("of {number}"), "");
+                    store.transact_with::<_, Error, _>(buffered(CommitProtocol::Auto), put).await.unwrap();
+                    written.fetch_add(1, Ordering::SeqCst);
+                }
+            })
+        };
+        let writers: Vec<_> = (0..16).map(writer).collect();
+        // One more for each of those that may have committed before.
+        let enough = |before: u64, written: &AtomicU64| written.load(Ordering::SeqCst) > before + 16;
+
+        let mut old = store.with(|store| store.begin()).await.unwrap();
+        let before = written.load(Ordering::SeqCst);
+        until("others write", || enough(before, &written)).await;
+        let guard = store.lock("n").await.unwrap();
+        let why = old.fence(&guard.fence()).unwrap_err();
+        assert!(matches!(why.kind(), ErrorKind::SnapshotTooOld(_)), "{why}");
+        drop((old, guard));
+
+        let attempts = Arc::<AtomicU64>::default();
+        let (counts, with, count) = (Arc::clone(&attempts), world.clone(), Arc::clone(&written));
+        let inside = store.transact(move |txn| {
+            counts.fetch_add(1, Ordering::SeqCst);
+            let before = count.load(Ordering::SeqCst);
+            eventually("others write", || enough(before, &count));
+            let guard = with.store.lock("n")?;
+            txn.fence(&guard.fence())?;
+            txn.put(&with.rows, "inside", "")
+        });
+        let why: Error = inside.await.unwrap_err();
+        assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
+        assert!(why.to_string().contains("lock_transact"), "{why}");
+        assert_eq!((attempts.load(Ordering::SeqCst), world.get("inside")), (1, None));
+        stop.store(true, Ordering::SeqCst);
+        for writer in writers {
+            writer.await.unwrap();
+        }
+    });
+}
+
+/// The closure of a task, stopped behind what it does.
+struct Stopped {
+    told: std::sync::mpsc::Receiver<()>,
+    goes: std::sync::mpsc::Sender<()>,
+}
+
+fn stopped(
+    mut work: impl FnMut(&mut Txn) -> Result<()> + Send + 'static,
+) -> (Stopped, impl FnMut(&mut Txn) -> Result<()> + Send + 'static) {
+    let [(tells, told), (goes, go)] = [std::sync::mpsc::channel(), std::sync::mpsc::channel()];
+    let work = move |txn: &mut Txn| {
+        work(txn)?;
+        tells.send(()).unwrap();
+        go.recv_timeout(PATIENCE).unwrap();
+        Ok(())
+    };
+    (Stopped { told, goes }, work)
+}
+
+impl Stopped {
+    /// Has `act` done while the closure stands.
+    fn meanwhile(&self, act: impl FnOnce()) {
+        self.told.recv_timeout(PATIENCE).unwrap();
+        act();
+        self.goes.send(()).unwrap();
+    }
+}
+
+#[test]
+fn task_f2_a_a_reader_that_has_lost_its_lock_is_told_at_its_end() {
+    beside_worlds(|world, store| {
+        world.put("k", "before").unwrap();
+        for loses in [true, false] {
+            let guard = Steps::new(store.lock("n")).end().unwrap();
+            let (token, fence, rows) = (guard.token(), guard.fence(), world.rows.clone());
+            let (stop, work) = stopped(move |txn| {
+                txn.fence(&fence)?;
+                assert!(txn.get(&rows, "k")?.is_some());
+                Ok(())
+            });
+            let mut read = Steps::waiting(store.transact(work));
+            let mut guard = Some(guard);
+            stop.meanwhile(|| {
+                if loses {
+                    guard.take();
+                }
+            });
+            let answer = read.end();
+            if loses {
+                assert_lost(answer, token, LostReason::Released);
+            } else {
+                answer.unwrap();
+            }
+        }
+    });
+}
+
+#[test]
+fn task_f2_b_two_phases_that_lose_their_lock_between_them_leave_nothing() {
+    beside_worlds(|world, store| {
+        let guard = Steps::new(store.lock("n")).end().unwrap();
+        let gate = world.stop_prewrite("a");
+        let (fence, rows) = (guard.fence(), world.rows.clone());
+        let options = TxnOptions { protocol: Some(CommitProtocol::TwoPhase), ..TxnOptions::default() };
+        let mut two = Steps::waiting(store.transact_with(options, move |txn| {
+            txn.fence(&fence)?;
+            ["a", "b", "c"].iter().try_for_each(|key| txn.put(&rows, key, "v"))
+        }));
+        gate.wait_for_arrival();
+        let token = guard.token();
+        drop(guard);
+        gate.open();
+        assert_lost(two.end(), token, LostReason::Released);
+        assert_eq!((["a", "b", "c"].map(|key| world.get(key)), world.row_locks()), ([None, None, None], 0));
+    });
+}
+
+#[test]
+fn task_f2_c_a_streamed_transaction_that_has_lost_its_lock_leaves_nothing() {
+    for runtime in both_runtimes(8) {
+        let _inside = runtime.enter();
+        let world = World::open_at(&SimStorage::new(), Store::builder().stream_at_bytes(1));
+        let store = AsyncStore::from(world.store.clone());
+        let guard = Steps::new(store.lock("n")).end().unwrap();
+        let (fence, rows) = (guard.fence(), world.rows.clone());
+        let (stop, work) = stopped(move |txn| {
+            txn.fence(&fence)?;
+            (0..100).try_for_each(|number| txn.put(&rows, format!("row {number}"), "v"))
+        });
+        let mut streamed = Steps::waiting(store.transact(work));
+        let token = guard.token();
+        stop.meanwhile(|| {
+            assert!(world.row_locks() > 0, "it does not stream");
+            drop(guard);
+        });
+        assert_lost(streamed.end(), token, LostReason::Released);
+        assert!((0..100).all(|number| world.get(&format!("row {number}")).is_none()));
+        eventually("no row is locked", || world.row_locks() == 0);
+    }
+}
+
+#[test]
+fn task_f2_d_a_commit_that_loses_its_lock_while_it_is_deferred_is_not_made() {
+    for runtime in both_runtimes(40) {
+        let _inside = runtime.enter();
+        // A thread may stand still between making commits visible and having them wait; then too few wait for the sync.
+        assert!((0..20).any(|_| deferred_is_refused(&runtime)), "nothing is deferred");
+    }
+}
+
+fn deferred_is_refused(_inside: &Runtime) -> bool {
+    let world = World::open();
+    let store = AsyncStore::from(world.store.clone());
+    let guard = Steps::new(store.lock("n")).end().unwrap();
+    let (gate, others) = world.sync_of_many();
+    // Those of `transact` hold a permit, and are not deferred.
+    let mut put = fenced_put(&world, guard.fence(), "late");
+    let mut late = Steps::waiting(store.with(move |store| {
+        let mut txn = store.begin()?;
+        put(&mut txn)?;
+        txn.commit()
+    }));
+    if late.is_woken_within(Duration::from_millis(100)) || world.get("late").is_some() {
+        return false;
+    }
+    let token = guard.token();
+    drop(guard);
+    gate.open();
+    assert_lost(late.end(), token, LostReason::Released);
+    for other in others {
+        other.join().unwrap();
+    }
+    assert_eq!((world.get("late"), world.row_locks()), (None, 0));
+    true
+}
+
+#[test]
+fn task_f2_e_a_task_that_loses_its_lock_between_two_attempts_does_not_try_again() {
+    beside_worlds(|world, store| {
+        let guard = Steps::new(store.lock("n")).end().unwrap();
+        let (token, fence, rows) = (guard.token(), guard.fence(), world.rows.clone());
+        let attempts = Arc::<AtomicU64>::default();
+        let counts = Arc::clone(&attempts);
+        let (stop, work) = stopped(move |txn| {
+            counts.fetch_add(1, Ordering::SeqCst);
+            txn.fence(&fence)?;
+            txn.get(&rows, "k")?;
+            txn.put(&rows, "k", "its own")
+        });
+        let task = Steps::waiting(store.transact(work));
+        stop.meanwhile(|| {
+            world.put("k", "an outsider's").unwrap();
+        });
+        // It is told of the conflict, begins again, and stands in its second attempt.
+        let mut task = std::cell::RefCell::new(task);
+        eventually("it tries again", || {
+            let task = &mut *task.borrow_mut();
+            assert!(!task.is_woken_within(Duration::ZERO) || task.poll().is_pending());
+            stop.told.try_recv().is_ok()
+        });
+        assert!(world.store.force_unlock("n", token).unwrap());
+        stop.goes.send(()).unwrap();
+        assert_lost(task.get_mut().end(), token, LostReason::Forced);
+        assert_eq!((attempts.load(Ordering::SeqCst), world.get("k")), (2, some("an outsider's")));
+    });
+}

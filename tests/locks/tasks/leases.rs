@@ -1,0 +1,280 @@
+//! L2 and L3: leases that tasks hold, go on with and lose.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use percolite::engine::sim::SimStorage;
+use percolite::runtime::{Joined, Parker, Runtime, System};
+use percolite::{AsyncLockGuard, AsyncStore, ErrorKind, LockOptions, LostReason, Result, Store, Timestamp, Txn, Wait};
+
+use super::common::{
+    Busy, PATIENCE, Steps, assert_nothing_left, beside_worlds, both_runtimes, forever, has_row, in_memory, in_worlds,
+    on_both, until, waiting,
+};
+use crate::stops::{World, assert_lost, eventually};
+
+const HOUR: Duration = Duration::from_secs(3600);
+const SHORT: Duration = Duration::from_millis(300);
+
+fn lease(time: Duration) -> LockOptions {
+    LockOptions::exclusive().lease(time)
+}
+
+async fn resume(store: &AsyncStore, token: Timestamp) -> Result<AsyncLockGuard> {
+    store.with(move |store| store.resume_lock("n", token)).await.map(Into::into)
+}
+
+#[test]
+fn task_l2_a_a_task_goes_on_with_a_lease_by_its_token() {
+    in_worlds(|world, store| async move {
+        let token = store.lock_with("n", lease(SHORT)).await.unwrap().into_token().unwrap();
+        drop(store.lock("other").await.unwrap());
+        store.close().await.unwrap();
+        let again = World::open_at(&world.memory, Store::builder());
+        let store = AsyncStore::from(again.store.clone());
+        let guard = resume(&store, token).await.unwrap();
+        assert_eq!(guard.token(), token);
+        // It is renewed from here on, and fences.
+        tokio::time::sleep(3 * SHORT).await;
+        assert!(guard.is_held());
+        let (fence, rows) = (guard.fence(), again.rows.clone());
+        let put = move |txn: &mut Txn| {
+            txn.fence(&fence)?;
+            txn.put(&rows, "k", "v")
+        };
+        store.transact::<_, percolite::Error, _>(put).await.unwrap();
+        guard.release().await.unwrap();
+        assert!(!has_row(&again.memory, "n"));
+    });
+}
+
+#[test]
+fn task_l2_b_another_token_and_one_that_has_ended_are_lost() {
+    on_both(|store| async move {
+        let token = store.lock_with("n", lease(HOUR)).await.unwrap().into_token().unwrap();
+        for other in [token.next(), token.previous()] {
+            assert_lost(resume(&store, other).await, other, LostReason::NotHeld);
+        }
+        let guard = resume(&store, token).await.unwrap();
+        let why = resume(&store, token).await.unwrap_err();
+        assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
+        guard.release().await.unwrap();
+        assert_lost(resume(&store, token).await, token, LostReason::NotHeld);
+    });
+}
+
+#[test]
+fn task_l2_c_a_lease_that_a_task_dropped_does_not_come_back_behind_a_later_holder_and_a_power_cut() {
+    in_worlds(|world, store| async move {
+        for _ in 0..20 {
+            let leased = store.lock_with("n", lease(HOUR)).await.unwrap();
+            let token = leased.token();
+            drop(leased);
+            let next = store.lock("n").await.unwrap();
+            assert!(!has_row(&world.memory, "n"), "returned before the row was gone");
+            world.memory.crash(0);
+            drop(next);
+            return check_that_nobody_holds(&world.memory, Store::builder(), token).await;
+        }
+    });
+}
+
+async fn check_that_nobody_holds(memory: &SimStorage, builder: percolite::Builder, token: Timestamp) {
+    let again = AsyncStore::from(builder.open_sim(memory).unwrap());
+    assert_lost(resume(&again, token).await, token, LostReason::NotHeld);
+    assert!(again.try_lock("n").await.unwrap().unwrap().token() > token);
+}
+
+/// The system, with a clock on the wall that a test sets back.
+#[derive(Default)]
+struct Wall {
+    system: System,
+    back_millis: AtomicU64,
+}
+
+impl Runtime for Wall {
+    fn unix_millis(&self) -> u64 {
+        self.system.unix_millis() - self.back_millis.load(Ordering::SeqCst)
+    }
+    fn elapsed(&self) -> Duration {
+        self.system.elapsed()
+    }
+    fn random(&self) -> u64 {
+        self.system.random()
+    }
+    fn sleep(&self, duration: Duration) {
+        self.system.sleep(duration);
+    }
+    fn parker(&self) -> Arc<dyn Parker> {
+        self.system.parker()
+    }
+    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn Joined>> {
+        self.system.spawn(name, work)
+    }
+}
+
+#[test]
+fn task_l2_d_a_lease_that_was_over_does_not_come_back_when_the_clock_is_set_back() {
+    for runtime in both_runtimes(8) {
+        let (memory, wall) = (SimStorage::new(), Arc::<Wall>::default());
+        let builder = || Store::builder().runtime(Arc::<Wall>::clone(&wall));
+        let store = AsyncStore::from(builder().open_sim(&memory).unwrap());
+        runtime.block_on(async {
+            let leased = store.lock_with("n", lease(SHORT).once()).await.unwrap();
+            let token = leased.token();
+            leased.lost().await;
+            let next = store.lock("n").await.unwrap();
+            assert_eq!(next.info().taken_over.map(|over| over.token), Some(token));
+            wall.back_millis.store(86_400_000, Ordering::SeqCst);
+            memory.crash(0);
+            check_that_nobody_holds(&memory, builder(), token).await;
+        });
+    }
+}
+
+#[cfg(feature = "rocks")]
+#[test]
+fn task_l2_e_a_task_cannot_go_on_with_a_lease_in_a_checkpoint() {
+    for runtime in both_runtimes(8) {
+        let folder = tempfile::tempdir().unwrap();
+        let (first, copy) = (folder.path().join("first"), folder.path().join("copy"));
+        runtime.block_on(async {
+            let store = AsyncStore::open(&first).await.unwrap();
+            let token = store.lock_with("n", lease(HOUR)).await.unwrap().into_token().unwrap();
+            let to = copy.clone();
+            store.with(move |store| store.checkpoint(&to)).await.unwrap();
+            let copied = AsyncStore::open(&copy).await.unwrap();
+            assert_lost(resume(&copied, token).await, token, LostReason::NotHeld);
+            assert!(copied.try_lock("n").await.unwrap().is_some());
+            assert!(store.try_lock("n").await.unwrap().is_none());
+            resume(&store, token).await.unwrap().release().await.unwrap();
+            copied.close().await.unwrap();
+            store.close().await.unwrap();
+        });
+    }
+}
+
+#[test]
+fn task_l3_a_a_lease_is_renewed_while_its_guard_lives_whatever_the_runtime_does() {
+    for runtime in both_runtimes(1) {
+        let _inside = runtime.enter();
+        let store = in_memory();
+        let guard = Steps::new(store.lock_with("n", lease(SHORT))).end().unwrap();
+        // Nobody polls anything, and no thread of the runtime is free.
+        let _busy = Busy::begin(&runtime);
+        assert!(!guard.guard().wait_lost(3 * SHORT));
+        assert!(guard.info().lease_left.unwrap() > Duration::ZERO);
+        drop(guard);
+        assert_nothing_left(&store);
+    }
+}
+
+#[test]
+fn task_l3_b_a_lease_taken_once_is_lost_at_its_time_and_the_next_task_learns_whose_it_was() {
+    on_both(|store| async move {
+        let began = Instant::now();
+        let guard = store.lock_with("n", lease(SHORT).once().why("a job")).await.unwrap();
+        let next = store.lock("n").await.unwrap();
+        assert!(began.elapsed() >= SHORT, "before its time");
+        assert!(!guard.is_held());
+        let over = next.info().taken_over.expect("it is not named");
+        assert_eq!((over.token, over.holder.pid), (guard.token(), std::process::id()));
+        drop(guard);
+        assert!(next.is_held(), "a guard that was lost has taken the next one's lock along");
+    });
+}
+
+#[test]
+fn task_l3_c_a_renewal_that_comes_too_late_is_told_so() {
+    on_both(|store| async move {
+        let guard = store.lock_with("n", lease(SHORT).once()).await.unwrap();
+        guard.lost().await;
+        assert_lost(guard.renew(HOUR).await, guard.token(), LostReason::Expired);
+        assert!(store.store().is_free_lock("n").unwrap());
+        let next = store.lock("n").await.unwrap();
+        assert_lost(guard.renew(HOUR).await, guard.token(), LostReason::Expired);
+        assert!(next.is_held());
+    });
+}
+
+#[test]
+fn task_l3_d_what_a_renewal_answers_that_was_written_beyond_the_end_is_what_is() {
+    beside_worlds(|world, store| {
+        for is_awaited in [true, false] {
+            let guard = Steps::new(store.lock_with("n", lease(SHORT).once())).end().unwrap();
+            let mut next = Steps::waiting(store.lock("n"));
+            let mut lost = Steps::waiting(guard.lost());
+            let gate = world.stop_syncs(crate::tap::Act::Pass);
+            let mut renewal = Some(Steps::waiting(guard.renew(HOUR)));
+            gate.wait_for_arrival();
+            if !is_awaited {
+                // What has begun goes on.
+                renewal = None;
+            }
+            std::thread::sleep(2 * SHORT);
+            assert!(guard.is_held() && next.poll().is_pending() && lost.poll().is_pending());
+            gate.open();
+            world.tap.no_hooks();
+            if let Some(renewal) = &mut renewal {
+                renewal.end().unwrap();
+            }
+            eventually("it is renewed", || guard.info().lease_left.unwrap() > HOUR / 2);
+            assert!(guard.is_held() && next.poll().is_pending() && lost.poll().is_pending());
+            drop((lost, renewal));
+            drop(guard);
+            drop(next.end().unwrap());
+        }
+    });
+}
+
+#[test]
+fn task_l3_e_the_second_of_three_tasks_behind_a_lease_is_granted_at_its_end_by_one_wake() {
+    on_both(|store| async move {
+        let (began, time) = (Instant::now(), Duration::from_secs(1));
+        let _kept = store.lock_with("n", lease(time).once()).await.unwrap().into_token().unwrap();
+        let ask = |wait| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                let mut polls = 0;
+                let mut lock = Box::pin(store.lock_with("n", LockOptions::exclusive().wait(wait)));
+                let guard = std::future::poll_fn(|context| {
+                    polls += 1;
+                    lock.as_mut().poll(context)
+                });
+                (guard.await, polls)
+            })
+        };
+        let mut tasks = Vec::new();
+        for (place, wait) in [SHORT, PATIENCE, PATIENCE].into_iter().enumerate() {
+            tasks.push(ask(Wait::AtMost(wait)));
+            until("it waits", || waiting(&store) == place + 1).await;
+        }
+        let [third, second, first] = [(); 3].map(|()| tasks.pop().unwrap());
+        let why = first.await.unwrap().0.unwrap_err();
+        assert!(matches!(why.kind(), ErrorKind::LockHeld(_)), "{why}");
+        assert!(began.elapsed() < time, "this machine is too slow for the test");
+        let (guard, _) = second.await.unwrap();
+        let guard = guard.unwrap();
+        assert!(began.elapsed() >= time, "before its time");
+        assert_eq!((store.store().lock_stats().wakes, waiting(&store)), (0, 1), "it looks itself, and wakes nobody");
+        drop(guard);
+        let (guard, polls) = third.await.unwrap();
+        drop(guard.unwrap());
+        // Asking, granted, and, as its predecessor has had a row to remove, the thread for that.
+        assert!(polls <= 3, "the third was woken {polls} times");
+        assert_eq!(store.store().lock_stats().wakes, 1);
+    });
+}
+
+#[test]
+fn a_task_that_waits_behind_a_lease_takes_it_over_at_its_end_without_any_other_call() {
+    for runtime in both_runtimes(1) {
+        let _inside = runtime.enter();
+        let store = in_memory();
+        let kept = Steps::new(store.lock_with("n", lease(SHORT).once())).end().unwrap().into_token().unwrap();
+        let mut next = Steps::waiting(store.lock_with("n", forever(LockOptions::exclusive())));
+        assert!(next.is_woken_within(PATIENCE));
+        assert!(next.end().unwrap().token() > kept);
+    }
+}

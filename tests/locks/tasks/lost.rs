@@ -1,0 +1,101 @@
+//! `lost`: a task is told that its guard is lost.
+
+use std::time::{Duration, Instant};
+
+use percolite::{AsyncLockGuard, AsyncStore, LockOptions};
+
+use super::common::{Busy, PATIENCE, Steps, both_runtimes, in_memory};
+
+fn once(store: &AsyncStore, lease: Duration) -> AsyncLockGuard {
+    Steps::new(store.lock_with("n", LockOptions::exclusive().lease(lease).once())).end().unwrap()
+}
+
+const LONG: Duration = Duration::from_secs(3600);
+
+#[test]
+fn a_task_is_told_at_once_that_its_lock_was_forced_away_or_the_store_closed_and_needs_no_thread() {
+    for runtime in both_runtimes(1) {
+        let _inside = runtime.enter();
+        for closes in [false, true] {
+            let store = in_memory();
+            let guards = [Steps::new(store.lock("n")).end().unwrap(), Steps::new(store.lock("other")).end().unwrap()];
+            let mut lost = [0, 0].map(|at: usize| Steps::waiting(guards[at].lost()));
+            let mut other = Steps::waiting(guards[1].lost());
+            let _busy = Busy::begin(&runtime);
+            if closes {
+                store.store().clone().close().unwrap();
+                other.answer();
+            } else {
+                assert!(store.store().force_unlock("n", guards[0].token()).unwrap());
+                assert_eq!(other.wakes(), 0);
+            }
+            lost.iter_mut().for_each(Steps::answer);
+            // It is not asked for again.
+            assert!(Steps::new(guards[0].lost()).poll().is_ready());
+        }
+    }
+}
+
+#[test]
+fn a_task_is_told_at_its_time_that_its_lease_is_over_without_a_thread_and_without_a_successor() {
+    for runtime in both_runtimes(1) {
+        let _inside = runtime.enter();
+        let store = in_memory();
+        let (began, lease) = (Instant::now(), Duration::from_millis(300));
+        let guard = once(&store, lease);
+        let _busy = Busy::begin(&runtime);
+        let mut lost = Steps::waiting(guard.lost());
+        assert!(lost.is_woken_within(PATIENCE));
+        lost.end();
+        assert!(began.elapsed() >= lease && !guard.is_held());
+    }
+}
+
+#[test]
+fn a_task_goes_by_a_lease_that_was_renewed_meanwhile_for_longer_and_for_shorter() {
+    for runtime in both_runtimes(2) {
+        let _inside = runtime.enter();
+        let store = in_memory();
+        let guard = once(&store, Duration::from_millis(200));
+        let mut lost = Steps::waiting(guard.lost());
+        Steps::new(guard.renew(LONG)).end().unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(lost.poll().is_pending() && guard.is_held());
+        Steps::new(guard.renew(Duration::from_millis(200))).end().unwrap();
+        lost.end();
+        assert!(!guard.is_held());
+    }
+}
+
+#[test]
+fn a_thread_goes_by_a_lease_that_was_renewed_meanwhile_for_shorter() {
+    let store = in_memory();
+    let guard = store.store().lock_with("n", LockOptions::exclusive().lease(LONG).once()).unwrap();
+    std::thread::scope(|scope| {
+        let lost = scope.spawn(|| guard.wait_lost(PATIENCE / 2));
+        std::thread::sleep(Duration::from_millis(50));
+        guard.renew(Duration::from_millis(200)).unwrap();
+        let began = Instant::now();
+        assert!(lost.join().unwrap());
+        assert!(began.elapsed() < PATIENCE / 4, "it was told too late");
+    });
+}
+
+#[test]
+fn a_lost_that_is_dropped_is_forgotten() {
+    let store = in_memory();
+    let guard = Steps::new(store.lock("n")).end().unwrap();
+    let waker = std::sync::Arc::new(Nobody);
+    {
+        let mut lost = std::pin::pin!(guard.lost());
+        let nobody = std::task::Waker::from(std::sync::Arc::clone(&waker));
+        assert!(lost.as_mut().poll(&mut std::task::Context::from_waker(&nobody)).is_pending());
+    }
+    assert_eq!(std::sync::Arc::strong_count(&waker), 1, "the waker is kept");
+}
+
+struct Nobody;
+
+impl std::task::Wake for Nobody {
+    fn wake(self: std::sync::Arc<Self>) {}
+}

@@ -1,0 +1,321 @@
+//! M1 to M3: who is granted, and in which order.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use percolite::{AsyncLockGuard, AsyncStore, Cancel, ErrorKind, LockOptions, Result, Wait};
+
+use super::common::{Steps, forever, on_both, takes, waiting, waits};
+use crate::stops::Dice;
+
+type Waits<'a> = Vec<Steps<'a, Result<AsyncLockGuard>>>;
+
+fn wakes(waits: &Waits<'_>) -> Vec<u64> {
+    waits.iter().map(Steps::wakes).collect()
+}
+
+#[test]
+fn task_m1_a_six_shared_tasks_hold_at_the_same_time_and_none_is_woken() {
+    on_both(|store| async move {
+        let together = Arc::new(tokio::sync::Barrier::new(6));
+        let hold = |_| {
+            let (store, together) = (store.clone(), Arc::clone(&together));
+            tokio::spawn(async move {
+                let guard = store.lock_with("n", LockOptions::shared()).await.unwrap();
+                together.wait().await;
+                guard.token()
+            })
+        };
+        let tasks: Vec<_> = (0..6).map(hold).collect();
+        let mut tokens = Vec::new();
+        for task in tasks {
+            tokens.push(task.await.unwrap());
+        }
+        tokens.sort_unstable();
+        tokens.dedup();
+        assert_eq!(tokens.len(), 6);
+        let stats = store.store().lock_stats();
+        assert_eq!((stats.shared.acquired, stats.shared.waited, stats.wakes), (6, 0, 0));
+    });
+}
+
+#[test]
+fn task_m1_b_each_end_wakes_the_next_task_and_no_other() {
+    on_both(|store| async move {
+        let mut guard = takes(&store, LockOptions::exclusive());
+        let mut queue: Waits = (0..5).map(|_| waits(&store, LockOptions::exclusive())).collect();
+        for next in 0..5 {
+            let token = guard.token();
+            drop(guard);
+            assert_eq!(wakes(&queue), (0..5).map(|at| u64::from(at <= next)).collect::<Vec<_>>());
+            guard = queue[next].answer().unwrap();
+            assert!(guard.token() > token);
+        }
+        assert_eq!(store.store().lock_stats().wakes, 5);
+    });
+}
+
+#[test]
+fn task_m1_c_a_shared_task_does_not_pass_an_exclusive_one_that_waits() {
+    on_both(|store| async move {
+        let held = takes(&store, LockOptions::shared());
+        let mut exclusive = waits(&store, LockOptions::exclusive());
+        let mut shared = waits(&store, LockOptions::shared());
+        drop(held);
+        assert_eq!((exclusive.wakes(), shared.wakes()), (1, 0));
+        drop(exclusive.answer().unwrap());
+        drop(shared.answer().unwrap());
+    });
+}
+
+#[test]
+fn task_m1_d_shared_tasks_that_wait_are_granted_together_and_the_others_in_order() {
+    on_both(|store| async move {
+        let held = takes(&store, LockOptions::exclusive());
+        let modes = [true, false, true, false, true];
+        let ask = |shared| waits(&store, if shared { LockOptions::shared() } else { LockOptions::exclusive() });
+        let mut queue: Waits = modes.into_iter().map(ask).collect();
+        drop(held);
+        assert_eq!(wakes(&queue), [1, 0, 1, 0, 1]);
+        let shared: Vec<_> = [0, 2, 4].map(|at| queue[at].answer().unwrap()).into();
+        for (number, guard) in shared.into_iter().enumerate() {
+            assert_eq!(wakes(&queue), [1, 0, 1, 0, 1], "{number} are gone");
+            drop(guard);
+        }
+        assert_eq!(wakes(&queue), [1, 1, 1, 0, 1]);
+        drop(queue[1].answer().unwrap());
+        assert_eq!(wakes(&queue), [1, 1, 1, 1, 1]);
+        drop(queue[3].answer().unwrap());
+    });
+}
+
+/// Who is inside of one name: -1 is an exclusive holder.
+#[derive(Default)]
+struct Inside(AtomicI64);
+
+impl Inside {
+    async fn visit(&self, exclusive: bool, most: i64) {
+        if exclusive {
+            assert_eq!(self.0.fetch_sub(1, Ordering::SeqCst), 0, "not alone");
+        } else {
+            assert!((0..most).contains(&self.0.fetch_add(1, Ordering::SeqCst)), "too many");
+        }
+        tokio::task::yield_now().await;
+        self.0.fetch_add(if exclusive { 1 } else { -1 }, Ordering::SeqCst);
+    }
+}
+
+/// How often a request was polled, beyond the first time and the last.
+async fn counted<F: Future>(future: F, in_vain: &AtomicU64) -> F::Output {
+    let mut future = std::pin::pin!(future);
+    let mut polls = 0;
+    std::future::poll_fn(|context| {
+        let answer = future.as_mut().poll(context);
+        in_vain.fetch_add(u64::from(polls > 0 && answer.is_pending()), Ordering::SeqCst);
+        polls += 1;
+        answer
+    })
+    .await
+}
+
+async fn visit_at_random(store: AsyncStore, names: Arc<Vec<Inside>>, in_vain: Arc<AtomicU64>, mut dice: Dice) {
+    for _ in 0..5000 {
+        let number = dice.below(names.len() as u64) as usize;
+        let name = number.to_string();
+        // One name in two is a semaphore.
+        let (options, exclusive, most) = match dice.below(3) {
+            0 => (LockOptions::exclusive(), true, 0),
+            _ if number % 2 == 0 => (LockOptions::shared(), false, i64::MAX),
+            _ => (LockOptions::semaphore(3), false, 3),
+        };
+        let lock = store.lock_with(&name, forever(options));
+        if dice.below(8) == 0 {
+            let mut dropped = Steps::new(lock);
+            let _may_be_granted_meanwhile = dropped.poll();
+            tokio::task::yield_now().await;
+        } else {
+            let guard = counted(lock, &in_vain).await.unwrap();
+            names[number].visit(exclusive, most).await;
+            drop(guard);
+        }
+    }
+}
+
+#[test]
+fn task_m1_f_random_requests_of_many_tasks_never_overlap_and_wake_once_each() {
+    on_both(|store| async move {
+        let mut dice = Dice::new();
+        let names: Arc<Vec<Inside>> = Arc::new((0..4).map(|_| Inside::default()).collect());
+        let in_vain = Arc::<AtomicU64>::default();
+        let begin = |_| {
+            let (names, in_vain) = (Arc::clone(&names), Arc::clone(&in_vain));
+            tokio::spawn(visit_at_random(store.clone(), names, in_vain, dice.fork()))
+        };
+        let tasks: Vec<_> = (0..32).map(begin).collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+        assert_eq!(in_vain.load(Ordering::SeqCst), 0, "woken for nothing");
+        let stats = store.store().lock_stats();
+        let modes = [&stats.exclusive, &stats.shared, &stats.semaphore];
+        let waited: u64 = modes.iter().map(|mode| mode.waited - mode.cancelled).sum();
+        assert!(modes.iter().all(|mode| mode.waited > 100 && mode.cancelled > 10), "{stats:?}");
+        assert_eq!(stats.wakes, waited);
+        assert_eq!(store.store().lock_table().unwrap().entries, []);
+    });
+}
+
+/// How a request that waits goes.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Dropped,
+    TimedOut,
+    Cancelled,
+}
+
+/// Has the one at `place` of three go, and looks at the two others.
+async fn goes(store: &AsyncStore, place: usize, way: Way) {
+    let held = takes(store, LockOptions::exclusive());
+    let (mut queue, cancel) = (Waits::new(), Cancel::default());
+    for at in 0..3 {
+        let options = match way {
+            _ if at != place => forever(LockOptions::exclusive()),
+            Way::TimedOut => LockOptions::exclusive().wait(Wait::AtMost(Duration::from_millis(20))),
+            _ => forever(LockOptions::exclusive()).cancel(&cancel),
+        };
+        queue.push(Steps::waiting(store.lock_with("n", options)));
+    }
+    let mut gone = queue.remove(place);
+    match way {
+        Way::Dropped => drop(gone),
+        Way::TimedOut => {
+            let why = gone.end().unwrap_err();
+            let ErrorKind::LockHeld(held) = why.kind() else { panic!("{why}") };
+            assert_eq!(held.ahead, place, "{why}");
+        }
+        Way::Cancelled => {
+            cancel.cancel();
+            assert!(matches!(gone.answer().unwrap_err().kind(), ErrorKind::Stopped(_)));
+        }
+    }
+    assert_eq!((wakes(&queue), waiting(store)), (vec![0, 0], 2), "{place} {way:?}");
+    drop(held);
+    assert_eq!(wakes(&queue), [1, 0], "{place} {way:?}");
+    drop(queue[0].answer().unwrap());
+    drop(queue[1].answer().unwrap());
+}
+
+const WAYS: [Way; 3] = [Way::Dropped, Way::TimedOut, Way::Cancelled];
+
+#[test]
+fn task_m2_a_the_others_do_not_notice_that_the_first_goes() {
+    on_both(|store| async move {
+        for way in WAYS {
+            goes(&store, 0, way).await;
+        }
+    });
+}
+
+#[test]
+fn task_m2_b_the_others_do_not_notice_that_the_middle_one_goes() {
+    on_both(|store| async move {
+        for way in WAYS {
+            goes(&store, 1, way).await;
+        }
+    });
+}
+
+#[test]
+fn task_m2_c_the_others_do_not_notice_that_the_last_one_goes() {
+    on_both(|store| async move {
+        for way in WAYS {
+            goes(&store, 2, way).await;
+        }
+    });
+}
+
+#[test]
+fn task_m2_d_a_task_that_is_granted_and_not_aware_of_it_passes_the_lock_on_or_has_it() {
+    on_both(|store| async move {
+        for way in WAYS {
+            let held = takes(&store, LockOptions::exclusive());
+            let cancel = Cancel::default();
+            let options = LockOptions::exclusive().wait(Wait::AtMost(Duration::from_millis(300))).cancel(&cancel);
+            let mut granted = Steps::waiting(store.lock_with("n", options));
+            let mut next = waits(&store, LockOptions::exclusive());
+            drop(held);
+            assert_eq!((granted.wakes(), next.wakes()), (1, 0));
+            match way {
+                Way::Dropped => drop(granted),
+                Way::TimedOut => {
+                    tokio::time::sleep(Duration::from_millis(400)).await;
+                    drop(granted.answer().unwrap());
+                }
+                Way::Cancelled => {
+                    cancel.cancel();
+                    drop(granted.answer().unwrap());
+                }
+            }
+            drop(next.answer().unwrap());
+        }
+    });
+}
+
+#[test]
+fn task_m3_a_a_fourth_task_waits_for_one_of_three() {
+    on_both(|store| async move {
+        let mut three: Vec<_> = (0..3).map(|_| takes(&store, LockOptions::semaphore(3))).collect();
+        let mut fourth = waits(&store, LockOptions::semaphore(3));
+        three.pop();
+        drop(fourth.answer().unwrap());
+    });
+}
+
+#[test]
+fn task_m3_b_an_exclusive_task_waits_for_all_of_three() {
+    on_both(|store| async move {
+        let three: Vec<_> = (0..3).map(|_| takes(&store, LockOptions::semaphore(3))).collect();
+        let mut exclusive = waits(&store, LockOptions::exclusive());
+        for guard in three {
+            assert_eq!(exclusive.wakes(), 0);
+            drop(guard);
+        }
+        drop(exclusive.answer().unwrap());
+    });
+}
+
+#[test]
+fn task_m3_c_another_number_and_shared_are_refused_and_change_nothing() {
+    on_both(|store| async move {
+        let held = takes(&store, LockOptions::semaphore(3));
+        for options in [LockOptions::semaphore(4), LockOptions::shared()] {
+            let why = store.lock_with("n", options).await.unwrap_err();
+            assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
+            assert!(why.to_string().contains("semaphore of 3"), "{why}");
+        }
+        assert!(held.is_held());
+        assert_eq!(store.store().lock_table().unwrap().entries.len(), 1);
+        drop(takes(&store, LockOptions::semaphore(3)));
+    });
+}
+
+#[test]
+fn task_m3_d_nothing_passes_a_semaphore_task_that_waits() {
+    on_both(|store| async move {
+        let semaphore = || LockOptions::semaphore(2);
+        let (one, other) = (takes(&store, semaphore()), takes(&store, semaphore()));
+        let mut queue = vec![waits(&store, semaphore()), waits(&store, LockOptions::exclusive())];
+        queue.push(waits(&store, semaphore()));
+        drop(one);
+        assert_eq!(wakes(&queue), [1, 0, 0]);
+        let first = queue[0].answer().unwrap();
+        drop(other);
+        // There is room for one more, but the exclusive request is before it.
+        assert_eq!(wakes(&queue), [1, 0, 0]);
+        drop(first);
+        assert_eq!(wakes(&queue), [1, 1, 0]);
+        drop(queue[1].answer().unwrap());
+        drop(queue[2].answer().unwrap());
+    });
+}

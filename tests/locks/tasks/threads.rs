@@ -1,0 +1,48 @@
+//! Tasks that wait hold no thread.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use percolite::LockOptions;
+
+use super::common::{assert_nothing_left, forever, in_memory, until, waiting};
+
+const MANY: u64 = 10_000;
+
+#[test]
+fn ten_thousand_tasks_wait_for_one_lock_with_two_threads_that_may_block_and_each_gets_it() {
+    let runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = { runtime }.worker_threads(2).max_blocking_threads(2).enable_time().build().unwrap();
+    let store = in_memory();
+    let test = async {
+        let held = store.lock("n").await.unwrap();
+        let (inside, had) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
+        let begin = |_| {
+            let (store, inside, had) = (store.clone(), Arc::clone(&inside), Arc::clone(&had));
+            tokio::spawn(async move {
+                let guard = store.lock_with("n", forever(LockOptions::exclusive())).await.unwrap();
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                had.fetch_add(1, Ordering::SeqCst);
+                inside.fetch_sub(1, Ordering::SeqCst);
+                guard.token()
+            })
+        };
+        let tasks: Vec<_> = (0..MANY).map(begin).collect();
+        until("all wait", || waiting(&store) == MANY as usize).await;
+        // There is a thread for others all the same.
+        let rows = store.keyspace("rows").await.unwrap();
+        store.transact(move |txn| txn.put(&rows, "k", "v")).await.unwrap();
+        drop(held);
+        let mut tokens = Vec::new();
+        for task in tasks {
+            tokens.push(task.await.unwrap());
+        }
+        tokens.sort_unstable();
+        tokens.dedup();
+        assert_eq!((tokens.len() as u64, had.load(Ordering::SeqCst)), (MANY, MANY));
+        assert_eq!(store.store().lock_stats().wakes, MANY);
+    };
+    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(120), test).await.expect("it hangs") });
+    assert_nothing_left(&store);
+}

@@ -1,0 +1,301 @@
+//! Z1 to Z4: how tasks wait, and how their waits end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use percolite::{AsyncStore, Cancel, ErrorKind, LockOptions, Result, Txn, TxnOptions, Wait};
+
+use super::common::{
+    PATIENCE, assert_nothing_left, both_runtimes, eventually, forever, in_memory, on_both, takes, until, waiting, waits,
+};
+use crate::stops::Dice;
+
+const READERS: u64 = 20;
+const WRITERS: u64 = 8;
+const ROUNDS: u64 = 10_000;
+
+#[derive(Default)]
+struct Crowd {
+    inside: AtomicI64,
+    grants: AtomicU64,
+    rounds: AtomicU64,
+    most: AtomicU64,
+}
+
+impl Crowd {
+    fn enter(&self, alone: bool) {
+        self.grants.fetch_add(1, Ordering::SeqCst);
+        if alone {
+            assert_eq!(self.inside.fetch_sub(1, Ordering::SeqCst), 0, "a writer is not alone");
+        } else {
+            assert!(self.inside.fetch_add(1, Ordering::SeqCst) >= 0, "a reader beside a writer");
+        }
+    }
+
+    fn leave(&self, alone: bool) {
+        self.inside.fetch_add(if alone { 1 } else { -1 }, Ordering::SeqCst);
+    }
+}
+
+async fn read_or_write(store: AsyncStore, crowd: Arc<Crowd>, alone: bool) {
+    while crowd.rounds.fetch_add(1, Ordering::SeqCst) < ROUNDS {
+        let options = forever(if alone { LockOptions::exclusive() } else { LockOptions::shared() });
+        let mut lock = std::pin::pin!(store.lock_with("n", options));
+        let mut asked = None;
+        let guard = std::future::poll_fn(|context| {
+            let answer = lock.as_mut().poll(context);
+            // It is in the queue: from here on only those before it, and one batch, may be granted.
+            asked = asked.or_else(|| Some(crowd.grants.load(Ordering::SeqCst)));
+            answer
+        });
+        let guard = guard.await.unwrap();
+        if alone {
+            crowd.most.fetch_max(crowd.grants.load(Ordering::SeqCst) - asked.unwrap(), Ordering::SeqCst);
+        }
+        crowd.enter(alone);
+        tokio::task::yield_now().await;
+        crowd.leave(alone);
+        drop(guard);
+    }
+}
+
+#[test]
+fn task_z1_readers_and_writers_are_never_together_and_no_writer_waits_for_more_than_one_batch() {
+    on_both(|store| async move {
+        let crowd = Arc::<Crowd>::default();
+        let begin = |number| tokio::spawn(read_or_write(store.clone(), Arc::clone(&crowd), number < WRITERS));
+        let tasks: Vec<_> = (0..READERS + WRITERS).map(begin).collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+        // Each reader once before it and once with the batch that passes it, each other writer once.
+        let most = crowd.most.load(Ordering::SeqCst);
+        assert!(most < 2 * READERS + WRITERS, "a writer has waited for {most}");
+        assert!(store.store().lock_stats().exclusive.waited > 100);
+    });
+}
+
+#[test]
+fn task_z2_sixty_four_tasks_that_wait_are_woken_once_each() {
+    on_both(|store| async move {
+        let held = takes(&store, LockOptions::exclusive());
+        let order = Arc::<parking_lot::Mutex<Vec<usize>>>::default();
+        let mut tasks = Vec::new();
+        for number in 0..64 {
+            let (with, order) = (store.clone(), Arc::clone(&order));
+            tasks.push(tokio::spawn(async move {
+                let mut polls = 0;
+                let mut lock = Box::pin(with.lock_with("n", forever(LockOptions::exclusive())));
+                let guard = std::future::poll_fn(|context| {
+                    polls += 1;
+                    lock.as_mut().poll(context)
+                });
+                let guard = guard.await.unwrap();
+                order.lock().push(number);
+                drop(guard);
+                polls
+            }));
+            until("it waits", || waiting(&store) == number + 1).await;
+        }
+        drop(held);
+        for task in tasks {
+            assert_eq!(task.await.unwrap(), 2, "polled more often than when asking and when granted");
+        }
+        assert!(order.lock().iter().copied().eq(0..64), "{:?}", order.lock());
+        let stats = store.store().lock_stats();
+        assert_eq!((stats.wakes, stats.exclusive.waited, stats.exclusive.waiting.count()), (64, 64, 64));
+    });
+}
+
+#[test]
+fn task_z3_a_an_end_between_a_look_and_the_wait_is_not_missed() {
+    for runtime in both_runtimes(8) {
+        let store = in_memory();
+        let mut dice = Dice::new();
+        for _ in 0..10_000 {
+            let held = takes(&store, LockOptions::exclusive());
+            let (with, delay) = (store.clone(), dice.below(400));
+            let barrier = Arc::new(std::sync::Barrier::new(2));
+            let (begun, other) = (Arc::clone(&barrier), dice.below(400));
+            // The holder ends on this thread, while the task asks on another one.
+            let task = std::thread::scope(|scope| {
+                let waits = scope.spawn(|| {
+                    begun.wait();
+                    (0..delay).for_each(|_| std::hint::spin_loop());
+                    let lock = with.lock_with("n", LockOptions::exclusive().wait(Wait::AtMost(PATIENCE)));
+                    runtime.block_on(lock).map(drop)
+                });
+                barrier.wait();
+                (0..other).for_each(|_| std::hint::spin_loop());
+                drop(held);
+                waits.join().unwrap()
+            });
+            task.unwrap();
+        }
+        let stats = store.store().lock_stats();
+        assert!(stats.wakes > 0, "the task never had to wait");
+        assert_nothing_left(&store);
+    }
+}
+
+#[test]
+fn task_z3_c_a_cancel_from_a_thread_ends_the_wait_of_a_task_at_once_and_no_other() {
+    on_both(|store| async move {
+        let held = takes(&store, LockOptions::exclusive());
+        let cancel = Cancel::default();
+        let first = waits(&store, LockOptions::exclusive());
+        let (with, options) = (store.clone(), forever(LockOptions::exclusive()).cancel(&cancel));
+        let cancelled = tokio::spawn(async move { with.lock_with("n", options).await.map(drop) });
+        until("it waits", || waiting(&store) == 2).await;
+        let last = waits(&store, LockOptions::exclusive());
+        let before: Vec<u64> = store.store().lock_table().unwrap().entries.iter().map(|entry| entry.id).collect();
+        std::thread::spawn(move || cancel.cancel());
+        let why = cancelled.await.unwrap().unwrap_err();
+        assert!(matches!(why.kind(), ErrorKind::Stopped(_)), "{why}");
+        let after: Vec<u64> = store.store().lock_table().unwrap().entries.iter().map(|entry| entry.id).collect();
+        assert_eq!(after, [before[0], before[1], before[3]]);
+        assert_eq!((first.wakes(), last.wakes(), store.store().lock_stats().exclusive.cancelled), (0, 0, 1));
+        drop((first, last, held));
+    });
+}
+
+#[test]
+fn task_z3_d_each_patience_ends_as_it_says() {
+    for runtime in both_runtimes(8) {
+        let store = in_memory();
+        runtime.block_on(async {
+            let held = takes(&store, LockOptions::exclusive());
+            let ahead = waits(&store, LockOptions::exclusive());
+            for time in [Duration::ZERO, Duration::from_millis(1), Duration::from_millis(50)] {
+                let began = Instant::now();
+                let why = store.lock_with("n", LockOptions::exclusive().wait(Wait::AtMost(time))).await.unwrap_err();
+                let ErrorKind::LockHeld(found) = why.kind() else { panic!("{why}") };
+                assert_eq!((found.holders.len(), found.ahead), (1, 1), "{why}");
+                assert_eq!(found.holders[0].token, Some(held.token()));
+                assert!(found.waited >= time && began.elapsed() >= time, "{why}");
+            }
+            let why = store.lock_with("n", LockOptions::exclusive().wait(Wait::No)).await.unwrap_err();
+            assert!(matches!(why.kind(), ErrorKind::LockHeld(_)), "{why}");
+            // The longest there is, and none at all, end with the store.
+            let longest = Wait::AtMost(Duration::MAX);
+            let waits = [longest, Wait::Forever].map(|wait| {
+                let store = store.clone();
+                tokio::spawn(async move { store.lock_with("n", LockOptions::exclusive().wait(wait)).await.map(drop) })
+            });
+            until("both wait", || waiting(&store) == 3).await;
+            drop(ahead);
+            store.clone().close().await.unwrap();
+            for wait in waits {
+                let answer = tokio::time::timeout(PATIENCE, wait).await.expect("it hangs").unwrap();
+                assert!(matches!(answer.unwrap_err().kind(), ErrorKind::Closed(_)));
+            }
+            assert!(!held.is_held());
+        });
+    }
+}
+
+#[test]
+fn task_z4_a_a_task_that_takes_a_name_twice_waits_for_itself_until_its_patience_is_over() {
+    on_both(|store| async move {
+        let patience = Duration::from_millis(30);
+        let task = tokio::spawn(async move {
+            let held = store.lock("n").await.unwrap();
+            let again = store.lock_with("n", LockOptions::exclusive().wait(Wait::AtMost(patience))).await;
+            (again.map(drop), held.is_held(), held.token())
+        });
+        let (again, is_held, token) = task.await.unwrap();
+        let why = again.unwrap_err();
+        let ErrorKind::LockHeld(found) = why.kind() else { panic!("{why}") };
+        assert!(found.waited >= patience && is_held);
+        assert_eq!(found.holders.iter().map(|holder| holder.token).collect::<Vec<_>>(), [Some(token)]);
+    });
+}
+
+#[test]
+fn task_z4_b_two_tasks_that_wait_for_each_other_are_shown_and_both_told_at_their_time() {
+    on_both(|store| async move {
+        let both_hold = Arc::new(tokio::sync::Barrier::new(2));
+        let patience = Duration::from_millis(500);
+        let tasks = [["a", "b"], ["b", "a"]].map(|names| {
+            let (store, both_hold) = (store.clone(), Arc::clone(&both_hold));
+            tokio::spawn(async move {
+                let held = store.lock(names[0]).await.unwrap();
+                both_hold.wait().await;
+                let second = store.lock_with(names[1], LockOptions::exclusive().wait(Wait::AtMost(patience))).await;
+                // Both wait for all of their time.
+                both_hold.wait().await;
+                drop(held);
+                second.map(drop)
+            })
+        });
+        let mut cycle = Vec::new();
+        until("the circle is shown", || {
+            let table = store.store().lock_table().unwrap();
+            cycle = table.cycles;
+            !cycle.is_empty()
+        })
+        .await;
+        assert_eq!((cycle.len(), cycle[0].len()), (1, 2), "{cycle:?}");
+        for task in tasks {
+            let why = task.await.unwrap().unwrap_err();
+            assert!(matches!(why.kind(), ErrorKind::LockHeld(_)), "{why}");
+        }
+    });
+}
+
+#[test]
+fn task_z4_c_a_panic_in_the_closure_frees_the_lock_and_the_next_task_sees_nothing_of_it() {
+    on_both(|store| async move {
+        let rows = store.keyspace("rows").await.unwrap();
+        let (with, put) = (store.clone(), rows.clone());
+        let panics = move |txn: &mut Txn| -> Result<()> {
+            txn.put(&put, "k", "v")?;
+            panic!("on purpose")
+        };
+        let call =
+            async move { with.lock_transact("n", LockOptions::exclusive(), TxnOptions::default(), panics).await };
+        let panic = tokio::spawn(call).await.unwrap_err().into_panic();
+        assert_eq!(*panic.downcast::<&str>().unwrap(), "on purpose");
+        let read = move |txn: &mut Txn| txn.get(&rows, "k");
+        let options = LockOptions::exclusive().wait(Wait::No);
+        let seen = store.lock_transact::<_, percolite::Error, _>("n", options, TxnOptions::default(), read).await;
+        assert_eq!(seen.unwrap(), None);
+        assert_eq!(store.store().row_locks().unwrap().count(), 0);
+    });
+}
+
+#[test]
+fn task_z4_d_a_runtime_that_is_shut_down_with_tasks_that_wait_leaves_nothing() {
+    for from_within in [false, true] {
+        for runtime in both_runtimes(2) {
+            let store = in_memory();
+            let began = Arc::<AtomicBool>::default();
+            let held = (!from_within).then(|| takes(&store, LockOptions::exclusive()));
+            for number in 0..100 {
+                let (store, began) = (store.clone(), Arc::clone(&began));
+                runtime.spawn(async move {
+                    let modes = [LockOptions::exclusive(), LockOptions::shared()];
+                    let options = forever(modes[number % 2].clone());
+                    if number % 3 == 0 {
+                        let work = |_: &mut Txn| Ok::<_, percolite::Error>(());
+                        let _ = store.lock_transact("n", options, TxnOptions::default(), work).await;
+                    }
+                    let _guard = store.lock_with("n", forever(LockOptions::exclusive())).await;
+                    began.store(true, Ordering::SeqCst);
+                    std::future::pending::<()>().await;
+                });
+            }
+            let wait = async {
+                until("they wait", || waiting(&store) + usize::from(began.load(Ordering::SeqCst)) >= 100).await;
+            };
+            runtime.block_on(async { tokio::time::timeout(PATIENCE, wait).await.unwrap() });
+            runtime.shutdown_timeout(PATIENCE);
+            assert_eq!(waiting(&store), 0);
+            assert_eq!(store.store().lock_table().unwrap().held, usize::from(held.is_some()));
+            drop(held);
+            assert_nothing_left(&store);
+            eventually("no row is locked", || store.store().row_locks().unwrap().count() == 0);
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! `percolite lock`: locks by name that outlive the process that took them.
+//!
+//! A store is open in one process at a time, so none of these commands keeps it open: a lock of theirs is a lease, which is a row in
+//! the store. [`waiting`] takes one, [`lease`] releases and renews it, [`command`] runs a command under it while [`signals`] come, and
+//! [`shown`] shows locks to `locks`, `stats` and `top`.
+
+mod command;
+mod lease;
+pub mod shown;
+mod signals;
+mod waiting;
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Subcommand;
+use percolite::{LOCK_WHY_MAX_BYTES, LockGuard, Timestamp, bounds};
+
+use self::lease::{Lease, Released};
+use self::signals::Signals;
+use self::waiting::Wanted;
+use crate::exit::Code;
+use crate::open::{self, Folder};
+use crate::output::say;
+use crate::{history, locks};
+
+/// The options of `lock`.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  percolite lock run shop migration -- ./migrate.sh
+                                     runs it, unless another has the lock for longer than 30 seconds
+  percolite lock take shop nightly --for 1h
+                                     holds the lock for an hour, and prints its token
+  percolite lock release shop nightly 1763726400123.7
+                                     before the hour is over
+  percolite locks shop --tree        who holds which locks
+
+A lock keeps out those who take it by the same name, in any process: with these commands, or in a program with Store::lock. It has \
+nothing to do with keyspaces and rows. It is held by a lease, so it is free when its time is over, whatever becomes of the holder. \
+What must not happen without the lock compares tokens: later ones are greater.
+
+None of these commands keeps the store open. Where another process has it open they wait for that, and say so with exit code 4 when \
+--wait is over; exit code 8 says that the lock is held.")]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Hold a lock for some time, and print its token
+    Take(TakeArgs),
+    /// Release a lock before its time is over
+    Release(ReleaseArgs),
+    /// Run a command while holding a lock
+    Run(RunArgs),
+}
+
+/// Which lock, and how it is asked for.
+#[derive(clap::Args)]
+struct Request {
+    #[command(flatten)]
+    store: Folder,
+    /// The lock's name
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Beside others that say --shared, too
+    #[arg(long)]
+    shared: bool,
+    /// How long to wait for it, and for a store that another process has open
+    #[arg(long, value_name = "TIME", value_parser = history::time, default_value = "30s")]
+    wait: Duration,
+    /// What it is for, shown to those who find it held
+    #[arg(long, value_name = "TEXT", value_parser = why)]
+    why: Option<String>,
+}
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  percolite lock take shop nightly --for 1h
+  token=$(percolite lock take shop nightly --for 1h --wait 10m --why 'nightly report') || exit
+  percolite lock take shop catalogue --for 5m --shared
+
+The token is all that is printed. Nothing renews the lock: it is free when its time is over, or when \
+`percolite lock release` was called with the token.")]
+struct TakeArgs {
+    #[command(flatten)]
+    request: Request,
+    /// How long to hold it
+    #[arg(long = "for", value_name = "TIME", value_parser = lease_time)]
+    time: Duration,
+}
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  percolite lock release shop nightly 1763726400123.7
+  percolite locks shop               shows the tokens of the locks that are held
+
+With a token that no holder of the lock has any more, the exit code is 3 and nothing changes: it was released before, or its time was over.")]
+struct ReleaseArgs {
+    #[command(flatten)]
+    store: Folder,
+    /// The lock's name
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// What `lock take` has printed
+    #[arg(value_name = "TOKEN", value_parser = locks::timestamp)]
+    token: Timestamp,
+    /// How long to wait for a store that another process has open
+    #[arg(long, value_name = "TIME", value_parser = history::time, default_value = "30s")]
+    wait: Duration,
+}
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  percolite lock run shop migration -- ./migrate.sh
+  percolite lock run shop migration --wait 0s -- ./migrate.sh || echo 'somebody else does it'
+  percolite lock run shop report --for 5m --shared -- sh -c 'make report > report.txt'
+
+COMMAND runs while the lock is held, with the token in PERCOLITE_LOCK_TOKEN. The lock is renewed when half of its time is over, and \
+released when COMMAND has ended; the exit code is COMMAND's, or 128 and the number of the signal that ended it. Signals that ask for an \
+end (INT, TERM, HUP) are passed on to COMMAND; before it runs they end the wait, and the exit code is 130.
+
+The store is closed while COMMAND runs, so COMMAND may open it, except for moments in which others look: it is busy then (exit code 4), and \
+can be opened a moment later. To renew the lock the store is opened, too. Where COMMAND or anybody else has \
+it open at that time, renewing is tried again until it works, and COMMAND is left alone however long that takes. A program that keeps the store open for \
+longer than the lock's time goes on with the lock by its token: Store::resume_lock renews it, LockGuard::into_token keeps it for `lock run`.
+
+COMMAND is ended (TERM, and KILL ten seconds later; exit code 8) only when the lock is seen to be lost: another holds it, or the store could be opened and \
+its time was over. Nothing ends COMMAND when `lock run` itself is killed; so what must not happen without the lock goes by the token, or by Txn::fence.")]
+struct RunArgs {
+    #[command(flatten)]
+    request: Request,
+    /// How long it outlives this process, at most
+    #[arg(long = "for", value_name = "TIME", value_parser = lease_time, default_value = "60s")]
+    time: Duration,
+    /// What to run, and its arguments
+    #[arg(value_name = "COMMAND", last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+impl Args {
+    pub fn store(&self) -> &Folder {
+        match &self.command {
+            Command::Take(args) => &args.request.store,
+            Command::Release(args) => &args.store,
+            Command::Run(args) => &args.request.store,
+        }
+    }
+}
+
+impl Request {
+    fn wanted(&self, time: Duration, by: &'static str, why: Option<String>) -> Wanted<'_> {
+        Wanted { folder: &self.store, name: &self.name, shared: self.shared, wait: self.wait, time, by, why }
+    }
+}
+
+/// The answer is the exit code, if all went well.
+pub fn run(args: &Args) -> Result<u8> {
+    match &args.command {
+        Command::Take(args) => take(args).map(|()| 0),
+        Command::Release(args) => release(args).map(|()| 0),
+        Command::Run(args) => command::run(args),
+    }
+}
+
+fn take(args: &TakeArgs) -> Result<()> {
+    let signals = Signals::watch()?;
+    let (store, guard) =
+        args.request.wanted(args.time, "percolite lock take", args.request.why.clone()).take(&signals)?;
+    // A lock whose token nobody has read could only wait for its end.
+    let said = signals.check().and_then(|()| say(guard.token()));
+    if said.is_ok() {
+        kept(guard)?;
+    } else {
+        guard.release()?;
+    }
+    store.close()?;
+    said
+}
+
+/// Keeps the lock beyond the guard.
+fn kept(guard: LockGuard) -> Result<Timestamp> {
+    guard.into_token().map_err(|lost| {
+        let what = format!("the lock with the token {} was lost as soon as it was taken", lost.token());
+        Code::LockHeld.error(what)
+    })
+}
+
+fn release(args: &ReleaseArgs) -> Result<()> {
+    let signals = Signals::watch()?;
+    let lease = Lease { folder: &args.store, name: &args.name, token: args.token, time: Duration::ZERO };
+    match lease.release(Some(&signals), args.wait)? {
+        Released::Yes => Ok(()),
+        Released::Busy => Err(args.store.still_open(args.wait)),
+        Released::NotHeld => {
+            let folder = open::quoted(&args.store.folder);
+            let what = format!(
+                "lock {:?} is not held with the token {}: it was released before, or its time was over; percolite locks {folder} shows what is held",
+                args.name, args.token
+            );
+            Err(Code::Missing.error(what))
+        }
+    }
+}
+
+fn lease_time(text: &str) -> Result<Duration, String> {
+    let time = history::time(text)?;
+    bounds::LEASE.check(time.as_nanos()).map_err(|_| format!("it must be {}", bounds::LEASE))?;
+    Ok(time)
+}
+
+fn why(text: &str) -> Result<String, String> {
+    if text.len() > LOCK_WHY_MAX_BYTES {
+        return Err(format!("at most {LOCK_WHY_MAX_BYTES} bytes"));
+    }
+    Ok(text.to_owned())
+}

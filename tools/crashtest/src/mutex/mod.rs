@@ -1,0 +1,106 @@
+//! The workload `mutex`: locks by name, taken in every way that there is, and what is done under them.
+//!
+//! Lockers take names exclusively, shared and as semaphores, wait for a while, for ever or not at all, are cancelled, upgrade and
+//! downgrade; they hold leases that are shorter than some of their pauses, leave some of them to others and to later lives, and take each
+//! other's away by force. Under a lock they commit fenced transactions that append to a row, others that are not fenced and are expected to
+//! lose something, look by `begin` and by `snapshot`, and write to a register outside of the store that takes only growing tokens.
+//!
+//! All of it is [noted](note), and judged by [`crate::fenced`]. [`after`] asks for the leases that a life has left.
+//!
+//! | file | what |
+//! |---|---|
+//! | `note` | what is noted |
+//! | `locker` | who takes locks, and how |
+//! | `under` | what is done while one is held |
+//! | `after` | what is asked of a store that is opened again, and of one that nobody uses any more |
+
+pub mod after;
+mod locker;
+pub mod note;
+mod under;
+
+use std::collections::BTreeMap;
+
+use parking_lot::Mutex;
+use percolite::{Cancel, LockGuard, Timestamp};
+
+pub use locker::{Locker, Pen, World};
+
+/// The keyspace that lockers write to.
+pub const LOCKED: &str = "locked";
+/// Names that are taken exclusively and shared, and leased.
+pub const NAMES: [&str; 2] = ["a", "b"];
+/// One that is a semaphore.
+pub const PERMITS: &str = "permits";
+/// Of so many.
+pub const MOST: u32 = 2;
+/// The longest lease, in milliseconds.
+pub const LEASE_MAX_MS: u64 = 1000;
+
+/// What the lockers of a life tell each other.
+#[derive(Default)]
+pub struct Common {
+    /// Grants that somebody has in hand, and those that are over.
+    held: Mutex<Vec<(String, u64)>>,
+    over: Mutex<Vec<(String, u64)>>,
+    /// Leases without a guard.
+    kept: Mutex<Vec<(String, u64)>>,
+    /// Guards that anybody may drop.
+    shelf: Mutex<Vec<(String, u64, LockGuard)>>,
+    cancels: Mutex<Vec<Cancel>>,
+    /// What is outside of the store: by name the newest token that it has taken.
+    register: Mutex<BTreeMap<String, u64>>,
+    counts: Mutex<Counts>,
+}
+
+/// How waits ended.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    /// In vain.
+    pub timed_out: u64,
+    /// Cancelled.
+    pub stopped: u64,
+}
+
+impl Common {
+    /// For the next life: only what is outside of the store is left.
+    #[must_use]
+    pub fn next(&self) -> Self {
+        Self { register: Mutex::new(self.register.lock().clone()), ..Self::default() }
+    }
+
+    /// How waits ended.
+    pub fn counts(&self) -> Counts {
+        *self.counts.lock()
+    }
+
+    /// Hands a lease on that an earlier life has left.
+    pub fn keep(&self, name: &str, token: Timestamp) {
+        self.kept.lock().push((name.into(), token.to_u64()));
+    }
+
+    /// Drops every guard that is left.
+    pub fn clear(&self, pen: &Pen<'_>) {
+        while let Some((name, token, guard)) = self.from_shelf(0) {
+            pen.ending(&name, token);
+            drop(guard);
+        }
+    }
+
+    /// A guard that somebody has left.
+    fn from_shelf(&self, at: usize) -> Option<(String, u64, LockGuard)> {
+        let mut shelf = self.shelf.lock();
+        if shelf.is_empty() {
+            return None;
+        }
+        let at = at % shelf.len();
+        Some(shelf.swap_remove(at))
+    }
+
+    /// The guard of a token, if it is still there.
+    fn back_from_shelf(&self, token: u64) -> Option<LockGuard> {
+        let mut shelf = self.shelf.lock();
+        let at = shelf.iter().position(|(_, other, _)| *other == token)?;
+        Some(shelf.swap_remove(at).2)
+    }
+}

@@ -1,0 +1,135 @@
+//! What is noted of locks: asked, returned, released, lost. Kept outside of the store's reach, as the ledger is.
+//!
+//! Whoever is about to end a grant notes it first, and whoever was given one notes it afterwards. So between the two notes the grant
+//! is sure to have been held, whatever the threads did in between.
+
+use std::time::Duration;
+
+use percolite::LockMode;
+use serde::{Deserialize, Serialize};
+
+/// A moment: of a life of the store, by its clock that does not go back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Moment {
+    /// Which life.
+    pub life: u32,
+    /// In nanoseconds.
+    pub time: u64,
+    /// Tells moments of the same time apart.
+    pub tick: u64,
+}
+
+impl Moment {
+    /// So much later, and before everything else of that time.
+    #[must_use]
+    pub fn after(self, time: Duration) -> Self {
+        Self { time: self.time.saturating_add(nanos(time)), tick: 0, ..self }
+    }
+}
+
+/// A time as moments have it.
+pub fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// What a lease was given: at the grant or a renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Term {
+    /// Before it was asked for.
+    pub from: Moment,
+    /// The wall clock before it was asked for, and when it was answered; in milliseconds.
+    pub wall: (u64, u64),
+    /// In milliseconds.
+    pub time_ms: u64,
+    /// Whether the store renews it.
+    pub renews: bool,
+}
+
+impl Term {
+    /// Until when the lease is held at least, in the life that gave it.
+    pub fn ends(&self) -> Moment {
+        self.from.after(Duration::from_millis(self.time_ms))
+    }
+}
+
+/// Something that happened to a lock.
+#[allow(missing_docs, reason = "fields are what they are called everywhere here")]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Note {
+    /// The store is open: between these moments, and at these times of the wall clock.
+    Opened(Moment, Moment, (u64, u64)),
+    /// The store is gone: closed, killed, or without power.
+    Gone(Moment),
+    /// About to be asked for; `at_once` says that it is not waited for.
+    Asked { request: u64, name: String, mode: LockMode, at_once: bool, at: Moment },
+    /// In hand. `id` is the request's number in the queue; `None` where the grant took the place of another.
+    Returned { request: u64, token: u64, id: Option<u64>, at: Moment, term: Option<Term> },
+    /// Renewed.
+    Renewed { name: String, token: u64, term: Term },
+    /// Somebody, by number, is about to end it.
+    Ending { name: String, token: u64, by: u64, at: Moment },
+    /// What that somebody tried has failed: a conversion. The grant is as it was.
+    Kept { name: String, token: u64, by: u64, at: Moment },
+    /// A lease of before has a guard again, which may renew it.
+    Resumed { name: String, token: u64 },
+    /// Its guard was released. It is over durably, if it had not been lost before.
+    Released { name: String, token: u64, by: u64, at: Moment },
+    /// It was said to be over, durably.
+    Over { name: String, token: u64 },
+    /// It was not there any more, as was said to `by`, who may have been about to end it.
+    NotThere { name: String, token: u64, by: u64, at: Moment },
+    /// A transaction is about to be committed.
+    Commit(Box<Commit>),
+    /// It is committed.
+    Committed { number: u64, ts: u64 },
+    /// It is not.
+    NotCommitted { number: u64 },
+    /// Somebody who holds the lock has looked.
+    Look(Look),
+}
+
+/// A transaction under a lock.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Commit {
+    /// The only one of this number.
+    pub number: u64,
+    /// The lock.
+    pub name: String,
+    /// Its grant.
+    pub token: u64,
+    /// Whether it commits only while the grant stands.
+    pub fenced: bool,
+    /// What it sees.
+    pub read_ts: u64,
+    /// Whose its writes are.
+    pub start_ts: u64,
+    /// The row that nobody else writes.
+    pub marker: String,
+    /// Whether it is answered when it is durable.
+    pub durable: bool,
+    /// Whether it appends the token.
+    pub appends: bool,
+}
+
+/// A look under a lock.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Look {
+    /// The lock.
+    pub name: String,
+    /// Its grant.
+    pub token: u64,
+    /// What it sees.
+    pub read_ts: u64,
+    /// Whether only of what is durable.
+    pub durable: bool,
+    /// The number of the commit that was the last to append something.
+    pub saw: u64,
+}
+
+/// Where lockers note what happens. It must not depend on the store.
+pub trait Notary: Send + Sync {
+    /// A number that comes after every other.
+    fn tick(&self) -> u64;
+    /// Enters it.
+    fn note(&self, note: Note);
+}
