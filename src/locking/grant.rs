@@ -70,6 +70,8 @@ pub struct Lease {
     pub has_guard: bool,
     /// While its row is being written the lease does not expire.
     pub writing: u32,
+    /// The commit of the newest renewal with a time of its own.
+    pub asked: Timestamp,
 }
 
 /// See the [module](self).
@@ -207,6 +209,18 @@ impl Grant {
     /// Changes the lease; nothing where there is none.
     pub fn with_lease<T>(&self, change: impl FnOnce(&mut Lease) -> T) -> Option<T> {
         self.lease.as_ref().map(|lease| change(&mut lease.lock()))
+    }
+
+    /// Ends the time of a lease that is over, so that nobody renews it any more; the answer is whether it is.
+    pub(super) fn expire(&self, now: Duration) -> bool {
+        let expired = self.with_lease(|lease| {
+            let over = lease.writing == 0 && lease.ends <= now;
+            if over {
+                lease.ends = Duration::ZERO;
+            }
+            over
+        });
+        expired.unwrap_or(false)
     }
 
     /// Whether its time is over, by the runtime's clock.

@@ -422,6 +422,11 @@ impl Heads {
         let _ = self.unreadable.set(what.into());
     }
 
+    /// Why nothing can be said of any name.
+    pub fn check_readable(&self) -> Result<(), NotAsked> {
+        self.unreadable.get().map_or(Ok(()), |what| Err(NotAsked::Damaged(Arc::clone(what))))
+    }
+
     /// Closes a name of which nothing can be said.
     pub fn damaged(&self, name: &str, what: &str) {
         self.shard(name).entry(name.into()).or_default().left.get_or_insert_default().damage = Some(what.into());
@@ -528,7 +533,7 @@ impl Heads {
             return;
         }
         let over: Vec<_> =
-            entry.head.granted().iter().map(|asked| &asked.value).filter(|grant| grant.is_over(now)).cloned().collect();
+            entry.head.granted().iter().map(|asked| &asked.value).filter(|grant| grant.expire(now)).cloned().collect();
         let front = entry.front().map(|front| front.id);
         for grant in &over {
             self.counters.expired();

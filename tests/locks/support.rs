@@ -1,5 +1,8 @@
 //! What several files of this test need.
 
+pub mod clocks;
+pub mod gate;
+
 use std::collections::HashSet;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};

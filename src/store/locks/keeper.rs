@@ -1,6 +1,6 @@
 //! The keeper: the thread that renews leases while their guards live, and removes the rows of those that were dropped.
 //!
-//! It starts with the first guard of a lease. A guard that is dropped hands its lock on in memory and leaves its row to this thread,
+//! It starts with the first lease. A guard that is dropped hands its lock on in memory and leaves its row to this thread,
 //! so dropping never waits; whoever takes the lock next removes the row as well, and does not wait for this. When the store closes it
 //! removes the rows that are left to it, and then ends.
 
@@ -35,21 +35,26 @@ struct State {
 impl Keeper {
     /// Takes charge of a lease that has a guard.
     pub fn keep(&self, store: &Store, grant: &Arc<Grant>) -> Result<()> {
-        let starts = {
+        self.start(store)?;
+        let mut state = self.0.lock();
+        // One that was kept, left to itself and resumed may not have been dropped yet.
+        state.kept.retain(|(kept, _)| !Arc::ptr_eq(kept, grant));
+        state.kept.push((Arc::clone(grant), Duration::ZERO));
+        state.wake();
+        Ok(())
+    }
+
+    /// Starts the thread, unless that was done.
+    pub fn start(&self, store: &Store) -> Result<()> {
+        {
             let mut state = self.0.lock();
             if state.stopping {
                 return Err(Error::closed(crate::pipeline::CLOSED));
             }
-            // One that was kept, left to itself and resumed may not have been dropped yet.
-            state.kept.retain(|(kept, _)| !Arc::ptr_eq(kept, grant));
-            state.kept.push((Arc::clone(grant), Duration::ZERO));
-            state.wake();
-            !std::mem::replace(&mut state.started, true)
-        };
-        if starts { self.start(store) } else { Ok(()) }
-    }
-
-    fn start(&self, store: &Store) -> Result<()> {
+            if std::mem::replace(&mut state.started, true) {
+                return Ok(());
+            }
+        }
         let background = store.background();
         match store.inner.runtime.spawn("percolite-leases", Box::new(move || run(&background))) {
             Ok(thread) => {

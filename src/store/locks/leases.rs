@@ -18,13 +18,13 @@ use serde::{Deserialize, Serialize};
 use super::NamedLocks;
 use crate::codec;
 use crate::error::{Error, ErrorKind, Result};
-use crate::locking::{Asker, FencedBy, Grant, Lease, LockHolder, LockMode, Owner};
+use crate::locking::{FencedBy, Grant, LockHolder, LockMode};
 use crate::store::catalog::LOCK;
 use crate::store::{Durability, Store, TxnOptions};
 use crate::timestamp::Timestamp;
 
 /// So many rows are changed by one transaction.
-const ROWS_AT_ONCE: usize = 256;
+pub(super) const ROWS_AT_ONCE: usize = 256;
 
 /// What the row of a name has for each holder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,72 +97,15 @@ pub(in crate::store) fn lock_key(name: &str) -> String {
 }
 
 impl Store {
-    /// Takes the leases over that earlier lives have left. To be called once, before the first request.
-    pub(in crate::store) fn load_leases(&self) -> Result<()> {
-        let Some(locks) = &self.inner.locks else { return Ok(()) };
-        if mutated!(LeaseNotReadAtOpen) {
-            return Ok(());
-        }
-        if self.inner.engine.is_copy() {
-            return self.forget_leases();
-        }
-        let Some(embedded) = &self.inner.embedded else { return Ok(()) };
-        let view = embedded.pipeline().current_view();
-        let (now, unix_millis) = (locks.runtime.elapsed(), locks.runtime.unix_millis());
-        for row in self.listed(&view, LOCK) {
-            let (key, value) = match row {
-                Ok(row) => row,
-                Err(why) => {
-                    locks.heads.unreadable(&format!("the leases of locks cannot be read: {why}"));
-                    return Ok(());
-                }
-            };
-            match read_leases(&key, &value) {
-                Ok((name, leases)) => {
-                    let grants = leases
-                        .iter()
-                        .map(|row| (row.mode(), owner_of(row, now), lease_of(row, now, unix_millis), row.token));
-                    locks.heads.load(&name, grants.collect(), view.read_ts);
-                }
-                Err(why) => {
-                    let name = key.strip_prefix(LOCK.as_bytes()).unwrap_or(&key);
-                    locks.heads.damaged(&String::from_utf8_lossy(name), &why.to_string());
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// A copy of a folder holds nothing of what its original does.
-    fn forget_leases(&self) -> Result<()> {
-        let catalog = self.catalog();
-        loop {
-            let view = self.inner.coordinator.begin()?.0;
-            let keys: Vec<_> = self
-                .listed(&view, LOCK)
-                .take(ROWS_AT_ONCE)
-                .map(|row| row.map(|(key, _)| key))
-                .collect::<Result<_>>()?;
-            if keys.is_empty() {
-                return Ok(self.inner.engine.adopt()?);
-            }
-            let mut txn = self.begin_with(of_leases())?;
-            for key in &keys {
-                txn.delete(&catalog, key)?;
-            }
-            txn.commit()?;
-        }
-    }
-
     /// Changes the row of a name, durably: takes out what has one of the tokens `gone`, and puts `put` in, with the time that it had
-    /// before if it `keeps_time`.
+    /// before if it `keeps_time`. The answer is when.
     pub(super) fn change_leases(
         &self,
         name: &str,
         gone: &[Timestamp],
         (put, keeps_time): (Option<&LeaseRow>, bool),
         fence: Option<&Arc<Grant>>,
-    ) -> Result<()> {
+    ) -> Result<Timestamp> {
         let (catalog, key) = (self.catalog(), lock_key(name));
         let durability = if mutated!(LeaseRowLater) { Durability::Buffered } else { Durability::Sync };
         repeated(|| {
@@ -185,40 +128,54 @@ impl Store {
                 txn.delete(&catalog, &key)?;
             } else {
                 // Somebody else has removed it; that may not be durable yet.
-                return txn.roll_back();
+                let seen = txn.read_ts();
+                return txn.roll_back().map(|()| seen);
             }
-            txn.commit().map(drop)
+            txn.commit().map(|commit| commit.ts)
         })
     }
 
-    /// Removes the rows of leases that are over, durably.
+    /// Removes the rows of leases that are over, durably. A damaged one keeps none of the others.
     pub(super) fn remove_leases(&self, over: &[Arc<Grant>]) -> Result<()> {
         if let Some(embedded) = self.inner.embedded.as_ref().filter(|_| over.iter().any(|grant| grant.under_way() > 0))
         {
             // Their own rows may be among what was decided before they ended.
             embedded.pipeline().pass()?;
         }
-        let catalog = self.catalog();
+        let mut damaged = Ok(());
         for some in over.chunks(ROWS_AT_ONCE) {
-            repeated(|| {
-                let mut txn = self.begin_with(of_leases())?;
-                for grant in some {
-                    let key = lock_key(&grant.name);
-                    let Some(value) = txn.get_for_update(&catalog, &key)? else { continue };
-                    let mut leases = read_leases(key.as_bytes(), &value)?.1;
-                    leases.retain(|lease| lease.token != grant.token());
-                    if leases.is_empty() {
-                        txn.delete(&catalog, &key)?;
-                    } else {
-                        txn.put(&catalog, &key, written(&leases))?;
+            match self.remove_together(some) {
+                Err(why) if matches!(why.kind(), ErrorKind::Corruption(_)) && some.len() > 1 => {
+                    for one in some.chunks(1) {
+                        damaged = self.remove_together(one).and(damaged);
                     }
                 }
-                txn.commit().map(drop)
-            })?;
-            crash_point!(LockReleased);
-            for grant in some {
-                grant.set_row(false);
+                removed => removed?,
             }
+        }
+        damaged
+    }
+
+    fn remove_together(&self, over: &[Arc<Grant>]) -> Result<()> {
+        let catalog = self.catalog();
+        repeated(|| {
+            let mut txn = self.begin_with(of_leases())?;
+            for grant in over {
+                let key = lock_key(&grant.name);
+                let Some(value) = txn.get_for_update(&catalog, &key)? else { continue };
+                let mut leases = read_leases(key.as_bytes(), &value)?.1;
+                leases.retain(|lease| lease.token != grant.token());
+                if leases.is_empty() {
+                    txn.delete(&catalog, &key)?;
+                } else {
+                    txn.put(&catalog, &key, written(&leases))?;
+                }
+            }
+            txn.commit().map(drop)
+        })?;
+        crash_point!(LockReleased);
+        for grant in over {
+            grant.set_row(false);
         }
         Ok(())
     }
@@ -255,13 +212,19 @@ impl Store {
         let must_look = grant.with_lease(|lease| {
             let before = lease.ends;
             lease.writing -= 1;
+            // Of two that were asked for at once the one that was written last counts.
+            let is_last = renewed.as_ref().is_ok_and(|commit_ts| *commit_ts > lease.asked);
             match time.filter(|_| renewed.is_ok()) {
+                Some(_) if !is_last => {}
                 Some(time) => (lease.time, lease.ends, lease.since_ms) = (time, now.saturating_add(time), row.since_ms),
                 None if renewed.is_ok() => {
                     lease.ends = lease.ends.max(now.saturating_add(lease.time));
                     lease.since_ms = lease.since_ms.max(row.since_ms);
                 }
                 None => {}
+            }
+            if let (Some(_), Ok(commit_ts)) = (time, &renewed) {
+                lease.asked = lease.asked.max(*commit_ts);
             }
             before <= written || lease.ends < before
         });
@@ -270,12 +233,12 @@ impl Store {
             locks.heads.lease_written(grant);
         }
         locks.keeper.look_again(grant);
-        renewed
+        renewed.map(drop)
     }
 }
 
 /// Makes a change again that another one of the same rows has got in the way of: at its commit or, where rows are written early, before.
-fn repeated(mut change: impl FnMut() -> Result<()>) -> Result<()> {
+fn repeated<T>(mut change: impl FnMut() -> Result<T>) -> Result<T> {
     loop {
         match change() {
             Err(why) if why.is_retryable() => {}
@@ -284,23 +247,8 @@ fn repeated(mut change: impl FnMut() -> Result<()>) -> Result<()> {
     }
 }
 
-fn of_leases() -> TxnOptions {
+pub(super) fn of_leases() -> TxnOptions {
     TxnOptions { durability: Some(Durability::Sync), ..TxnOptions::labelled("percolite lease") }
-}
-
-fn owner_of(row: &LeaseRow, now: Duration) -> Owner {
-    Owner { by: Asker::EarlierLife(Box::new(row.holder())), why: row.why.as_deref().map(Into::into), asked: now }
-}
-
-fn lease_of(row: &LeaseRow, now: Duration, unix_millis: u64) -> Lease {
-    Lease {
-        time: Duration::from_millis(row.time_ms),
-        ends: now.saturating_add(row.left(unix_millis)),
-        since_ms: row.since_ms,
-        renews: false,
-        has_guard: false,
-        writing: 0,
-    }
 }
 
 #[cfg(test)]

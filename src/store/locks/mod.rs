@@ -12,6 +12,7 @@ mod guard;
 mod keeper;
 mod leases;
 mod named;
+mod opening;
 mod options;
 mod show;
 mod take;
@@ -22,6 +23,7 @@ use std::time::Duration;
 
 pub use self::fence::Fence;
 pub use self::guard::LockGuard;
+pub(super) use self::leases::read_leases;
 pub use self::options::{LOCK_WHY_MAX_BYTES, LockOptions, Wait};
 #[cfg(feature = "tokio")]
 pub(crate) use self::take::{Asked, Waited};

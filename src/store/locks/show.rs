@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::NamedLocks;
-use super::leases::{LeaseRow, read_leases};
+use super::leases::{LeaseRow, lock_key, read_leases};
 use super::take::{bad_name, not_asked};
 use crate::error::{Error, Result};
 use crate::locking::{LockEntry, LockState, LockStats, LockTable, LockTarget};
 use crate::store::Store;
-use crate::store::catalog::{LOCK, check_name};
+use crate::store::catalog::check_name;
 
 impl Store {
     /// Who holds a lock at this moment.
@@ -21,10 +21,10 @@ impl Store {
     pub fn lock_holders(&self, name: &str) -> Result<Vec<LockEntry>> {
         check_name(name).map_err(|_| Error::invalid(bad_name(name)))?;
         if self.inner.options.read_only {
-            let table = self.leases_on_disk()?;
+            let table = self.leases_on_disk(Some(name))?;
             return Ok(table.into_iter().filter(|entry| entry.target == LockTarget::from(name)).collect());
         }
-        let locks = self.lockable()?;
+        let locks = self.lockable_name(name)?;
         let damage = locks.heads.damage(name);
         damage.map_or(Ok(()), |what| Err(not_asked(&name.into(), crate::locking::NotAsked::Damaged(what))))?;
         let mut entries = locks.heads.entries(name, &locks.clock());
@@ -51,7 +51,7 @@ impl Store {
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed); read-only those of reading.
     pub fn lock_table(&self) -> Result<LockTable> {
         if self.inner.options.read_only {
-            let entries = self.leases_on_disk()?;
+            let entries = self.leases_on_disk(None)?;
             return Ok(LockTable { held: entries.len(), entries, ..LockTable::default() });
         }
         let locks = self.lockable()?;
@@ -65,7 +65,9 @@ impl Store {
 
     pub(super) fn lockable_name(&self, name: &str) -> Result<&Arc<NamedLocks>> {
         check_name(name).map_err(|_| Error::invalid(bad_name(name)))?;
-        self.lockable()
+        let locks = self.lockable()?;
+        locks.heads.check_readable().map_err(|why| not_asked(&name.into(), why))?;
+        Ok(locks)
     }
 
     /// The first of what is held and what waits, and how much there is of each.
@@ -74,23 +76,27 @@ impl Store {
         locks.map(|locks| locks.heads.summary(&locks.clock(), listed)).unwrap_or_default()
     }
 
-    fn leases_on_disk(&self) -> Result<Vec<LockEntry>> {
+    /// What the rows say. Only of the name `needed` a damaged row is an error; of others `verify` tells.
+    fn leases_on_disk(&self, needed: Option<&str>) -> Result<Vec<LockEntry>> {
         self.inner.check_open()?;
+        let mut entries = Vec::new();
         if self.inner.engine.is_copy() {
-            return Ok(Vec::new());
+            return Ok(entries);
         }
         let view = self.inner.coordinator.begin()?.0;
         let now = self.inner.runtime.unix_millis();
-        let mut entries = Vec::new();
-        for row in self.listed(&view, LOCK) {
-            let (key, value) = row?;
-            // One that is damaged is told of by `verify`.
-            let Ok((name, leases)) = read_leases(&key, &value) else { continue };
-            for lease in leases.iter().filter(|lease| !lease.left(now).is_zero()) {
-                entries.push(entry_of(&name, lease, entries.len() as u64 + 1, now));
+        let needed = needed.map(lock_key);
+        let mut damaged = Ok(());
+        self.each_row_of_leases(&view, |key, value| match value.and_then(|value| read_leases(key, &value)) {
+            Ok((name, leases)) => {
+                for lease in leases.iter().filter(|lease| !lease.left(now).is_zero()) {
+                    entries.push(entry_of(&name, lease, entries.len() as u64 + 1, now));
+                }
             }
-        }
-        Ok(entries)
+            Err(why) if needed.as_ref().is_some_and(|needed| needed.as_bytes() == key) => damaged = Err(why),
+            Err(_) => {}
+        })?;
+        damaged.map(|()| entries)
     }
 }
 

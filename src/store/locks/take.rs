@@ -146,6 +146,7 @@ impl Store {
             renews: !options.once,
             has_guard: true,
             writing: 1,
+            asked: Timestamp::ZERO,
         });
         let waiter = waiter.filter(|_| options.wait != Wait::No);
         match locks.heads.ask(name, options.mode, owner, lease, (now, waiter)) {
@@ -319,7 +320,11 @@ impl Store {
         let now = locks.runtime.elapsed();
         let row = grant.lease().map(|lease| LeaseRow::new(locks, grant, lease.time));
         let since_ms = row.as_ref().map(|row| row.since_ms);
-        grant.set_row(grant.has_lease());
+        if grant.has_lease() {
+            // Should the store close meanwhile, there is somebody who removes the row.
+            locks.keeper.start(self)?;
+            grant.set_row(true);
+        }
         // Fenced by itself: once the grant has ended, and the next one may have looked for its row, none is written.
         self.change_leases(&grant.name, &gone, (row.as_ref(), false), Some(grant).filter(|_| row.is_some()))?;
         for lease in &past.leases {

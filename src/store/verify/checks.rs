@@ -15,6 +15,8 @@ use crate::keys::{data_key, history_key, split_data_key, split_history_key};
 use crate::oracle::LEASE;
 use crate::protocol::{CommitPoint, trace};
 use crate::row::{Intent, KeyspaceId, Lock, RowKey, Value, WriteRecord};
+use crate::store::catalog::{CATALOG, LOCK};
+use crate::store::locks::read_leases;
 use crate::timestamp::Timestamp;
 
 const PAGE_CELLS: usize = 1024;
@@ -146,8 +148,25 @@ impl<'a> Verifier<'a> {
         let Some(row) = self.row(Column::Write, key) else { return Ok(()) };
         let Some(version) = self.decode::<WriteRecord>(Column::Write, &row, bytes) else { return Ok(()) };
         self.check_version(Column::Write, &row, &version)?;
+        self.check_leases(&row, &version)?;
         if version.value.is_none() && !self.has(Column::Meta, &superseded_key(version.commit_ts, &row))? {
             self.problem(Column::Write, Some(&row), "was deleted, but the collector does not know it");
+        }
+        Ok(())
+    }
+
+    /// What the catalog says of a lock's leases.
+    fn check_leases(&mut self, row: &RowKey, version: &WriteRecord) -> Result<(), EngineError> {
+        if row.keyspace() != CATALOG || !row.key().starts_with(LOCK.as_bytes()) {
+            return Ok(());
+        }
+        let stored = match &version.value {
+            Some(Value::InData) => self.view.data(row, version.txn.start_ts)?,
+            Some(Value::Inline(value)) => Some(value.to_vec()),
+            None => None,
+        };
+        if let Some(Err(why)) = stored.map(|value| read_leases(row.key(), &value)) {
+            self.problem(Column::Write, Some(row), why.to_string());
         }
         Ok(())
     }

@@ -4,7 +4,7 @@
 //!
 //! | column | what must be true |
 //! |---|---|
-//! | versions | committed after its transaction began, below the oracle's mark; a long value has its entry, a deletion its place on the collector's work list |
+//! | versions | committed after its transaction began, below the oracle's mark; a long value has its entry, a deletion its place on the collector's work list; leases of locks decode |
 //! | row locks | the primary can tell the transaction's fate, and is itself not locked any more once it has; a long value has its entry |
 //! | values | some version or lock of the row owns it |
 //! | history | filed under its own timestamp, older than the version that replaced it, which the collector's work list names |

@@ -1,0 +1,83 @@
+//! Leases and what is made of a store: checkpoints, dumps, repaired stores.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use percolite::{Existing, LostReason, Store};
+
+use super::{assert_about, assert_lost, has_row, lease, left};
+use crate::support::clocks::{Clocks, HOUR};
+
+fn open_at(path: &Path, clocks: &Arc<Clocks>) -> Store {
+    clocks.builder().open(path).unwrap()
+}
+
+fn row_is_in(path: &Path, name: &str) -> bool {
+    has_row(&*Store::builder().read_only(true).rocks(path).unwrap(), name)
+}
+
+#[test]
+fn l2_e_in_a_checkpoint_the_lease_is_lost_and_the_name_free() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, copy) = (folder.path().join("store"), folder.path().join("copy"));
+    let clocks = Clocks::new();
+    let store = open_at(&path, &clocks);
+    let token = store.get_lock("job", HOUR).unwrap().unwrap();
+    let guard = store.lock_with("with guard", lease(HOUR)).unwrap();
+    store.checkpoint(&copy).unwrap();
+    assert!(row_is_in(&copy, "job"), "the copy has the rows until it is opened");
+
+    // Whoever looks at the copy before anybody has opened it finds nothing held.
+    let looking = clocks.builder().read_only(true).open(&copy).unwrap();
+    assert_eq!(looking.lock_table().unwrap().held, 0);
+    assert!(looking.lock_holders("job").unwrap().is_empty());
+    drop(looking);
+
+    let of_copy = open_at(&copy, &clocks);
+    for (name, token) in [("job", token), ("with guard", guard.token())] {
+        assert_lost(of_copy.resume_lock(name, token), LostReason::NotHeld);
+        assert!(of_copy.is_free_lock(name).unwrap());
+    }
+    let own = of_copy.get_lock("job", HOUR).unwrap().unwrap();
+    // The original keeps its own.
+    assert_about(left(&store, "job"), HOUR);
+    assert!(guard.is_held());
+    of_copy.close().unwrap();
+    store.close().unwrap();
+    let store = open_at(&path, &clocks);
+    assert_eq!(store.resume_lock("job", token).unwrap().token(), token);
+
+    // From its second opening on, the copy keeps what was taken in it.
+    assert!(!row_is_in(&copy, "with guard"));
+    let of_copy = open_at(&copy, &clocks);
+    assert_eq!(of_copy.lock_holders("job").unwrap()[0].token, Some(own));
+    assert!(of_copy.is_free_lock("with guard").unwrap());
+    assert_eq!(of_copy.resume_lock("job", own).unwrap().token(), own);
+}
+
+#[test]
+fn dumps_and_repaired_stores_carry_no_leases() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, repaired) = (folder.path().join("store"), folder.path().join("repaired"));
+    let clocks = Clocks::new();
+    let store = open_at(&path, &clocks);
+    let rows = store.keyspace("rows").unwrap();
+    store.transact(|txn| txn.put(&rows, "key", "value")).unwrap();
+    let token = store.get_lock("job", HOUR).unwrap().unwrap();
+    let mut dump = Vec::new();
+    store.snapshot().unwrap().dump(&mut dump, |_| ()).unwrap();
+    store.close().unwrap();
+
+    let restored = clocks.builder().in_memory().unwrap();
+    restored.restore(dump.as_slice(), Existing::Refuse, |_| ()).unwrap();
+    let made = clocks.builder().repair(&path, &repaired, |_| ()).unwrap();
+    assert!(made.is_whole(), "{made:?}");
+    assert!(!row_is_in(&repaired, "job"));
+    for store in [restored, open_at(&repaired, &clocks)] {
+        let rows = store.existing_keyspace("rows").unwrap();
+        assert!(store.snapshot().unwrap().get(&rows, "key").unwrap().is_some());
+        assert!(store.is_free_lock("job").unwrap());
+        assert_lost(store.resume_lock("job", token), LostReason::NotHeld);
+    }
+    assert_about(left(&open_at(&path, &clocks), "job"), HOUR);
+}

@@ -1,0 +1,139 @@
+//! Leases whose process is killed. The process is this program, which runs the same test and finds that it is the child.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use percolite::{LockOptions, Store, Timestamp, Wait};
+
+use super::{answer, assert_about, assert_waits, begin, lease, left};
+use crate::support::clocks::{Clocks, HOUR, THEN};
+use crate::support::until;
+
+const LIFE: &str = "PERCOLITE_TEST_LIFE";
+const FOLDER: &str = "PERCOLITE_TEST_FOLDER";
+/// A child that is not killed ends by itself.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// What a child is to do: the number of its life, and where.
+fn life() -> Option<(u64, PathBuf)> {
+    let number = std::env::var(LIFE).ok()?.parse().unwrap();
+    Some((number, std::env::var_os(FOLDER)?.into()))
+}
+
+/// Tells the parent, and waits to be killed with the store open.
+fn tell(folder: &Path, store: Store, what: &str) -> ! {
+    let (next, told) = (folder.join("next"), folder.join("told"));
+    std::fs::write(&next, what).unwrap();
+    std::fs::rename(next, told).unwrap();
+    std::thread::sleep(LONGEST);
+    drop(store);
+    std::process::exit(1)
+}
+
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Lives until it has told something, which is the answer, and is then killed.
+fn killed(test: &str, number: u64, folder: &Path) -> String {
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args([&format!("leases::kills::{test}"), "--exact", "--nocapture"]);
+    child.env(LIFE, number.to_string()).env(FOLDER, folder).stdout(Stdio::null());
+    let child = Killed(child.spawn().unwrap());
+    let told = folder.join("told");
+    until("the child has told something", || told.exists());
+    let what = std::fs::read_to_string(&told).unwrap();
+    std::fs::remove_file(told).unwrap();
+    drop(child);
+    what
+}
+
+fn token_of(told: &str) -> Timestamp {
+    Timestamp::from_u64(told.parse().unwrap())
+}
+
+#[test]
+fn l1_a_after_a_kill_a_lock_without_a_lease_waits_for_what_is_left() {
+    if let Some((_, folder)) = life() {
+        let store = Store::builder().label("the killed one").open(folder.join("store")).unwrap();
+        let guard = store.lock_with("job", lease(HOUR)).unwrap();
+        let token = guard.token().to_u64().to_string();
+        tell(&folder, store, &token);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let test = "l1_a_after_a_kill_a_lock_without_a_lease_waits_for_what_is_left";
+    let token = token_of(&killed(test, 0, folder.path()));
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_millis();
+    let clocks = Clocks::at(u64::try_from(now).unwrap());
+    let store = clocks.builder().open(folder.path().join("store")).unwrap();
+    let before = left(&store, "job").unwrap();
+    assert!(before > HOUR - LONGEST && before <= HOUR, "{before:?}");
+    let waiter = begin("waiter", {
+        let store = store.clone();
+        move || store.lock_with("job", LockOptions::exclusive().wait(Wait::AtMost(2 * HOUR)))
+    });
+    until("it waits", || clocks.is_parked("waiter"));
+    clocks.pass(before - Duration::from_secs(1));
+    assert_waits(&waiter);
+    clocks.pass(Duration::from_secs(1));
+    let guard = answer(&waiter).unwrap();
+    assert!(guard.token() > token);
+    let taken_over = guard.info().taken_over.unwrap();
+    assert_eq!((taken_over.token, taken_over.holder.label.as_deref()), (token, Some("the killed one")));
+}
+
+#[test]
+fn l1_b_after_an_idle_hour_and_a_kill_the_whole_time_is_left() {
+    if let Some((_, folder)) = life() {
+        let clocks = Clocks::new();
+        let store = clocks.builder().open(folder.join("store")).unwrap();
+        // Timestamps have fallen behind by then.
+        clocks.pass(HOUR);
+        let token = store.get_lock("job", HOUR).unwrap().unwrap();
+        assert!(token.millis() < clocks.wall() - 1_800_000, "timestamps have kept up: {token}");
+        tell(&folder, store, &token.to_u64().to_string());
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let test = "l1_b_after_an_idle_hour_and_a_kill_the_whole_time_is_left";
+    let token = token_of(&killed(test, 0, folder.path()));
+    let clocks = Clocks::at(THEN + 3_600_000);
+    let store = clocks.builder().open(folder.path().join("store")).unwrap();
+    assert_eq!(store.lock_holders("job").unwrap()[0].token, Some(token));
+    assert_about(left(&store, "job"), HOUR);
+    clocks.pass(HOUR - Duration::from_secs(1));
+    assert!(!store.is_free_lock("job").unwrap());
+}
+
+#[test]
+fn l1_c_twenty_kills_in_a_row_do_not_move_the_end() {
+    const LIVES: u64 = 20;
+    let wall = |number: u64| THEN + 100_000 * number;
+    if let Some((number, folder)) = life() {
+        let clocks = Clocks::at(wall(number));
+        let store = clocks.builder().open(folder.join("store")).unwrap();
+        if number == 0 {
+            store.get_lock("job", HOUR).unwrap().unwrap();
+        }
+        // Each life has its time and its commits.
+        clocks.pass(Duration::from_secs(50));
+        drop(store.lock_with(format!("of life {number}"), lease(HOUR)).unwrap());
+        let end = clocks.wall() + u64::try_from(left(&store, "job").unwrap().as_millis()).unwrap();
+        tell(&folder, store, &end.to_string());
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let ends: Vec<u64> = (0..LIVES)
+        .map(|number| killed("l1_c_twenty_kills_in_a_row_do_not_move_the_end", number, folder.path()).parse().unwrap())
+        .collect();
+    let clocks = Clocks::at(wall(LIVES));
+    let store = clocks.builder().open(folder.path().join("store")).unwrap();
+    let last = clocks.wall() + u64::try_from(left(&store, "job").unwrap().as_millis()).unwrap();
+    for end in ends.into_iter().chain([last]) {
+        assert!(end.abs_diff(THEN + 3_600_000) <= 1000, "{end}");
+    }
+}

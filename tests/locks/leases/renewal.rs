@@ -1,0 +1,131 @@
+//! The background that renews leases, and programs that renew them themselves.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use percolite::LostReason;
+use percolite::engine::sim::SimStorage;
+
+use super::{answer, assert_about, assert_lost, begin, has_row, lease, left, open};
+use crate::support::clocks::{Clocks, HOUR};
+use crate::support::gate::Gate;
+use crate::support::until;
+
+const SECOND: Duration = Duration::from_secs(1);
+const KEEPER: &str = "percolite-leases";
+
+#[test]
+fn after_a_renewal_with_another_time_the_background_goes_by_that() {
+    let clocks = Clocks::new();
+    let store = clocks.builder().in_memory().unwrap();
+    let guard = store.lock_with("job", lease(HOUR)).unwrap();
+    until("the background rests", || clocks.is_parked(KEEPER));
+    std::thread::sleep(Duration::from_millis(20));
+    guard.renew(10 * SECOND).unwrap();
+    for _ in 0..5 {
+        assert_about(left(&store, "job"), 10 * SECOND);
+        clocks.pass(6 * SECOND);
+        until("it is renewed", || !guard.is_held() || left(&store, "job").unwrap() > 9 * SECOND);
+        assert!(guard.is_held(), "it was looked at too late");
+    }
+}
+
+#[test]
+fn a_lease_that_is_kept_and_resumed_at_once_is_looked_at_no_more_often() {
+    let clocks = Clocks::new();
+    let store = clocks.builder().in_memory().unwrap();
+    let mut guard = store.lock_with("job", lease(HOUR)).unwrap();
+    for _ in 0..20 {
+        let token = guard.into_token().unwrap();
+        guard = store.resume_lock("job", token).unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    let before = clocks.looks(KEEPER);
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(clocks.looks(KEEPER) - before < 100, "the background does not rest");
+    // And renewed all the same.
+    clocks.pass(HOUR / 2);
+    until("it is renewed", || left(&store, "job").unwrap() > HOUR - SECOND);
+}
+
+/// The row and the memory say the same, whichever renewal is the first to be told that it is durable.
+#[test]
+fn of_two_renewals_at_once_the_one_that_was_written_last_counts() {
+    let memory = SimStorage::new();
+    let (clocks, gate) = (Clocks::new(), Gate::new(&memory));
+    let store = clocks.builder().open_engine(Arc::<Gate>::clone(&gate)).unwrap();
+    let guard = Arc::new(store.lock_with("job", lease(HOUR).once()).unwrap());
+    let rows = store.keyspace("rows").unwrap();
+    gate.shut();
+    // Who leads the syncs, so that the first renewal does not.
+    let leader = begin("leads", {
+        let store = store.clone();
+        move || store.transact(|txn| txn.put(&rows, "key", "value"))
+    });
+    until("it syncs", || gate.is_held());
+    let first = begin("first", {
+        let guard = Arc::clone(&guard);
+        move || guard.renew(2 * HOUR)
+    });
+    until("it is being written", || gate.holds_a_lease());
+    // It will know that it is durable, and be late to say so.
+    clocks.stall("first");
+    gate.open();
+    until("it is stalled", || clocks.is_stalled());
+    guard.renew(HOUR / 60).unwrap();
+    clocks.let_go();
+    answer(&first).unwrap();
+    answer(&leader).unwrap();
+    clocks.pass(HOUR / 60 - SECOND);
+    assert!(guard.is_held());
+    clocks.pass(SECOND);
+    assert!(!guard.is_held(), "the end that was written first counts");
+    memory.crash(0);
+    let store = open(&memory, &Clocks::new());
+    assert_about(left(&store, "job"), HOUR / 60);
+}
+
+#[test]
+fn a_renewal_that_is_overtaken_by_the_end_writes_nothing() {
+    let memory = SimStorage::new();
+    let clocks = Clocks::new();
+    let store = open(&memory, &clocks);
+    let guard = Arc::new(store.lock_with("job", lease(HOUR).once()).unwrap());
+    // It has seen that the lease stands, and is about to begin its transaction.
+    clocks.stall_after("renews", 1);
+    let renewal = begin("renews", {
+        let guard = Arc::clone(&guard);
+        move || guard.renew(10 * HOUR)
+    });
+    until("it is stalled", || clocks.is_stalled());
+    assert!(store.force_unlock("job", guard.token()).unwrap());
+    clocks.let_go();
+    assert_lost(answer(&renewal), LostReason::Forced);
+    assert!(!has_row(&memory.embedded(), "job"));
+}
+
+#[test]
+fn the_background_does_not_take_a_renewal_back_that_is_being_written() {
+    let memory = SimStorage::new();
+    let (clocks, gate) = (Clocks::new(), Gate::new(&memory));
+    let store = clocks.builder().open_engine(Arc::<Gate>::clone(&gate)).unwrap();
+    let guard = Arc::new(store.lock_with("job", lease(HOUR)).unwrap());
+    gate.shut();
+    let renewal = begin("renews", {
+        let guard = Arc::clone(&guard);
+        move || guard.renew(10 * HOUR)
+    });
+    until("it is being written", || gate.holds_a_lease());
+    // Now half of the old time is over.
+    let looks = clocks.looks(KEEPER);
+    clocks.pass(HOUR / 2 + SECOND);
+    until("the background has looked", || clocks.looks(KEEPER) > looks);
+    std::thread::sleep(Duration::from_millis(20));
+    gate.open();
+    answer(&renewal).unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(left(&store, "job").unwrap() > 9 * HOUR);
+    memory.crash(0);
+    let store = open(&memory, &Clocks::at(clocks.wall()));
+    assert!(left(&store, "job").unwrap() > 9 * HOUR);
+}

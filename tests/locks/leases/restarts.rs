@@ -1,0 +1,274 @@
+//! Leases over restarts and power cuts, whatever the clocks say.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use percolite::engine::sim::SimStorage;
+use percolite::{Durability, ErrorKind, Existing, LockGuard, LockOptions, LostReason, Store, Timestamp, Wait};
+
+use super::{answer, assert_about, assert_lost, assert_waits, begin, has_row, lease, left, open};
+use crate::support::clocks::{Clocks, DAY, HOUR, THEN};
+use crate::support::gate::Gate;
+use crate::support::until;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap()
+}
+
+/// A store that is cut off from power with a lease of an hour, half of which is over.
+fn cut_off(memory: &SimStorage) -> Timestamp {
+    let clocks = Clocks::new();
+    let store = open(memory, &clocks);
+    let token = store.lock_with("job", lease(HOUR)).unwrap().into_token().unwrap();
+    clocks.pass(HOUR / 2);
+    memory.crash(0);
+    token
+}
+
+#[test]
+fn l1_d_a_clock_set_back_a_day_leaves_the_whole_time_and_no_more() {
+    let memory = SimStorage::new();
+    let token = cut_off(&memory);
+    let clocks = Clocks::at(THEN + millis(HOUR / 2) - millis(DAY));
+    let store = open(&memory, &clocks);
+    assert_about(left(&store, "job"), HOUR);
+    assert!(store.try_lock("job").unwrap().is_none());
+    clocks.pass(HOUR - 2 * SECOND);
+    assert!(!store.is_free_lock("job").unwrap());
+    clocks.pass(2 * SECOND);
+    let next = store.try_lock("job").unwrap().expect("the time is over");
+    assert!(next.token() > token);
+    assert_eq!(next.info().taken_over.unwrap().token, token);
+}
+
+#[test]
+fn l1_e_a_clock_set_ahead_a_day_ends_it_at_once() {
+    let memory = SimStorage::new();
+    let clocks = Clocks::new();
+    let before = open(&memory, &clocks);
+    let guard = before.lock_with("job", lease(HOUR)).unwrap();
+    let (token, old_fence) = (guard.token(), guard.fence());
+    memory.crash(0);
+
+    let clocks = Clocks::at(THEN + millis(DAY));
+    let store = open(&memory, &clocks);
+    assert!(store.is_free_lock("job").unwrap());
+    assert_lost(store.resume_lock("job", token), LostReason::NotHeld);
+    let rows = store.keyspace("rows").unwrap();
+    let mut of_another_life = store.begin().unwrap();
+    assert!(matches!(of_another_life.fence(&old_fence).unwrap_err().kind(), ErrorKind::InvalidArgument(_)));
+
+    // In the life that has granted it the wall clock takes no part.
+    let next = store.lock_with("job", lease(HOUR).wait(Wait::No).once()).unwrap();
+    assert_eq!(next.info().taken_over.unwrap().token, token);
+    let mut txn = store.begin().unwrap();
+    txn.fence(&next.fence()).unwrap();
+    txn.put(&rows, "by", "next").unwrap();
+    clocks.set_wall(THEN + 2 * millis(DAY));
+    assert!(next.is_held());
+    assert!(store.try_lock("job").unwrap().is_none());
+    clocks.pass(HOUR);
+    let last = store.lock_with("job", lease(HOUR).wait(Wait::No)).unwrap();
+    assert!(last.token() > next.token());
+    assert_lost(txn.commit(), LostReason::Expired);
+    assert_eq!(store.snapshot().unwrap().get(&rows, "by").unwrap(), None);
+}
+
+#[test]
+fn l1_f_a_restored_dump_of_next_year_leaves_the_time_as_it_is() {
+    let source = Clocks::at(THEN + 365 * millis(DAY)).builder().in_memory().unwrap();
+    let rows = source.keyspace("rows").unwrap();
+    source.transact(|txn| txn.put(&rows, "key", "of the dump")).unwrap();
+    // A lease of the source is no part of it.
+    source.get_lock("of the source", HOUR).unwrap().unwrap();
+    let mut dump = Vec::new();
+    source.snapshot().unwrap().dump(&mut dump, |_| ()).unwrap();
+
+    let memory = SimStorage::new();
+    let clocks = Clocks::new();
+    let store = open(&memory, &clocks);
+    store.keyspace("rows").unwrap();
+    let before = store.get_lock("before", HOUR).unwrap().unwrap();
+    store.restore(dump.as_slice(), Existing::Replace, |_| ()).unwrap();
+    let after = store.get_lock("after", HOUR).unwrap().unwrap();
+    assert!(after.millis() > THEN + 364 * millis(DAY), "the oracle did not jump");
+    clocks.pass(HOUR / 4);
+    let check = |store: &Store| {
+        for name in ["before", "after"] {
+            assert_about(left(store, name), HOUR / 4 * 3);
+        }
+        assert!(store.is_free_lock("of the source").unwrap());
+    };
+    check(&store);
+    memory.crash(0);
+    let store = open(&memory, &Clocks::at(clocks.wall()));
+    check(&store);
+    assert_eq!(store.resume_lock("before", before).unwrap().token(), before);
+    assert_eq!(store.resume_lock("after", after).unwrap().token(), after);
+}
+
+#[test]
+fn l2_a_resuming_with_the_token_goes_on() {
+    let memory = SimStorage::new();
+    let token = cut_off(&memory);
+    let clocks = Clocks::at(THEN + millis(HOUR / 2));
+    let store = open(&memory, &clocks);
+    let rows = store.keyspace("rows").unwrap();
+    let guard = store.resume_lock("job", token).unwrap();
+    assert_eq!(guard.token(), token);
+    // It is renewed from here on: half of its time is over, so at once.
+    until("it is renewed", || left(&store, "job").unwrap() > HOUR - SECOND);
+    clocks.pass(HOUR / 2 + SECOND);
+    until("it is renewed again", || left(&store, "job").unwrap() > HOUR - SECOND);
+    assert!(store.try_lock("job").unwrap().is_none());
+    store
+        .transact(|txn| {
+            txn.fence(&guard.fence())?;
+            txn.put(&rows, "by", "the resumed one")
+        })
+        .unwrap();
+    let why = store.resume_lock("job", token).unwrap_err();
+    assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "it has a guard already: {why}");
+    drop(guard);
+    let next = store.lock("job").unwrap();
+    assert!(next.token() > token);
+}
+
+#[test]
+fn l2_b_resuming_with_another_token_or_after_the_end_is_lost() {
+    let clocks = Clocks::new();
+    let store = clocks.builder().in_memory().unwrap();
+    let token = store.get_lock("job", HOUR).unwrap().unwrap();
+    for other in [token.to_u64() - 1, token.to_u64() + 1, 0, u64::MAX] {
+        assert_lost(store.resume_lock("job", Timestamp::from_u64(other)), LostReason::NotHeld);
+    }
+    assert_about(left(&store, "job"), HOUR);
+    // Released.
+    assert!(store.release_lock("job", token).unwrap());
+    assert_lost(store.resume_lock("job", token), LostReason::NotHeld);
+    // Over, and nobody has come after it.
+    let token = store.get_lock("job", HOUR).unwrap().unwrap();
+    clocks.pass(HOUR);
+    assert_lost(store.resume_lock("job", token), LostReason::NotHeld);
+    // Over, and somebody has.
+    let token = store.get_lock("job", HOUR).unwrap().unwrap();
+    clocks.pass(HOUR);
+    let next = store.get_lock("job", HOUR).unwrap().unwrap();
+    assert_lost(store.resume_lock("job", token), LostReason::NotHeld);
+    assert_eq!(store.resume_lock("job", next).unwrap().token(), next);
+}
+
+/// A lease ends, the next holder has none, and the power is cut as soon as it has its guard. The guard of the first is dropped with
+/// the gate shut, so the end of the row cannot be durable before.
+fn handed_on_and_cut_off(
+    first: impl FnOnce(&Store, &Clocks) -> (Timestamp, Option<LockGuard>),
+) -> (SimStorage, Timestamp) {
+    let memory = SimStorage::new();
+    let (clocks, gate) = (Clocks::new(), Gate::new(&memory));
+    let store = clocks.builder().open_engine(Arc::<Gate>::clone(&gate)).unwrap();
+    let (token, guard) = first(&store, &clocks);
+    assert!(has_row(&*gate, "job"));
+    gate.shut();
+    drop(guard);
+    let next = begin("next", {
+        let store = store.clone();
+        move || store.lock("job")
+    });
+    until("the row goes", || gate.holds_a_lease());
+    assert_waits(&next);
+    gate.open();
+    let next = answer(&next).unwrap();
+    assert!(next.token() > token);
+    memory.crash(0);
+    (memory, token)
+}
+
+#[test]
+fn l2_c_after_a_dropped_lease_a_power_cut_does_not_bring_it_back() {
+    let (memory, token) = handed_on_and_cut_off(|store, _| {
+        let guard = store.lock_with("job", lease(HOUR)).unwrap();
+        (guard.token(), Some(guard))
+    });
+    let store = open(&memory, &Clocks::new());
+    assert_lost(store.resume_lock("job", token), LostReason::NotHeld);
+    assert!(store.is_free_lock("job").unwrap());
+}
+
+#[test]
+fn l2_d_after_an_expired_lease_a_clock_set_back_does_not_bring_it_back() {
+    let (memory, token) = handed_on_and_cut_off(|store, clocks| {
+        let token = store.get_lock("job", HOUR).unwrap().unwrap();
+        clocks.pass(HOUR);
+        (token, None)
+    });
+    let store = open(&memory, &Clocks::at(THEN - millis(DAY)));
+    assert_lost(store.resume_lock("job", token), LostReason::NotHeld);
+    assert!(store.is_free_lock("job").unwrap());
+}
+
+#[test]
+fn l4_a_closing_releases_leases_that_have_a_guard() {
+    let memory = SimStorage::new();
+    let clocks = Clocks::new();
+    let store = open(&memory, &clocks);
+    let guard = store.lock_with("job", lease(HOUR)).unwrap();
+    let shared = || store.lock_with("shared", LockOptions::shared().lease(HOUR)).unwrap();
+    let shared = [shared(), shared(), shared()];
+    store.close().unwrap();
+    assert!(!guard.is_held() && shared.iter().all(|guard| !guard.is_held()));
+    assert!(matches!(guard.renew(HOUR).unwrap_err().kind(), ErrorKind::Closed(_)));
+    memory.crash(0);
+    for name in ["job", "shared"] {
+        assert!(!has_row(&memory.embedded(), name));
+    }
+    let store = open(&memory, &clocks);
+    for name in ["job", "shared"] {
+        assert!(store.is_free_lock(name).unwrap());
+        assert!(store.try_lock(name).unwrap().is_some());
+    }
+}
+
+#[test]
+fn l4_b_a_lease_that_was_kept_by_its_token_is_held_after_closing() {
+    let memory = SimStorage::new();
+    let clocks = Clocks::new();
+    let store = open(&memory, &clocks);
+    let token = store.lock_with("job", lease(HOUR).why("kept")).unwrap().into_token().unwrap();
+    let without_lease = store.lock("other").unwrap();
+    assert!(without_lease.into_token().is_err(), "there is nothing to keep");
+    store.close().unwrap();
+    clocks.pass(HOUR / 4);
+    let store = open(&memory, &clocks);
+    assert!(store.try_lock("job").unwrap().is_none());
+    let holders = store.lock_holders("job").unwrap();
+    assert_eq!((holders[0].token, holders[0].why.as_deref()), (Some(token), Some("kept")));
+    assert_about(left(&store, "job"), HOUR / 4 * 3);
+    assert_eq!(store.resume_lock("job", token).unwrap().token(), token);
+}
+
+#[test]
+fn l4_c_a_release_that_was_answered_outlives_a_power_cut() {
+    let memory = SimStorage::new();
+    let clocks = Clocks::new();
+    let store = clocks.builder().durability(Durability::Buffered).open_sim(&memory).unwrap();
+    let token = store.get_lock("by token", HOUR).unwrap().unwrap();
+    let forced = store.get_lock("forced", HOUR).unwrap().unwrap();
+    let guard = store.lock_with("guard", lease(HOUR)).unwrap();
+    // What was granted is durable, even in a store that is not.
+    memory.crash(0);
+    let store = clocks.builder().durability(Durability::Buffered).open_sim(&memory).unwrap();
+    for (name, token) in [("by token", token), ("forced", forced), ("guard", guard.token())] {
+        assert_eq!(store.lock_holders(name).unwrap()[0].token, Some(token));
+    }
+    let guard = store.resume_lock("guard", guard.token()).unwrap();
+    assert!(store.release_lock("by token", token).unwrap());
+    assert!(store.force_unlock("forced", forced).unwrap());
+    guard.release().unwrap();
+    memory.crash(0);
+    let store = open(&memory, &clocks);
+    for name in ["by token", "forced", "guard"] {
+        assert!(store.is_free_lock(name).unwrap(), "{name}");
+    }
+}

@@ -1,0 +1,196 @@
+//! How long a lease lasts while its process lives.
+
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+use percolite::engine::sim::SimStorage;
+use percolite::{ErrorKind, LockGuard, LockOptions, LostReason, Result, Store, Wait};
+
+use super::{answer, assert_about, assert_lost, assert_waits, begin, has_row, lease, left, open};
+use crate::support::clocks::{Clocks, DAY, HOUR};
+use crate::support::gate::Gate;
+use crate::support::until;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn patient(seconds: u64) -> LockOptions {
+    LockOptions::exclusive().wait(Wait::AtMost(SECOND * u32::try_from(seconds).unwrap()))
+}
+
+#[test]
+fn l3_a_a_guard_is_renewed_for_three_times_its_lease_and_beyond() {
+    let memory = SimStorage::new();
+    let clocks = Clocks::new();
+    let store = open(&memory, &clocks);
+    let guard = store.lock_with("job", lease(HOUR)).unwrap();
+    let waiter = begin("waiter", {
+        let store = store.clone();
+        move || store.lock_with("job", patient(DAY.as_secs()))
+    });
+    until("it waits", || clocks.is_parked("waiter"));
+    for _ in 0..7 {
+        clocks.pass(HOUR / 2);
+        until("it is renewed", || left(&store, "job").unwrap() > HOUR - SECOND);
+        assert!(guard.is_held());
+    }
+    assert_waits(&waiter);
+    // Its row, too: what a later life finds has most of its time.
+    memory.crash(0);
+    let later = open(&memory, &Clocks::at(clocks.wall()));
+    assert_about(left(&later, "job"), HOUR);
+    assert_eq!(later.lock_holders("job").unwrap()[0].token, Some(guard.token()));
+}
+
+#[test]
+fn l3_b_a_lease_for_once_is_lost_at_its_time() {
+    let clocks = Clocks::new();
+    let store = clocks.builder().label("first").in_memory().unwrap();
+    let guard = store.lock_with("job", lease(HOUR).once()).unwrap();
+    clocks.pass(HOUR - SECOND);
+    assert!(guard.is_held());
+    assert!(store.try_lock("job").unwrap().is_none());
+    clocks.pass(SECOND);
+    assert!(!guard.is_held());
+    assert!(guard.wait_lost(Duration::ZERO));
+    let next = store.try_lock("job").unwrap().unwrap();
+    let taken_over = next.info().taken_over.expect("a lease was over");
+    assert_eq!((taken_over.token, taken_over.holder.label.as_deref()), (guard.token(), Some("first")));
+    assert_eq!((store.lock_stats().expired, store.lock_stats().taken_over), (1, 1));
+    // The late end of the first one does not touch the next.
+    drop(guard);
+    assert!(next.is_held());
+}
+
+#[test]
+fn l3_c_a_renewal_that_comes_too_late_is_lost() {
+    let clocks = Clocks::new();
+    let store = clocks.builder().in_memory().unwrap();
+    let guard = store.lock_with("job", lease(HOUR).once()).unwrap();
+    clocks.pass(HOUR / 2);
+    guard.renew(HOUR).unwrap();
+    clocks.pass(HOUR - SECOND);
+    assert!(guard.is_held());
+    clocks.pass(SECOND);
+    assert_lost(guard.renew(HOUR), LostReason::Expired);
+    assert!(!guard.is_held());
+    let next = store.lock_with("job", lease(HOUR).once()).unwrap();
+    assert_lost(guard.renew(HOUR), LostReason::Expired);
+    assert_about(left(&store, "job"), HOUR);
+    assert!(next.is_held());
+}
+
+/// A lease of ten seconds whose renewal is being written when its time is over, and somebody who waits for it.
+fn renewed_on_the_edge(end: impl FnOnce(&SimStorage)) -> Edge {
+    let memory = SimStorage::new();
+    let (clocks, gate) = (Clocks::new(), Gate::new(&memory));
+    let store = clocks.builder().open_engine(Arc::<Gate>::clone(&gate)).unwrap();
+    let guard = store.lock_with("job", lease(10 * SECOND).once()).unwrap();
+    let waiter = begin("waiter", {
+        let store = store.clone();
+        move || store.lock_with("job", patient(3600))
+    });
+    until("it waits", || clocks.is_parked("waiter"));
+    clocks.pass(9 * SECOND);
+    gate.shut();
+    let renewal = begin("renewal", move || (guard.renew(10 * SECOND), guard));
+    until("it is being written", || gate.holds_a_lease());
+    clocks.pass(2 * SECOND);
+    assert_waits(&waiter);
+    end(&memory);
+    gate.open();
+    let (renewed, guard) = answer(&renewal);
+    Edge { clocks, store, renewed, guard, waiter }
+}
+
+struct Edge {
+    clocks: Arc<Clocks>,
+    store: Store,
+    renewed: Result<()>,
+    guard: LockGuard,
+    waiter: Receiver<Result<LockGuard>>,
+}
+
+#[test]
+fn l3_d_whether_a_lease_outlives_its_time_in_a_renewal_is_what_that_answers() {
+    let Edge { clocks, store, renewed, guard, waiter } = renewed_on_the_edge(|_| ());
+    renewed.unwrap();
+    assert!(guard.is_held());
+    let rows = store.keyspace("rows").unwrap();
+    let mut txn = store.begin().unwrap();
+    txn.fence(&guard.fence()).unwrap();
+    txn.put(&rows, "by", "the renewed one").unwrap();
+    txn.commit().unwrap();
+    // It began at nine seconds, so ten later.
+    clocks.pass(7 * SECOND);
+    assert!(guard.is_held());
+    assert_waits(&waiter);
+    clocks.pass(SECOND);
+    assert!(!guard.is_held());
+    assert_eq!(answer(&waiter).unwrap().info().taken_over.unwrap().token, guard.token());
+
+    let Edge { renewed, guard, waiter, .. } = renewed_on_the_edge(|memory| memory.fail_sync(1));
+    let why = renewed.unwrap_err();
+    assert!(matches!(why.kind(), ErrorKind::Undetermined(_)), "{why}");
+    assert!(!guard.is_held());
+    let why = answer(&waiter).unwrap_err();
+    assert!(matches!(why.kind(), ErrorKind::Closed(_)), "{why}");
+}
+
+#[test]
+fn l3_e_the_timer_behind_a_lease_goes_to_the_next_in_line() {
+    let clocks = Clocks::new();
+    let store = clocks.builder().in_memory().unwrap();
+    let token = store.get_lock("job", 10 * SECOND).unwrap().unwrap();
+    let waiting = [("first", 2), ("second", 60), ("third", 60)].map(|(name, seconds)| {
+        let waiter = begin(name, {
+            let store = store.clone();
+            move || store.lock_with("job", patient(seconds))
+        });
+        until("it waits", || clocks.is_parked(name));
+        waiter
+    });
+    let before = clocks.looks("second");
+    clocks.pass(2 * SECOND);
+    let why = answer(&waiting[0]).unwrap_err();
+    assert!(matches!(why.kind(), ErrorKind::LockHeld(_)), "{why}");
+    // Only the one that has come to the front looks after the lease.
+    until("the second is told", || clocks.looks("second") > before);
+    assert_waits(&waiting[1]);
+    until("it waits", || clocks.is_parked("second"));
+    let (second, third) = (clocks.looks("second"), clocks.looks("third"));
+    clocks.pass(8 * SECOND - Duration::from_millis(100));
+    assert_waits(&waiting[1]);
+    assert_eq!((clocks.looks("second"), clocks.looks("third")), (second, third), "somebody was woken early");
+    clocks.pass(Duration::from_millis(100));
+    let guard = answer(&waiting[1]).unwrap();
+    assert_eq!(guard.info().taken_over.unwrap().token, token);
+    assert_waits(&waiting[2]);
+    assert_eq!(clocks.looks("third"), third, "who was not granted was woken");
+    assert_eq!(store.lock_stats().wakes, 0, "the second one was awake");
+    drop(guard);
+    drop(answer(&waiting[2]).unwrap());
+    assert_eq!(store.lock_stats().wakes, 1);
+}
+
+#[test]
+fn rows_of_leases_that_are_over_go_after_a_day() {
+    let memory = SimStorage::new();
+    let clocks = Clocks::new();
+    let engine = memory.embedded();
+    let store = open(&memory, &clocks);
+    store.get_lock("job", HOUR).unwrap().unwrap();
+    store.get_lock("longer", 2 * DAY).unwrap().unwrap();
+    let looked = || {
+        let before = clocks.looks("percolite-sweep");
+        until("the background has looked", || clocks.looks("percolite-sweep") > before + 4);
+    };
+    clocks.pass(HOUR + DAY - SECOND);
+    looked();
+    assert!(has_row(&engine, "job"));
+    clocks.pass(2 * SECOND);
+    until("the row goes", || !has_row(&engine, "job"));
+    looked();
+    assert!(has_row(&engine, "longer"));
+    assert_eq!(store.lock_table().unwrap().held, 1);
+}

@@ -1,0 +1,216 @@
+//! A runtime whose two clocks stand still until the test moves them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use percolite::Builder;
+use percolite::runtime::{Joined, Parker, Runtime, System};
+
+/// An arbitrary moment, in milliseconds since 1970.
+pub const THEN: u64 = 1_763_726_400_000;
+pub const HOUR: Duration = Duration::from_secs(3600);
+pub const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// Whoever waits for less goes by what has really passed, and takes the clocks along: a sync that is held back for others, say.
+const SHORT: Duration = Duration::from_millis(50);
+/// And whoever has really waited so long, as nobody does unless something is broken.
+const LONG: Duration = Duration::from_secs(10);
+
+/// See the [module](self). Threads, sleeping and randomness are the system's.
+pub struct Clocks {
+    system: System,
+    state: Mutex<State>,
+    changed: Condvar,
+    this: Weak<Self>,
+}
+
+struct State {
+    unix_millis: u64,
+    elapsed: Duration,
+    alarms: Vec<Weak<Alarm>>,
+    /// Threads of this name do not get to know the time any more once they have asked so often.
+    stalled: Option<(&'static str, u64)>,
+    /// How many of them wait for it.
+    waiting: usize,
+    /// How often each thread has asked, by its name.
+    looks: HashMap<String, u64>,
+}
+
+impl Clocks {
+    pub fn new() -> Arc<Self> {
+        Self::at(THEN)
+    }
+
+    /// With the wall clock at `unix_millis`.
+    pub fn at(unix_millis: u64) -> Arc<Self> {
+        let elapsed = Duration::from_secs(1);
+        let state =
+            State { unix_millis, elapsed, alarms: Vec::new(), stalled: None, waiting: 0, looks: HashMap::new() };
+        Arc::new_cyclic(|this| {
+            let this = Weak::clone(this);
+            Self { system: System::default(), state: Mutex::new(state), changed: Condvar::new(), this }
+        })
+    }
+
+    /// Options of a store that goes by these clocks.
+    pub fn builder(self: &Arc<Self>) -> Builder {
+        percolite::Store::builder().runtime(Arc::<Self>::clone(self))
+    }
+
+    /// Time passes: both clocks go on.
+    pub fn pass(&self, time: Duration) {
+        let (now, alarms) = {
+            let mut state = self.state.lock();
+            state.elapsed += time;
+            state.unix_millis += u64::try_from(time.as_millis()).unwrap();
+            state.alarms.retain(|alarm| alarm.strong_count() > 0);
+            (state.elapsed, state.alarms.iter().filter_map(Weak::upgrade).collect::<Vec<_>>())
+        };
+        alarms.iter().for_each(|alarm| alarm.ring_at(now));
+    }
+
+    /// Sets the wall clock alone.
+    pub fn set_wall(&self, unix_millis: u64) {
+        self.state.lock().unix_millis = unix_millis;
+    }
+
+    pub fn wall(&self) -> u64 {
+        self.state.lock().unix_millis
+    }
+
+    /// From here on threads of this name wait wherever they look at the clock, until [`Clocks::let_go`].
+    pub fn stall(&self, thread: &'static str) {
+        self.stall_after(thread, 0);
+    }
+
+    /// The same, from the look after so many on.
+    pub fn stall_after(&self, thread: &'static str, looks: u64) {
+        let mut state = self.state.lock();
+        let upto = state.looks.get(thread).copied().unwrap_or_default() + looks;
+        state.stalled = Some((thread, upto));
+    }
+
+    pub fn let_go(&self) {
+        self.state.lock().stalled = None;
+        self.changed.notify_all();
+    }
+
+    pub fn is_stalled(&self) -> bool {
+        self.state.lock().waiting > 0
+    }
+
+    /// Whether a thread of this name waits to be woken. Time that passes before it does is not noticed by it.
+    pub fn is_parked(&self, thread: &str) -> bool {
+        let alarms: Vec<_> = self.state.lock().alarms.iter().filter_map(Weak::upgrade).collect();
+        alarms.iter().any(|alarm| alarm.thread == thread && alarm.state.lock().is_parked)
+    }
+
+    /// How often threads of this name have looked at a clock.
+    pub fn looks(&self, thread: &str) -> u64 {
+        self.state.lock().looks.get(thread).copied().unwrap_or_default()
+    }
+
+    fn look<T>(&self, read: impl FnOnce(&State) -> T) -> T {
+        let mut state = self.state.lock();
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or_default();
+        let looks = state.looks.entry(name.to_owned()).or_default();
+        *looks += 1;
+        let looks = *looks;
+        let end = Instant::now() + super::LIMIT;
+        let stalls = |state: &State| state.stalled.is_some_and(|(thread, upto)| thread == name && looks > upto);
+        let stalled = usize::from(stalls(&state));
+        state.waiting += stalled;
+        while stalls(&state) && !self.changed.wait_until(&mut state, end).timed_out() {}
+        state.waiting -= stalled;
+        read(&state)
+    }
+}
+
+impl Runtime for Clocks {
+    fn unix_millis(&self) -> u64 {
+        self.look(|state| state.unix_millis)
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.look(|state| state.elapsed)
+    }
+
+    fn random(&self) -> u64 {
+        self.system.random()
+    }
+
+    fn sleep(&self, duration: Duration) {
+        self.system.sleep(duration);
+    }
+
+    fn parker(&self) -> Arc<dyn Parker> {
+        let thread = std::thread::current().name().unwrap_or_default().to_owned();
+        let clocks = Weak::clone(&self.this);
+        let alarm = Arc::new(Alarm { clocks, thread, state: Mutex::default(), rung: Condvar::new() });
+        self.state.lock().alarms.push(Arc::downgrade(&alarm));
+        alarm
+    }
+
+    fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn Joined>> {
+        self.system.spawn(name, work)
+    }
+}
+
+/// Ends a wait when the test's clock has come so far, or as much time has really passed.
+struct Alarm {
+    clocks: Weak<Clocks>,
+    thread: String,
+    state: Mutex<Wait>,
+    rung: Condvar,
+}
+
+#[derive(Default)]
+struct Wait {
+    is_parked: bool,
+    is_rung: bool,
+    /// When it is over by the test's clock.
+    end: Option<Duration>,
+}
+
+impl Alarm {
+    fn ring_at(&self, now: Duration) {
+        let mut state = self.state.lock();
+        if state.end.is_some_and(|end| end <= now) {
+            state.is_rung = true;
+            self.rung.notify_all();
+        }
+    }
+}
+
+impl Parker for Alarm {
+    fn park(&self, at_most: Option<Duration>) {
+        let mut state = self.state.lock();
+        let now = self.clocks.upgrade().map(|clocks| clocks.state.lock().elapsed).unwrap_or_default();
+        state.end = at_most.map(|at_most| now.saturating_add(at_most));
+        state.is_parked = true;
+        let end = at_most.and_then(|at_most| Instant::now().checked_add(at_most));
+        while !state.is_rung {
+            match end {
+                Some(end) if self.rung.wait_until(&mut state, end).timed_out() => break,
+                Some(_) => {}
+                None => self.rung.wait(&mut state),
+            }
+        }
+        let was_rung = std::mem::take(&mut *state).is_rung;
+        drop(state);
+        let counts = |time: &Duration| *time <= SHORT || *time >= LONG;
+        if let (false, Some(really)) = (was_rung, at_most.filter(counts))
+            && let Some(clocks) = self.clocks.upgrade()
+        {
+            clocks.pass(really);
+        }
+    }
+
+    fn unpark(&self) {
+        self.state.lock().is_rung = true;
+        self.rung.notify_all();
+    }
+}

@@ -1,0 +1,123 @@
+//! An engine in memory that the test can hold at a sync.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+use percolite::engine::sim::{SimEngine, SimStorage};
+use percolite::engine::{Capabilities, Engine, EngineError, Group, Outcome, View};
+use percolite::row::Row;
+use percolite::{KeyspaceId, RowKey, Timestamp};
+
+/// See the [module](self).
+pub struct Gate {
+    engine: SimEngine,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    is_shut: bool,
+    /// How many wait.
+    waiting: usize,
+    /// How many times rows of leases were written since the gate was shut.
+    written: usize,
+}
+
+impl Gate {
+    pub fn new(memory: &SimStorage) -> Arc<Self> {
+        Arc::new(Self { engine: memory.embedded(), state: Mutex::default(), changed: Condvar::new() })
+    }
+
+    /// From here on syncs wait.
+    pub fn shut(&self) {
+        *self.state.lock() = State { is_shut: true, ..State::default() };
+    }
+
+    pub fn open(&self) {
+        self.state.lock().is_shut = false;
+        self.changed.notify_all();
+    }
+
+    /// Whether a sync waits.
+    pub fn is_held(&self) -> bool {
+        self.state.lock().waiting > 0
+    }
+
+    /// Whether the row of a lease was written since it was shut, and is not durable yet.
+    pub fn holds_a_lease(&self) -> bool {
+        let state = self.state.lock();
+        state.written > 0 && state.waiting > 0
+    }
+
+    fn pass(&self) {
+        let mut state = self.state.lock();
+        let end = Instant::now() + super::LIMIT;
+        state.waiting += 1;
+        while state.is_shut && !self.changed.wait_until(&mut state, end).timed_out() {}
+        state.waiting -= 1;
+    }
+}
+
+fn is_lease(row: &RowKey) -> bool {
+    row.keyspace() == KeyspaceId(0) && row.key().starts_with(b"lock/")
+}
+
+impl Engine for Gate {
+    fn apply(&self, groups: &[Group]) -> Result<Vec<Outcome>, EngineError> {
+        let leases = groups.iter().flat_map(Group::keys).filter(|row| is_lease(row)).count();
+        let applied = self.engine.apply(groups);
+        self.state.lock().written += leases;
+        applied
+    }
+
+    fn sync(&self) -> Result<(), EngineError> {
+        self.pass();
+        self.engine.sync()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.engine.capabilities()
+    }
+
+    fn view(&self) -> Result<Arc<dyn View>, EngineError> {
+        self.engine.view()
+    }
+
+    fn row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
+        self.engine.row(row, start_ts)
+    }
+
+    fn meta(&self, name: &str) -> Result<Option<Vec<u8>>, EngineError> {
+        self.engine.meta(name)
+    }
+
+    fn metas(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, EngineError> {
+        self.engine.metas(prefix)
+    }
+
+    fn set_meta(&self, entries: &[(String, Option<Vec<u8>>)]) -> Result<(), EngineError> {
+        self.engine.set_meta(entries)
+    }
+
+    fn safe_point(&self) -> Result<Timestamp, EngineError> {
+        self.engine.safe_point()
+    }
+
+    fn advance_safe_point(&self, to: Timestamp) -> Result<(), EngineError> {
+        self.engine.advance_safe_point(to)
+    }
+
+    fn superseded(&self, upto: Timestamp, limit: usize) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
+        self.engine.superseded(upto, limit)
+    }
+
+    fn statuses(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {
+        self.engine.statuses(before, limit)
+    }
+
+    fn erase(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {
+        self.engine.erase(keyspace)
+    }
+}
