@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use percolite::engine::Compression;
 use percolite::engine::rocks::{RocksEngine, RocksSetup, RocksStorage};
 use percolite::engine::storage::{Column, Reader as _};
 use percolite::engine::{Engine, EngineError, RowRange};
-use parking_lot::Mutex;
 use percolite::runtime::{Runtime, System};
 use percolite::{Builder, Durability, Error, Store};
 
@@ -123,7 +123,8 @@ fn resolve_and_judge(subject: &Subject<'_>, desk: &Desk, found: &mut Examined) -
     found.locks = locks(&engine)?;
     let book = Book::new(subject);
     let before = book.now();
-    let store = builder(subject).runtime(Arc::clone(&book.runtime)).open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
+    let store =
+        builder(subject).runtime(Arc::clone(&book.runtime)).open_engine(Arc::clone(&engine) as Arc<dyn Engine>)?;
     judge_locks(subject, &book, before, (&store, &*engine), found)?;
     let (beside, rows) = (store.keyspace(BESIDE)?, store.keyspace(ROWS)?);
     store.resolve_orphans()?;
@@ -175,7 +176,12 @@ struct Book {
 impl Book {
     fn new(subject: &Subject<'_>) -> Self {
         let ticks = AtomicU64::new(first_tick(subject.life));
-        Self { runtime: Arc::new(System::default()), notes: Mutex::new(subject.notes.to_vec()), ticks, life: subject.life }
+        Self {
+            runtime: Arc::new(System::default()),
+            notes: Mutex::new(subject.notes.to_vec()),
+            ticks,
+            life: subject.life,
+        }
     }
 
     fn now(&self) -> (Moment, u64) {

@@ -224,8 +224,7 @@ impl Heard {
                 | Note::Over { .. }
                 | Note::Released { .. }
                 | Note::Committed { .. },
-            )
-                if self.deaf => {}
+            ) if self.deaf => {}
             Event::Lock(note) => self.notes.push(note),
             Event::Failed(call) => self.failed.push(call),
             Event::Called(call) => self.called.push(call),

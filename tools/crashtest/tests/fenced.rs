@@ -29,7 +29,8 @@ fn naive(held: &[Held], commits: &[Under]) -> bool {
     let excludes = |one: u64, other: u64| conflict(mode(one), mode(other));
     commits.iter().any(|this| {
         let ts = this.commit_ts.unwrap();
-        let next = held.iter().map(|held| held.token).filter(|token| *token > this.token && excludes(*token, this.token));
+        let next =
+            held.iter().map(|held| held.token).filter(|token| *token > this.token && excludes(*token, this.token));
         let in_turn = ts > this.token && next.into_iter().all(|token| ts < token);
         let mut earlier = commits.iter().filter(|other| other.token < this.token && excludes(other.token, this.token));
         !in_turn || !earlier.all(|other| other.commit_ts.unwrap() <= this.read_ts)
@@ -114,7 +115,8 @@ fn deal(times: [[u64; 3]; 3], dealt: [usize; 3], now: u64, orders: &mut Vec<[[u6
 
 #[test]
 fn whoever_does_not_wait_passes_nobody() {
-    let numbered = |mode, token, id, at_once| Held { id: Some(id), at_once, ..grant(mode, token, [token, token, token + 1]) };
+    let numbered =
+        |mode, token, id, at_once| Held { id: Some(id), at_once, ..grant(mode, token, [token, token, token + 1]) };
     let passed = |at_once| {
         let held = vec![numbered(LockMode::Exclusive, 20, 1, false), numbered(LockMode::Shared, 10, 2, at_once)];
         check(&Records { held, ..Records::default() })

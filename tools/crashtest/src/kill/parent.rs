@@ -52,7 +52,8 @@ pub fn live(program: &Path, life: &Life, ledger: &mut Ledger, log: &Path) -> any
     command.args(&arguments[1..]).stderr(log);
     let mut child = Listener::start(command, std::mem::take(ledger)).with_context(|| program.display().to_string())?;
     let ended = child.wait(SILENCE, |_| false);
-    let (Heard { ledger: told, failed, acknowledged, dying, visits, copies, restores, notes, .. }, status) = child.end();
+    let (Heard { ledger: told, failed, acknowledged, dying, visits, copies, restores, notes, .. }, status) =
+        child.end();
     *ledger = told;
     ensure!(!interrupt::came(), "interrupted");
     let mut lived = Lived { died: None, acknowledged, copies, restores, notes, visits, broken: Vec::new() };

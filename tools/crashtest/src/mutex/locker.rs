@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use percolite::engine::Engine;
 use percolite::runtime::Runtime;
-use percolite::{Cancel, Error, ErrorKind, Keyspace, KeyspaceId, LockGuard, LockMode, LockOptions, Store, Timestamp, Wait};
+use percolite::{
+    Cancel, Error, ErrorKind, Keyspace, KeyspaceId, LockGuard, LockMode, LockOptions, Store, Timestamp, Wait,
+};
 
 use super::note::{Moment, Notary, Note, Term, nanos};
 use super::{Common, LEASE_MAX_MS, MOST, NAMES, PERMITS};
@@ -241,7 +243,14 @@ impl<'a> Locker<'a> {
                 self.pen.note(Note::Returned { request: asked.tick, token, id: Some(guard.info().id), at, term });
                 self.world.common.held.lock().push((asking.name.clone(), token));
                 let lease = asking.lease.map(|(time, _)| time);
-                Ok(Some(Holding { pen: self.pen, name: asking.name, mode: asking.mode, token, lease, guard: Some(guard) }))
+                Ok(Some(Holding {
+                    pen: self.pen,
+                    name: asking.name,
+                    mode: asking.mode,
+                    token,
+                    lease,
+                    guard: Some(guard),
+                }))
             }
             Err(why) => self.refused(&asking, asked, why).map(|()| None),
         }
@@ -338,7 +347,8 @@ impl<'a> Locker<'a> {
             return Ok(());
         }
         if self.world.store.release_lock(&name, Timestamp::from_u64(token))? {
-            let what = format!("I5 nobody ends another's grant: {token} of {name:?} was over, and has ended {before:?}");
+            let what =
+                format!("I5 nobody ends another's grant: {token} of {name:?} was over, and has ended {before:?}");
             return Err(ErrorKind::Corruption(what).into());
         }
         Ok(())
@@ -346,7 +356,8 @@ impl<'a> Locker<'a> {
 
     /// As in other stores: a lease without a guard.
     fn get_lock(&mut self) -> Result<(), Error> {
-        let (name, time) = (NAMES[self.dice.below(NAMES.len())], Duration::from_millis(100 * (1 + self.dice.below(8)) as u64));
+        let (name, time) =
+            (NAMES[self.dice.below(NAMES.len())], Duration::from_millis(100 * (1 + self.dice.below(8)) as u64));
         let asking = Asking { name: name.into(), mode: LockMode::Exclusive, wait: Wait::No, lease: Some((time, true)) };
         let wall = self.world.runtime.unix_millis();
         let asked = self.asked(&asking);

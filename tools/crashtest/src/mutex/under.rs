@@ -78,7 +78,12 @@ impl<'a> Locker<'a> {
     }
 
     /// Enters how a transaction has ended. One that was told that the lock was lost must have lost it.
-    fn answered(&self, number: u64, (name, token): &(String, u64), answer: Result<Timestamp, Error>) -> Result<(), Error> {
+    fn answered(
+        &self,
+        number: u64,
+        (name, token): &(String, u64),
+        answer: Result<Timestamp, Error>,
+    ) -> Result<(), Error> {
         match answer {
             Ok(ts) => self.pen.note(Note::Committed { number, ts: ts.to_u64() }),
             Err(why) => {

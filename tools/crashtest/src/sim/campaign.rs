@@ -127,9 +127,9 @@ fn locks_missed(total: &Outcome) -> Vec<Failure> {
         return Vec::new();
     }
     let visits = total.visits.get(&Place::SimEmbedded.to_string());
-    let missed = [Point::LockEnded, Point::LockHandedOver].into_iter().filter(|point| {
-        visits.and_then(|points| points.get(point.name())).is_none_or(|visits| *visits == 0)
-    });
+    let missed = [Point::LockEnded, Point::LockHandedOver]
+        .into_iter()
+        .filter(|point| visits.and_then(|points| points.get(point.name())).is_none_or(|visits| *visits == 0));
     let missed = missed.map(|point| format!("{} was never hit in {unfenced} histories of locks", point.name()));
     let lost = total.figures.get(OUT_OF_TURN).into_iter().flatten().sum::<f64>();
     let never = (lost <= 0.0).then(|| "no commit without a fence came out of turn: nothing needed a fence".to_owned());
@@ -200,8 +200,9 @@ pub fn replay(order: &Order) -> anyhow::Result<Again> {
     Scheduler::listen();
     let case = order.case.as_deref().unwrap_or_default();
     let parts = case.strip_prefix("sim:").and_then(|case| case.split_once('/'));
-    let (mode, seed) =
-        parts.with_context(|| format!("{case:?} is no case of sim: write sim:embedded/SEED, sim:shared/SEED or sim:mutex/SEED"))?;
+    let (mode, seed) = parts.with_context(|| {
+        format!("{case:?} is no case of sim: write sim:embedded/SEED, sim:shared/SEED or sim:mutex/SEED")
+    })?;
     let mode = match mode {
         "embedded" => Mode::Embedded,
         "shared" => Mode::Shared,
@@ -251,7 +252,10 @@ fn add(outcome: &mut Outcome, order: &Order, mode: Mode, seed: u64, found: Run) 
         let again = super::run(mode, seed, true);
         let more = |kept: &Path| {
             std::fs::write(kept.join("plan.txt"), &found.plan)?;
-            std::fs::write(kept.join("locks.txt"), found.notes.iter().map(|note| format!("{note:?}\n")).collect::<String>())?;
+            std::fs::write(
+                kept.join("locks.txt"),
+                found.notes.iter().map(|note| format!("{note:?}\n")).collect::<String>(),
+            )?;
             std::fs::write(kept.join("trace.txt"), again.trace.join("\n"))
         };
         outcome.failures.push(keep_with(order, &case(mode, seed), Some(&found.ledger), found.broken, more));

@@ -95,13 +95,7 @@ impl Embedded<'_> {
     }
 
     /// Asks a store that was opened just now for the leases of earlier lives.
-    pub(super) fn opened(
-        &mut self,
-        store: &Store,
-        engine: &Process,
-        dead: &Dead,
-        Before(before, wall): Before,
-    ) {
+    pub(super) fn opened(&mut self, store: &Store, engine: &Process, dead: &Dead, Before(before, wall): Before) {
         if self.plan.mode != Mode::Mutex {
             return;
         }
@@ -129,7 +123,14 @@ impl Embedded<'_> {
     }
 
     /// Begins the threads that take locks.
-    pub(super) fn lockers(&mut self, store: &Store, engine: &Process, dead: &Dead, life: u32, at_last: Option<u64>) -> Vec<ThreadId> {
+    pub(super) fn lockers(
+        &mut self,
+        store: &Store,
+        engine: &Process,
+        dead: &Dead,
+        life: u32,
+        at_last: Option<u64>,
+    ) -> Vec<ThreadId> {
         if self.plan.mode != Mode::Mutex {
             return Vec::new();
         }
@@ -208,14 +209,8 @@ impl Embedded<'_> {
     pub(super) fn check_locks(&self, store: &Store, engine: &Process, dead: &Dead, life: u32) {
         let (Mode::Mutex, Ok(rows)) = (self.plan.mode, store.keyspace(LOCKED)) else { return };
         let (notary, runtime) = (self.notes.of(dead), SimRuntime::new(self.scheduler, 0));
-        let world = World {
-            store,
-            engine: &**engine,
-            rows: &rows,
-            runtime: &*runtime,
-            notary: &notary,
-            common: &self.common,
-        };
+        let world =
+            World { store, engine: &**engine, rows: &rows, runtime: &*runtime, notary: &notary, common: &self.common };
         self.common.clear(&Pen { world, life });
         let broken = after::wakes(store, self.common.counts()).into_iter().chain(after::only_leases(store));
         let broken: Vec<Broken> = broken.collect();
