@@ -37,7 +37,7 @@ use crate::workload::{self, State, Workload};
 /// One sync in so many transactions where nothing else asks for one.
 const SYNCS: usize = 24;
 /// The longest pause under a lock, in milliseconds.
-const PAUSES_MS: usize = 150;
+const PAUSES_MS: usize = 20;
 /// Sessions of a life.
 const SESSIONS: u64 = 1000;
 /// A life that ends itself ends after this time: what was not reached until then is not reached.

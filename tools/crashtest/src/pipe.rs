@@ -217,12 +217,13 @@ impl Heard {
             Event::Restoring(number) => self.restores.begins(number),
             Event::Restored(number) => self.restores.is_done(number),
             Event::Durable(ts) => self.durable_ts = self.durable_ts.max(ts),
-            // Nothing that is promised from here on counts; what is about to be done does.
+            // Nothing that is said from here on counts, nor that a store without a disk has lost its locks; what is about to be done does.
             Event::Lock(
                 Note::Returned { .. }
                 | Note::Renewed { .. }
                 | Note::Over { .. }
                 | Note::Released { .. }
+                | Note::NotThere { .. }
                 | Note::Committed { .. },
             ) if self.deaf => {}
             Event::Lock(note) => self.notes.push(note),

@@ -160,9 +160,11 @@ impl<'a> Plan<'a> {
                 (P::KeyspaceDropped | P::KeyspaceErased, Durability::Buffered) => 800,
                 (P::LeaseBefore | P::LeaseDurable, Durability::Buffered) => 800,
                 (P::KeyspaceDropped | P::KeyspaceErased, Durability::Sync) => 80,
+                // A commit has to be under way when its lock is taken away.
+                (P::LockEnded | P::LockDrained, _) => 120,
                 _ => 40,
             },
-            lockers: if is_of_locks(case.point) { 4 } else { [0, 0, 0, 2][dice.below(4)] },
+            lockers: if is_of_locks(case.point) { 6 } else { [0, 0, 0, 2][dice.below(4)] },
             lingers: false,
             history_ms: match case.point {
                 P::HistoryFloor => Some(1),
