@@ -23,10 +23,13 @@ fn assert_refused<T>(answer: Result<T>, word: &str) {
     assert!(why.to_string().contains(word), "no {word:?}: {why}");
 }
 
-/// What a mistake may not change: who holds and waits. How long is left of leases goes on by itself.
+/// What a mistake may not change: who holds and waits. How long is left of leases goes on by itself, and since when something is held is
+/// computed from two clocks, to a millisecond.
 fn held(store: &Store) -> LockTable {
     let mut table = store.lock_table().unwrap();
-    table.entries.iter_mut().for_each(|entry| entry.lease_left = None);
+    for entry in &mut table.entries {
+        (entry.lease_left, entry.since) = (None, std::time::UNIX_EPOCH);
+    }
     table
 }
 
