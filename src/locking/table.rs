@@ -17,15 +17,17 @@ use super::mode::LockMode;
 /// The moment of a look, and what this process is called.
 pub struct Clock<'a> {
     pub now: Duration,
-    pub unix_millis: u64,
+    /// What the wall clock said at a moment of the runtime's: by these the others are told, so that each is told alike at every look.
+    pub set: (Duration, u64),
     pub pid: u32,
     pub label: Option<&'a str>,
 }
 
 impl Clock<'_> {
     fn moment(&self, at: Duration) -> std::time::SystemTime {
-        let millis = u64::try_from(self.now.saturating_sub(at).as_millis()).unwrap_or(u64::MAX);
-        UNIX_EPOCH + Duration::from_millis(self.unix_millis.saturating_sub(millis))
+        let (moment, unix_millis) = self.set;
+        let millis = u64::try_from(at.saturating_sub(moment).as_millis()).unwrap_or(u64::MAX);
+        UNIX_EPOCH.checked_add(Duration::from_millis(unix_millis.saturating_add(millis))).unwrap_or(UNIX_EPOCH)
     }
 
     /// Who has asked.

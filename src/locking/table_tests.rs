@@ -8,7 +8,7 @@ use crate::observe::Counters;
 use crate::runtime::System;
 use crate::waiter::Waiter;
 
-const CLOCK: Clock<'static> = Clock { now: Duration::ZERO, unix_millis: 0, pid: 1, label: None };
+const CLOCK: Clock<'static> = Clock { now: Duration::ZERO, set: (Duration::ZERO, 0), pid: 1, label: None };
 
 fn heads() -> Arc<Heads> {
     Arc::new(Heads::new(7, LockCounters::new(Arc::new(Counters::new(0)))))

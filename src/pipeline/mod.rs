@@ -222,6 +222,13 @@ impl Pipeline {
         self.oracle.next(self.runtime.unix_millis())
     }
 
+    /// Has the oracle's lease extended in the background when less than half of it is left, so that nobody has to wait for it.
+    pub fn extend_lease_soon(&self) {
+        if self.oracle.needs_extension(self.runtime.unix_millis()) {
+            self.durability.want();
+        }
+    }
+
     /// Has timestamps tell the time, too: after a pause the first commit waits for a sync more.
     pub fn be_punctual(&self) {
         self.oracle.be_punctual();
@@ -377,9 +384,7 @@ impl Pipeline {
         self.live.lock().add(&next, now);
         let replaced = std::mem::replace(&mut *self.current.lock(), next);
         drop(replaced);
-        if self.oracle.needs_extension(self.runtime.unix_millis()) {
-            self.durability.want();
-        }
+        self.extend_lease_soon();
         Ok(())
     }
 

@@ -47,7 +47,7 @@ impl LeaseRow {
         Self {
             shared: grant.mode == LockMode::Shared,
             token: grant.token(),
-            since_ms: if mutated!(LeaseOnTimestamps) { grant.token().millis() } else { clock.unix_millis },
+            since_ms: if mutated!(LeaseOnTimestamps) { grant.token().millis() } else { locks.runtime.unix_millis() },
             time_ms: u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
             pid: holder.pid,
             label: holder.label,

@@ -43,6 +43,8 @@ pub(crate) struct NamedLocks {
     runtime: Arc<dyn Runtime>,
     label: Option<String>,
     store: u64,
+    /// When the store was opened, by the runtime's clock and by the wall clock.
+    opened: (Duration, u64),
     keeper: Keeper,
 }
 
@@ -53,17 +55,13 @@ impl NamedLocks {
             runtime: Arc::clone(runtime),
             label: label.map(Into::into),
             store,
+            opened: (runtime.elapsed(), runtime.unix_millis()),
             keeper: Keeper::default(),
         })
     }
 
     fn clock(&self) -> Clock<'_> {
-        Clock {
-            now: self.runtime.elapsed(),
-            unix_millis: self.runtime.unix_millis(),
-            pid: std::process::id(),
-            label: self.label.as_deref(),
-        }
+        Clock { now: self.runtime.elapsed(), set: self.opened, pid: std::process::id(), label: self.label.as_deref() }
     }
 
     /// Ends all waits and all grants; leases with a guard are released first, durably, unless the store has failed.

@@ -269,6 +269,7 @@ impl Store {
             grant.set_token(if mutated!(TokenReused) { pipeline.opened_at() } else { pipeline.timestamp()? });
         }
         crash_point!(LockToken);
+        pipeline.extend_lease_soon();
         self.take_over(locks, grant, &past)?;
         if waits && !mutated!(GuardBeforeDurable) && pipeline.wait_durable(past.debt).is_err() {
             // What is not known is whether others have committed; this caller has not.
@@ -294,6 +295,7 @@ impl Store {
         }
         let floor = pipeline.current_view().read_ts;
         let Some(token) = pipeline.timestamp_at_once() else { return Ok(false) };
+        pipeline.extend_lease_soon();
         grant.set_floor(floor);
         grant.set_token(token);
         if !past.is_empty() {

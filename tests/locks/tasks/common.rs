@@ -146,10 +146,8 @@ pub fn waits(store: &AsyncStore, options: LockOptions) -> Steps<'_, Result<Async
 /// The lock at once.
 #[track_caller]
 pub fn takes(store: &AsyncStore, options: LockOptions) -> AsyncLockGuard {
-    match Steps::new(store.lock_with(NAME, forever(options))).poll() {
-        Poll::Ready(guard) => guard.unwrap(),
-        Poll::Pending => panic!("it waits"),
-    }
+    // It may wait for a blocking thread, where the oracle's range is used up.
+    Steps::new(store.lock_with(NAME, forever(options))).end().unwrap()
 }
 
 /// Waits, as a task does, for what others bring about.
