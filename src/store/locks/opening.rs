@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::leases::{LeaseRow, ROWS_AT_ONCE, of_leases, read_leases};
+use crate::engine::RowRange;
 use crate::engine::storage::Column;
 use crate::error::{Error, Result};
 use crate::locking::{Asker, Lease, Owner};
@@ -70,25 +71,30 @@ impl Store {
     ) -> Result<()> {
         let mut range = prefix_range(&self.catalog(), LOCK.as_bytes());
         for row in self.listed(view, LOCK) {
-            match row {
-                Ok((key, value)) => {
-                    see(&key, Ok(value));
-                    range.start = Bound::Excluded(self.catalog().row_of(&key).as_bytes().to_vec());
-                }
-                // A scan ends there: from here on row by row.
-                Err(_) => {
-                    let mut keys = Vec::new();
-                    view.view.cells(Column::Write, &range, &mut |key, _| {
-                        keys.push(key.to_vec());
-                        true
-                    })?;
-                    for row in keys.iter().filter_map(|key| RowKey::from_bytes(key)) {
-                        if let Some(value) = self.read(view, &row).transpose() {
-                            see(row.key(), value.map_err(|why| damaged(&row, &why)));
-                        }
-                    }
-                    return Ok(());
-                }
+            let Ok((key, value)) = row else {
+                // The scan ends there.
+                return self.each_row_alone(view, &range, see);
+            };
+            see(&key, Ok(value));
+            range.start = Bound::Excluded(self.catalog().row_of(&key).as_bytes().to_vec());
+        }
+        Ok(())
+    }
+
+    fn each_row_alone(
+        &self,
+        view: &Arc<PinnedView>,
+        range: &RowRange,
+        mut see: impl FnMut(&[u8], Result<Vec<u8>>),
+    ) -> Result<()> {
+        let mut keys = Vec::new();
+        view.view.cells(Column::Write, range, &mut |key, _| {
+            keys.push(key.to_vec());
+            true
+        })?;
+        for row in keys.iter().filter_map(|key| RowKey::from_bytes(key)) {
+            if let Some(value) = self.read(view, &row).transpose() {
+                see(row.key(), value.map_err(|why| damaged(&row, &why)));
             }
         }
         Ok(())
