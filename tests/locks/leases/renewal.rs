@@ -92,7 +92,7 @@ fn a_renewal_that_is_overtaken_by_the_end_writes_nothing() {
     let store = open(&memory, &clocks);
     let guard = Arc::new(store.lock_with("job", lease(HOUR).once()).unwrap());
     // It has seen that the lease stands, and is about to begin its transaction.
-    clocks.stall_after("renews", 1);
+    clocks.stall_after("renews", 3);
     let renewal = begin("renews", {
         let guard = Arc::clone(&guard);
         move || guard.renew(10 * HOUR)

@@ -62,7 +62,7 @@ fn l1_e_a_clock_set_ahead_a_day_ends_it_at_once() {
 
     // In the life that has granted it the wall clock takes no part.
     let next = store.lock_with("job", lease(HOUR).wait(Wait::No).once()).unwrap();
-    assert_eq!(next.info().taken_over.unwrap().token, token);
+    assert!(next.token() > token);
     let mut txn = store.begin().unwrap();
     txn.fence(&next.fence()).unwrap();
     txn.put(&rows, "by", "next").unwrap();
