@@ -26,6 +26,7 @@ mod switching {
             Self(parking_lot::Mutex::new(value))
         }
 
+        #[cfg(feature = "tokio")]
         pub fn get_mut(&mut self) -> &mut T {
             self.0.get_mut()
         }
