@@ -66,18 +66,21 @@ fn task_l2_b_another_token_and_one_that_has_ended_are_lost() {
 
 #[test]
 fn task_l2_c_a_lease_that_a_task_dropped_does_not_come_back_behind_a_later_holder_and_a_power_cut() {
-    in_worlds(|world, store| async move {
-        for _ in 0..20 {
-            let leased = store.lock_with("n", lease(HOUR)).await.unwrap();
-            let token = leased.token();
-            drop(leased);
-            let next = store.lock("n").await.unwrap();
-            assert!(!has_row(&world.memory, "n"), "returned before the row was gone");
-            world.memory.crash(0);
-            drop(next);
-            return check_that_nobody_holds(&world.memory, Store::builder(), token).await;
-        }
-    });
+    for runtime in both_runtimes(8) {
+        let _inside = runtime.enter();
+        let world = World::open();
+        let store = AsyncStore::from(world.store.clone());
+        let leased = Steps::new(store.lock_with("n", lease(HOUR))).end().unwrap();
+        let token = leased.token();
+        let gate = world.stop_syncs(crate::tap::Act::Pass);
+        drop(leased);
+        let mut next = Steps::waiting(store.lock("n"));
+        assert!(!next.is_woken_within(Duration::from_millis(50)), "returned before the row was durably gone");
+        gate.open();
+        let _next = next.end().unwrap();
+        world.memory.crash(0);
+        runtime.block_on(check_that_nobody_holds(&world.memory, Store::builder(), token));
+    }
 }
 
 async fn check_that_nobody_holds(memory: &SimStorage, builder: percolite::Builder, token: Timestamp) {

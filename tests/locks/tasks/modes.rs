@@ -126,7 +126,7 @@ async fn visit_at_random(store: AsyncStore, names: Arc<Vec<Inside>>, in_vain: Ar
         // One name in two is a semaphore.
         let (options, exclusive, most) = match dice.below(3) {
             0 => (LockOptions::exclusive(), true, 0),
-            _ if number % 2 == 0 => (LockOptions::shared(), false, i64::MAX),
+            _ if number.is_multiple_of(2) => (LockOptions::shared(), false, i64::MAX),
             _ => (LockOptions::semaphore(3), false, 3),
         };
         let lock = store.lock_with(&name, forever(options));
