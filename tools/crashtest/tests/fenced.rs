@@ -1,6 +1,8 @@
 //! The checker of locks against a naive definition: on all histories of three grants and four commits, and on all orders in which
 //! three grants are asked for, come and end.
 
+#![allow(clippy::unwrap_used, reason = "a test, whose helpers are no tests")]
+
 use percolite::LockMode;
 use percolite_crashtest::fenced::{Held, Records, Under, check, conflict, out_of_turn};
 use percolite_crashtest::mutex::note::Moment;

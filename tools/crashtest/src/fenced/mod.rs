@@ -89,7 +89,7 @@ pub fn check(records: &Records) -> Vec<Broken> {
     broken
 }
 
-fn by_name<'a, T>(all: &'a [T], name: impl Fn(&T) -> &String) -> BTreeMap<String, Vec<&'a T>> {
+fn by_name<T>(all: &[T], name: impl Fn(&T) -> &String) -> BTreeMap<String, Vec<&T>> {
     let mut found: BTreeMap<String, Vec<&T>> = BTreeMap::new();
     for one in all {
         found.entry(name(one).clone()).or_default().push(one);

@@ -88,11 +88,19 @@ impl Grant {
 
 type Grants = BTreeMap<(String, u64), Grant>;
 
+/// What became of a commit.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Open,
+    Missing,
+    At(u64),
+}
+
 #[derive(Default)]
 struct Folding {
     requests: BTreeMap<u64, (String, LockMode, bool, Moment)>,
     grants: Grants,
-    commits: BTreeMap<u64, (Commit, Option<Option<u64>>)>,
+    commits: BTreeMap<u64, (Commit, End)>,
     looks: Vec<Look>,
     missing: Vec<(String, u64, u64, Moment)>,
     gone: Option<Moment>,
@@ -130,7 +138,7 @@ impl Folding {
             }),
             Note::Over { name, token } => self.with(name, *token, |grant| grant.over = true),
             Note::NotThere { name, token, by, at } => self.missing.push((name.clone(), *token, *by, *at)),
-            Note::Commit(commit) => _ = self.commits.insert(commit.number, ((**commit).clone(), None)),
+            Note::Commit(commit) => _ = self.commits.insert(commit.number, ((**commit).clone(), End::Open)),
             Note::Committed { number, ts } => self.ended(*number, Some(*ts)),
             Note::NotCommitted { number } => self.ended(*number, None),
             Note::Look(look) => self.looks.push(look.clone()),
@@ -145,7 +153,7 @@ impl Folding {
 
     fn ended(&mut self, number: u64, ts: Option<u64>) {
         if let Some((_, end)) = self.commits.get_mut(&number) {
-            *end = Some(ts);
+            *end = ts.map_or(End::Missing, End::At);
         }
     }
 
@@ -225,7 +233,7 @@ impl Folding {
 
     fn commits_of(self, records: &mut Records) {
         let lost: BTreeSet<u64> =
-            self.commits.iter().filter(|(_, (_, end))| *end == Some(None)).map(|(number, _)| *number).collect();
+            self.commits.iter().filter(|(_, (_, end))| *end == End::Missing).map(|(number, _)| *number).collect();
         for look in &self.looks {
             let seen = self.commits.get(&look.saw).filter(|(commit, _)| commit.durable && commit.token < look.token);
             if seen.is_some() && lost.contains(&look.saw) {
@@ -242,11 +250,14 @@ impl Folding {
             });
         }
         for (commit, end) in self.commits.into_values() {
-            let Some(end) = end else {
-                records.open.push(commit);
-                continue;
+            let ts = match end {
+                End::Open => {
+                    records.open.push(commit);
+                    continue;
+                }
+                End::Missing => continue,
+                End::At(ts) => ts,
             };
-            let Some(ts) = end else { continue };
             let Commit { number, name, token, fenced, read_ts, durable, .. } = commit;
             let under = Under { number, name, token, read_ts, commit_ts: Some(ts), durable };
             if fenced { &mut records.fenced } else { &mut records.unfenced }.push(under);

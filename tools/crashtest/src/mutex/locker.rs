@@ -109,7 +109,7 @@ impl Holding<'_> {
 
     /// The answer is whether it was still there.
     pub fn take_back(&mut self) -> bool {
-        self.guard = self.pen.world.common.back_from_shelf(self.token);
+        self.guard = self.pen.world.common.back_off_shelf(self.token);
         self.guard.is_some()
     }
 
@@ -154,7 +154,10 @@ impl<'a> Locker<'a> {
             14 => self.misuse(),
             15 => self.get_lock(),
             16 => self.take_up(),
-            17 => self.clear_shelf(),
+            17 => {
+                self.clear_shelf();
+                Ok(())
+            }
             18 => {
                 let cancel = self.world.common.cancels.lock().pop();
                 cancel.iter().for_each(Cancel::cancel);
@@ -166,12 +169,11 @@ impl<'a> Locker<'a> {
     }
 
     /// Drops what somebody who is about to commit has put where anybody may drop it.
-    fn clear_shelf(&mut self) -> Result<(), Error> {
-        if let Some((name, token, guard)) = self.world.common.from_shelf(self.dice.below(8)) {
+    fn clear_shelf(&mut self) {
+        if let Some((name, token, guard)) = self.world.common.off_shelf(self.dice.below(8)) {
             self.pen.ending(&name, token);
             drop(guard);
         }
-        Ok(())
     }
 
     pub(super) fn asking(&mut self) -> Asking {

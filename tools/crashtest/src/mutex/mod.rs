@@ -81,14 +81,14 @@ impl Common {
 
     /// Drops every guard that is left.
     pub fn clear(&self, pen: &Pen<'_>) {
-        while let Some((name, token, guard)) = self.from_shelf(0) {
+        while let Some((name, token, guard)) = self.off_shelf(0) {
             pen.ending(&name, token);
             drop(guard);
         }
     }
 
     /// A guard that somebody has left.
-    fn from_shelf(&self, at: usize) -> Option<(String, u64, LockGuard)> {
+    fn off_shelf(&self, at: usize) -> Option<(String, u64, LockGuard)> {
         let mut shelf = self.shelf.lock();
         if shelf.is_empty() {
             return None;
@@ -98,7 +98,7 @@ impl Common {
     }
 
     /// The guard of a token, if it is still there.
-    fn back_from_shelf(&self, token: u64) -> Option<LockGuard> {
+    fn back_off_shelf(&self, token: u64) -> Option<LockGuard> {
         let mut shelf = self.shelf.lock();
         let at = shelf.iter().position(|(_, other, _)| *other == token)?;
         Some(shelf.swap_remove(at).2)

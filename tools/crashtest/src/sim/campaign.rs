@@ -252,10 +252,8 @@ fn add(outcome: &mut Outcome, order: &Order, mode: Mode, seed: u64, found: Run) 
         let again = super::run(mode, seed, true);
         let more = |kept: &Path| {
             std::fs::write(kept.join("plan.txt"), &found.plan)?;
-            std::fs::write(
-                kept.join("locks.txt"),
-                found.notes.iter().map(|note| format!("{note:?}\n")).collect::<String>(),
-            )?;
+            let notes: Vec<String> = found.notes.iter().map(|note| format!("{note:?}")).collect();
+            std::fs::write(kept.join("locks.txt"), notes.join("\n"))?;
             std::fs::write(kept.join("trace.txt"), again.trace.join("\n"))
         };
         outcome.failures.push(keep_with(order, &case(mode, seed), Some(&found.ledger), found.broken, more));

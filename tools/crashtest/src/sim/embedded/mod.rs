@@ -226,6 +226,7 @@ impl<'a> Embedded<'a> {
         }
     }
 
+    #[allow(clippy::too_many_lines, reason = "one history, from its first client to its last")]
     fn clients(
         &mut self,
         store: &Store,
