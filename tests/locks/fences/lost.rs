@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use percolite::engine::sim::SimStorage;
+#[cfg_attr(not(feature = "tokio"), allow(unused_imports, reason = "for cases that need it"))]
 use percolite::{Commit, CommitProtocol, Fence, LockGuard, LockOptions, LostReason, Result, Store, Txn, TxnOptions};
 
+#[cfg_attr(not(feature = "tokio"), allow(unused_imports, reason = "for cases that need it"))]
 use crate::stops::{PATIENCE, Worker, World, assert_lost, eventually, some, spawn};
 use crate::tap::Gate;
 

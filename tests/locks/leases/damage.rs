@@ -1,6 +1,8 @@
 //! Rows of leases that are not what was written, and very many of them.
 
+#[cfg_attr(not(feature = "rocks"), allow(unused_imports, reason = "for cases that need it"))]
 use std::sync::Arc;
+#[cfg_attr(not(feature = "rocks"), allow(unused_imports, reason = "for cases that need it"))]
 use std::time::{Duration, Instant};
 
 use percolite::engine::sim::SimStorage;
