@@ -74,7 +74,7 @@ impl Pen<'_> {
     }
 }
 
-/// See the [module](self).
+/// A client that takes locks at random and notes what it is told.
 pub struct Locker<'a> {
     pub(super) world: World<'a>,
     pub(super) pen: Pen<'a>,
