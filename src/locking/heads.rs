@@ -124,6 +124,11 @@ impl Heads {
         self.shards.iter().map(Mutex::lock)
     }
 
+    /// Whether any lock was ever asked for, or left by an earlier life.
+    pub fn were_used(&self) -> bool {
+        self.last_id.load(Ordering::Relaxed) > 0
+    }
+
     /// Why no requests are taken any more.
     pub fn closed(&self) -> Option<&str> {
         self.closed.get().map(String::as_str)

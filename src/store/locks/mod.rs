@@ -78,6 +78,9 @@ impl Store {
     /// Forgets what earlier grants have left, as far as it is durable, and removes the rows of leases that nobody asks for any more.
     pub(super) fn tidy_locks(&self) -> Result<()> {
         let (Some(locks), Some(embedded)) = (&self.inner.locks, &self.inner.embedded) else { return Ok(()) };
+        if !locks.heads.were_used() {
+            return Ok(());
+        }
         let stale = locks.heads.stale_rows(ROWS_STAY, locks.runtime.elapsed());
         self.remove_leases(&stale)?;
         locks.heads.tidy_all(embedded.pipeline().durable_ts());
