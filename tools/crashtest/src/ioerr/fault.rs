@@ -8,7 +8,7 @@ use std::process::Command;
 use std::str::FromStr;
 
 /// The number of files of a kind that are watched; RocksDB numbers all its files from one.
-const FILES: u32 = 99;
+const FILES: u32 = 999;
 
 /// `strace` counts no further.
 const TIMES_MAX: usize = 65535;
