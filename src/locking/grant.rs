@@ -13,7 +13,6 @@ use serde::{Deserialize, Serialize};
 
 use super::entry::{LockHolder, LockLost, LockTarget, TakenOver};
 use super::mode::LockMode;
-use super::request::Request;
 use crate::runtime::Runtime;
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
@@ -101,9 +100,9 @@ pub struct Grant {
 /// What few grants have.
 #[derive(Default)]
 struct Rest {
-    /// Whom to wake when it is granted.
+    /// Woken when it is granted.
     waiter: OnceLock<Arc<Waiter>>,
-    /// Whom to wake when it ends.
+    /// Woken when it ends.
     watchers: Mutex<Vec<Arc<Waiter>>>,
     taken_over: OnceLock<TakenOver>,
 }
@@ -160,7 +159,7 @@ impl Grant {
 
     /// Ends the grant; the answer is whether it was this call.
     pub(super) fn end(&self, why: LostReason) -> bool {
-        // Before the word, so that whoever finds the end finds the reason.
+        // Before the word: where the end is seen the reason is there.
         let first = self.why_ended.set(why).is_ok();
         self.word.fetch_or(ENDED, Ordering::SeqCst);
         first
@@ -169,6 +168,19 @@ impl Grant {
     /// Whether fenced commits are under way, or its row may be on the disk.
     pub fn is_open(&self) -> bool {
         self.under_way() > 0 || self.has_row()
+    }
+
+    pub(super) fn word(&self) -> &AtomicU64 {
+        &self.word
+    }
+
+    pub(super) fn why_ended(&self) -> Option<LostReason> {
+        self.why_ended.get().copied()
+    }
+
+    /// Notes a fenced commit that the next conflicting grant has to find durable.
+    pub(super) fn owe(&self, commit_ts: Timestamp) {
+        self.debt.fetch_max(commit_ts.to_u64(), Ordering::AcqRel);
     }
 
     /// How many fenced commits are under way.
@@ -211,7 +223,7 @@ impl Grant {
         self.lease.as_ref().map(|lease| change(&mut lease.lock()))
     }
 
-    /// Ends the time of a lease that is over, so that nobody renews it any more; the answer is whether it is.
+    /// Ends the time of a lease that is over, so that it is not renewed any more; the answer is whether it is over.
     pub(super) fn expire(&self, now: Duration) -> bool {
         let expired = self.with_lease(|lease| {
             let over = lease.writing == 0 && lease.ends <= now;
@@ -270,11 +282,11 @@ impl Grant {
         LockLost { target: self.target(), token: self.token(), reason }
     }
 
-    /// Has `watcher` woken when the grant ends. The answer is whether it has not ended already.
-    pub fn watch(&self, watcher: &Arc<Waiter>) -> bool {
+    /// Has `watcher` woken when the grant ends, but not when it has ended before.
+    pub fn watch(&self, watcher: &Arc<Waiter>) {
         self.rest().watchers.lock().push(Arc::clone(watcher));
         // A change of the word, so that an end after it finds the watcher without a lock taken for nothing.
-        self.word.fetch_or(0, Ordering::SeqCst) & ENDED == 0
+        self.word.fetch_or(0, Ordering::SeqCst);
     }
 
     pub fn unwatch(&self, watcher: &Arc<Waiter>) {
@@ -287,131 +299,5 @@ impl Grant {
 
     pub(super) fn take_watchers(&self) -> Vec<Arc<Waiter>> {
         self.rest.get().map(|rest| std::mem::take(&mut *rest.watchers.lock())).unwrap_or_default()
-    }
-}
-
-/// A condition of a transaction: it commits only while the grant stands.
-#[derive(Clone)]
-pub struct FencedBy {
-    pub grant: Arc<Grant>,
-    /// Whether the next conflicting grant has to find the commit durable.
-    pub durable: bool,
-    /// What the commit releases as soon as it is visible.
-    pub releases: Option<Arc<Request>>,
-}
-
-/// The conditions of a transaction. Mostly there is none, and seldom more than one: neither allocates. Small, because every
-/// submission has it, and allocators are slower beyond a kilobyte.
-#[derive(Clone, Default)]
-pub struct Fences(Kept);
-
-#[derive(Clone, Default)]
-enum Kept {
-    #[default]
-    None,
-    /// One that releases nothing.
-    Plain(Arc<Grant>, bool),
-    Several(Arc<Vec<FencedBy>>),
-}
-
-impl Fences {
-    pub fn add(&mut self, fence: FencedBy) {
-        self.0 = match (std::mem::take(&mut self.0), fence) {
-            (Kept::None, FencedBy { grant, durable, releases: None }) => Kept::Plain(grant, durable),
-            (Kept::None, fence) => Kept::Several(Arc::new(vec![fence])),
-            (Kept::Plain(grant, durable), fence) if Arc::ptr_eq(&grant, &fence.grant) => Kept::Plain(grant, durable),
-            (Kept::Plain(grant, durable), fence) => {
-                Kept::Several(Arc::new(vec![FencedBy { grant, durable, releases: None }, fence]))
-            }
-            (Kept::Several(mut several), fence) => {
-                if !several.iter().any(|other| Arc::ptr_eq(&other.grant, &fence.grant)) {
-                    Arc::make_mut(&mut several).push(fence);
-                }
-                Kept::Several(several)
-            }
-        };
-    }
-
-    pub fn is_empty(&self) -> bool {
-        matches!(self.0, Kept::None)
-    }
-
-    /// Whether a commit is to release anything.
-    pub fn releases(&self) -> bool {
-        matches!(&self.0, Kept::Several(several) if several.iter().any(|fence| fence.releases.is_some()))
-    }
-
-    fn find(&self, is_it: impl Fn(&Grant) -> bool) -> Option<&Arc<Grant>> {
-        match &self.0 {
-            Kept::None => None,
-            Kept::Plain(grant, _) => Some(grant).filter(|grant| is_it(grant)),
-            Kept::Several(several) => several.iter().map(|fence| &fence.grant).find(|grant| is_it(grant)),
-        }
-    }
-
-    fn for_each(&self, mut of_one: impl FnMut(&Grant, bool)) {
-        match &self.0 {
-            Kept::None => {}
-            Kept::Plain(grant, durable) => of_one(grant, *durable),
-            Kept::Several(several) => several.iter().for_each(|fence| of_one(&fence.grant, fence.durable)),
-        }
-    }
-}
-
-/// The fences of a submission that is under way. Counted in their grants until this is dropped.
-pub struct Entered(Fences);
-
-impl Entered {
-    /// To be called before the submission can be decided.
-    pub fn new(fences: &Fences) -> Self {
-        fences.for_each(|grant, _| {
-            grant.word.fetch_add(1, Ordering::SeqCst);
-        });
-        Self(fences.clone())
-    }
-
-    /// Whether there is any.
-    #[cfg(feature = "crashtest")]
-    pub fn any(&self) -> bool {
-        !self.0.is_empty()
-    }
-
-    /// The first grant that has ended. To be asked when the submission is decided.
-    pub fn lost(&self) -> Option<LockLost> {
-        let lost = self.0.find(Grant::has_ended)?;
-        let reason = lost.why_ended.get().copied().unwrap_or(LostReason::Closed);
-        Some(lost.loss(reason))
-    }
-
-    /// Whether the commit may be acknowledged before it is durable.
-    pub fn is_buffered(&self) -> bool {
-        let mut is_buffered = false;
-        self.0.for_each(|_, durable| is_buffered |= !durable);
-        is_buffered
-    }
-
-    /// Notes that the commit is visible, and releases what it is to release.
-    pub fn published(mut self, commit_ts: Timestamp) {
-        let fences = std::mem::take(&mut self.0);
-        fences.for_each(|grant, durable| {
-            // The debt is noted before the count goes down: whoever finds no commit under way finds what they owe.
-            if durable {
-                grant.debt.fetch_max(commit_ts.to_u64(), Ordering::AcqRel);
-            }
-            grant.word.fetch_sub(1, Ordering::SeqCst);
-        });
-        if let Kept::Several(several) = &fences.0 {
-            for released in several.iter().filter_map(|fence| fence.releases.as_ref()) {
-                released.release();
-            }
-        }
-    }
-}
-
-impl Drop for Entered {
-    fn drop(&mut self) {
-        self.0.for_each(|grant, _| {
-            grant.word.fetch_sub(1, Ordering::SeqCst);
-        });
     }
 }

@@ -27,6 +27,64 @@ fn wait_of(heads: &Arc<Heads>, mode: LockMode, at_most: Option<Duration>, cancel
     LockWait::new(Request::new(heads, grant, false), Duration::ZERO, at_most, cancel)
 }
 
+/// A grant with a lease that ends at `ends`, and the token 5.
+fn leased(heads: &Arc<Heads>, mode: LockMode, ends: Duration) -> Request {
+    let lease =
+        Lease { time: ends, ends, since_ms: 0, renews: false, has_guard: true, writing: 0, asked: Timestamp::ZERO };
+    let grant = heads.ask("name", mode, owner, Some(lease), (Duration::ZERO, None)).unwrap();
+    grant.set_token(Timestamp::from_u64(5));
+    grant.set_settled();
+    Request::new(heads, grant, false)
+}
+
+fn conversion_of(heads: &Arc<Heads>, request: &Request) -> LockWait {
+    let before = request.grant();
+    let lease = before.lease().map(|lease| Lease { ends: Duration::MAX, writing: 1, ..lease });
+    let next = Arc::new(Grant::new(Arc::clone(&before.name), before.id, Exclusive, owner(), lease));
+    let waiter = || Arc::new(Waiter::new(&System::default()));
+    assert!(matches!(heads.upgrade(before, &next, &waiter), Conversion::Waits));
+    LockWait::new(Request::new(heads, next, true), Duration::ZERO, None, None)
+}
+
+#[test]
+fn whichever_request_comes_to_the_front_sets_the_timer_of_the_lease_before_it() {
+    const SECOND: Duration = Duration::from_secs(1);
+    // The front leaves the queue.
+    let heads = heads();
+    let held = leased(&heads, Exclusive, SECOND);
+    let (front, next) = (wait_of(&heads, Exclusive, None, None), wait_of(&heads, Exclusive, None, None));
+    assert!(matches!(front.step(Duration::ZERO), WaitStep::Wait(_, Some(SECOND))));
+    assert!(matches!(next.step(Duration::ZERO), WaitStep::Wait(_, None)));
+    drop(front);
+    assert!(is_woken(&next));
+    assert!(matches!(next.step(Duration::ZERO), WaitStep::Wait(_, Some(SECOND))));
+    drop((held, next));
+
+    // A conversion is given up, and the queue comes after the leases again.
+    let (converted, other) = (leased(&heads, Shared, SECOND), leased(&heads, Shared, SECOND));
+    let conversion = conversion_of(&heads, &converted);
+    let queued = wait_of(&heads, Exclusive, None, None);
+    assert!(matches!(queued.step(Duration::ZERO), WaitStep::Wait(_, None)));
+    drop(conversion);
+    assert!(is_woken(&queued));
+    assert!(matches!(queued.step(Duration::ZERO), WaitStep::Wait(_, Some(SECOND))));
+    drop((converted, other, queued));
+
+    // A downgrade grants the front of the queue, and the next one does not wait for ever.
+    let held = leased(&heads, Exclusive, SECOND);
+    let (front, next) = (wait_of(&heads, Shared, None, None), wait_of(&heads, Exclusive, None, None));
+    assert!(matches!(front.step(Duration::ZERO), WaitStep::Wait(_, Some(SECOND))));
+    assert!(matches!(next.step(Duration::ZERO), WaitStep::Wait(_, None)));
+    let lease = held.grant().lease();
+    let shared = Arc::new(Grant::new(Arc::clone(&held.grant().name), held.grant().id, Shared, owner(), lease));
+    assert!(heads.downgrade(held.grant(), &shared).unwrap());
+    assert!(is_granted(&front) && is_woken(&next));
+    assert!(matches!(next.step(Duration::ZERO), WaitStep::Wait(_, Some(SECOND))));
+    // The lease is over, and nothing else holds the name.
+    drop(front);
+    assert!(matches!(next.step(SECOND), WaitStep::Granted));
+}
+
 fn is_granted(wait: &LockWait) -> bool {
     wait.request.grant().is_granted()
 }
@@ -220,7 +278,7 @@ fn a_conversion_ends_with_the_shared_grant_that_it_was_to_replace() {
     assert!(matches!(conversion.step(Duration::ZERO), WaitStep::Wait(_, None)));
     assert!(!is_granted(&queued));
 
-    assert!(heads.end_by_token("name", Timestamp::from_u64(5), LostReason::Forced).is_some());
+    assert!(heads.end_by_token("name", Timestamp::from_u64(5), LostReason::Forced, Duration::ZERO).is_some());
     assert!(is_woken(&conversion), "nobody else would wake it");
     assert!(matches!(conversion.step(Duration::ZERO), WaitStep::Lost(LostReason::Forced)));
     assert_eq!(conversion.request.grant().token(), Timestamp::from_u64(5));

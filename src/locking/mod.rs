@@ -11,19 +11,24 @@
 mod cancel;
 mod counters;
 mod entry;
+mod fence;
 mod grant;
 mod head;
 mod heads;
+mod leases;
 mod mode;
+mod name;
 mod request;
 mod table;
 
 pub use cancel::Cancel;
 pub use counters::{LockCounters, LockModeStats, LockStats};
 pub use entry::{LockEntry, LockHeld, LockHolder, LockLost, LockState, LockTable, LockTarget, TakenOver};
-pub use grant::{Asker, Entered, FencedBy, Fences, Grant, Lease, LostReason, Owner};
+pub use fence::{Entered, FencedBy, Fences};
+pub use grant::{Asker, Grant, Lease, LostReason, Owner};
 pub use head::{Conversion, Unfit};
-pub use heads::{Heads, NotAsked, Past};
+pub use heads::{Heads, NotAsked};
 pub use mode::LockMode;
+pub use name::Past;
 pub use request::{LockWait, Request, WaitStep};
 pub use table::Clock;

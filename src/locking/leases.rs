@@ -1,0 +1,144 @@
+//! What the lock heads know of leases: which are over, which an earlier life has left, and which names have a damaged row.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::grant::{Grant, Lease, LostReason, Owner};
+use super::heads::{Heads, NotAsked};
+use super::mode::LockMode;
+use super::name::{Name, Wakes};
+use crate::timestamp::Timestamp;
+
+impl Heads {
+    /// Takes charge of the lease that has this token: there is a guard from here on. `None` when it is over or has one.
+    pub fn resume(&self, name: &str, token: Timestamp, now: Duration) -> Option<Arc<Grant>> {
+        let shard = self.shard(name);
+        let grant = shard.get(name)?.granted_as(token)?;
+        let resumed = grant.with_lease(|lease| {
+            let free = !lease.has_guard && (lease.writing > 0 || lease.ends > now);
+            lease.has_guard |= free;
+            lease.renews |= free;
+            free
+        });
+        resumed.filter(|resumed| *resumed).map(|_| grant)
+    }
+
+    /// Leaves a lease without a guard, unless it is over. The answer is whether it was done.
+    pub fn keep(&self, grant: &Arc<Grant>, now: Duration) -> bool {
+        // Closing, too, holds the mutex when it ends a grant, and then looks whether there is a guard.
+        let _shard = self.shard(&grant.name);
+        let stands = !grant.has_ended() && !grant.is_over(now);
+        stands && grant.with_lease(|lease| (lease.has_guard, lease.renews) = (false, false)).is_some()
+    }
+
+    /// Ends the leases of the name that are over. To be called by the request at the front, whose timer this is; returns the time
+    /// until the next one may be over. `None` where there is no need to look: the request is not at the front, there is no lease
+    /// before it, or one is being written, whose writer wakes it.
+    pub fn end_leases_before(&self, grant: &Arc<Grant>, now: Duration) -> Option<Duration> {
+        self.change(&grant.name, |shard, wakes| {
+            let entry = shard.get_mut(&grant.name)?;
+            if entry.front().is_none_or(|front| front.id != grant.id) {
+                return None;
+            }
+            self.expire(entry, now, wakes);
+            // The request at the front is awake, and needs no wake-up.
+            wakes.granted.retain(|other| !Arc::ptr_eq(other, grant));
+            entry.next_lease_end(now).map(|end| end.saturating_sub(now))
+        })
+    }
+
+    /// Notes that the end of a lease has changed: the request at the front, and who waits for its end, have to look again.
+    pub fn lease_written(&self, grant: &Arc<Grant>) {
+        self.change(&grant.name, |shard, wakes| {
+            wakes.front = shard.get(&grant.name).and_then(|entry| entry.front()).map(Arc::clone);
+        });
+        grant.watchers().iter().for_each(|watcher| watcher.notify());
+    }
+
+    /// Takes leases over that an earlier life has left. Of those that exclude each other the one with the greatest token holds the name.
+    pub fn load(&self, name: &str, mut leases: Vec<(LockMode, Owner, Lease, Timestamp)>, floor: Timestamp) {
+        leases.sort_by_key(|(_, _, _, token)| std::cmp::Reverse(*token));
+        let name: Arc<str> = name.into();
+        let mut shard = self.shard(&name);
+        let entry = shard.entry(Arc::clone(&name)).or_default();
+        for (mode, owner, lease, token) in leases {
+            let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
+            let grant = Arc::new(Grant::new(Arc::clone(&name), id, mode, owner, Some(lease)));
+            grant.set_token(token);
+            grant.set_floor(floor);
+            grant.set_row(true);
+            grant.set_settled();
+            if entry.head.is_free_for(mode) && entry.head.ask(id, mode, Arc::clone(&grant)) {
+                entry.granted(&grant);
+            } else {
+                // The later one took the name over.
+                grant.end(LostReason::Expired);
+                entry.add_past(grant);
+            }
+        }
+    }
+
+    /// Closes all names.
+    pub fn unreadable(&self, what: &str) {
+        let _ = self.unreadable.set(what.into());
+    }
+
+    /// Why nothing can be said of any name.
+    pub fn check_readable(&self) -> Result<(), NotAsked> {
+        self.unreadable.get().map_or(Ok(()), |what| Err(NotAsked::Damaged(Arc::clone(what))))
+    }
+
+    /// Closes a name of which nothing can be said.
+    pub fn damaged(&self, name: &str, what: &str) {
+        self.shard(name).entry(name.into()).or_default().set_damage(what);
+    }
+
+    /// Opens a name again, whose row is gone. The answer is whether it was closed.
+    pub fn mended(&self, name: &str) -> bool {
+        let mut shard = self.shard(name);
+        let Some(entry) = shard.get_mut(name) else { return false };
+        let was_damaged = entry.take_damage();
+        if entry.is_gone() {
+            shard.remove(name);
+        }
+        was_damaged
+    }
+
+    /// Whether the name is closed.
+    pub fn damage(&self, name: &str) -> Option<Arc<str>> {
+        self.shard(name).get(name)?.damage().cloned()
+    }
+
+    /// Rows of leases that are over for so long that nobody asks for them any more, and of those that were handed on.
+    pub fn stale_rows(&self, over_for: Duration, now: Duration) -> Vec<Arc<Grant>> {
+        let is_stale = |grant: &Arc<Grant>| {
+            grant.with_lease(|lease| lease.writing == 0 && lease.ends.saturating_add(over_for) <= now).unwrap_or(false)
+        };
+        let mut wakes = Wakes::default();
+        let mut stale = Vec::new();
+        for mut shard in self.shards() {
+            for entry in shard.values_mut().filter(|entry| entry.leases > 0) {
+                // None waits for it, or it would have ended the lease.
+                if entry.head.granted().iter().any(|asked| is_stale(&asked.value)) {
+                    self.expire(entry, now, &mut wakes);
+                }
+            }
+            stale.extend(shard.values().flat_map(|entry| entry.past()).filter(|grant| grant.has_row()).map(Arc::clone));
+        }
+        self.wake(wakes);
+        stale
+    }
+
+    pub(super) fn expire(&self, entry: &mut Name, now: Duration, wakes: &mut Wakes) {
+        if entry.leases == 0 {
+            return;
+        }
+        let over: Vec<_> =
+            entry.head.granted().iter().map(|asked| &asked.value).filter(|grant| grant.expire(now)).cloned().collect();
+        for grant in &over {
+            self.counters.expired();
+            entry.leave(grant, LostReason::Expired, wakes);
+        }
+    }
+}
