@@ -28,7 +28,8 @@ pub struct LockStats {
     pub forced: u64,
     /// Grants after a lease that was over.
     pub taken_over: u64,
-    /// Grants that ended before they were released: their lease was over, they were taken away, or the store was closed.
+    /// Grants that holders have lost: their lease was over, or [`Store::force_unlock`](crate::Store::force_unlock) took them away. What
+    /// ends with the store is not counted.
     pub lost: u64,
     /// Wake-ups of requests that waited: one for each that is granted or ended by the store.
     pub wakes: u64,

@@ -116,7 +116,7 @@ meters! {
     Counter locks_acquired "percolite_locks_acquired_total" ["kind" = "name"] "locks taken by hand";
     Counter locks_waited "percolite_locks_waited_total" ["kind" = "name"] "requests for such locks that had to wait";
     Counter locks_timed_out "percolite_locks_timed_out_total" ["kind" = "name"] "requests whose patience was over, or that were not to wait";
-    Counter locks_lost "percolite_locks_lost_total" ["kind" = "name"] "grants that ended before they were released";
+    Counter locks_lost "percolite_locks_lost_total" ["kind" = "name"] "grants that ended before they were released, by the end of a lease or by force";
     Timer lock_waiting "percolite_lock_waiting_seconds" ["kind" = "name"] "from asking for such a lock to its grant, where it had to wait";
     Timer commit_durable "percolite_commit_seconds" ["durability" = "sync"] "from a commit's call to its answer";
     Timer commit_buffered "percolite_commit_seconds" ["durability" = "buffered"] "from a commit's call to its answer";

@@ -418,13 +418,13 @@ impl Inner {
         if self.options.read_only { Err(read_only::refusal()) } else { Ok(()) }
     }
 
-    fn close(&self) -> Result<()> {
+    fn close(self: &Arc<Self>) -> Result<()> {
         if self.closing.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
         // Leases are released by commits, which a closed store does not take.
         if let Some(locks) = &self.locks {
-            locks.close();
+            locks.close(&Store { inner: Arc::clone(self), _open: None });
         }
         self.closed.store(true, Ordering::Release);
         let closed = self.finish();

@@ -1,4 +1,4 @@
-//! Guards: who has a lock in hand.
+//! Guards: the owners of grants in a program.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -12,7 +12,7 @@ use crate::store::{Inner, Store};
 use crate::timestamp::Timestamp;
 use crate::waiter::Waiter;
 
-use super::take::{Waited, not_asked};
+use super::take::not_asked;
 
 /// A lock that is held. Dropping it releases the lock; that never waits. It may be sent to other threads, and does not keep the store open:
 /// when that is closed, the guard is lost.
@@ -107,14 +107,15 @@ impl LockGuard {
     /// How long it is until its lease may be over.
     pub(crate) fn until_it_may_be_lost(&self) -> Duration {
         let now = self.locks.runtime.elapsed();
-        // One that is being written is looked at again when it would be over as it was before.
-        let left = |lease: Lease| if lease.writing > 0 { lease.time } else { lease.ends.saturating_sub(now) };
+        // One that is over but being written has its answer soon, and is looked at again when it would be over once more.
+        let is_written = |lease: &Lease| lease.writing > 0 && lease.ends <= now;
+        let left = |lease: Lease| if is_written(&lease) { lease.time } else { lease.ends.saturating_sub(now) };
         self.grant().lease().map_or(Duration::MAX, left)
     }
 
     #[cfg(feature = "tokio")]
-    pub(crate) fn watch(&self, waiter: &Arc<Waiter>) -> bool {
-        self.grant().watch(waiter)
+    pub(crate) fn watch(&self, waiter: &Arc<Waiter>) {
+        self.grant().watch(waiter);
     }
 
     #[cfg(feature = "tokio")]
@@ -134,34 +135,23 @@ impl LockGuard {
         store.renew_lease(&self.locks, self.grant(), Some(lease))
     }
 
-    /// Makes a shared lock exclusive, as soon as no other holder is left: before everybody who waits in the queue. The grant is a new one, with
+    /// Makes a shared lock exclusive, as soon as no other holder is left: before all requests in the queue. The grant is a new one, with
     /// a greater token. An exclusive lock stays as it is.
     ///
-    /// What fails or is cancelled leaves the shared lock as it was, with its token and fences.
+    /// A wait that fails leaves the shared lock as it was, with its token and fences. An error of the disk or the store after the
+    /// grant, [`ErrorKind::Undetermined`], [`ErrorKind::Io`] or [`ErrorKind::Corruption`], leaves the guard with an exclusive grant
+    /// that has no token yet: nothing can be fenced by it; call it again, or drop the guard.
     ///
     /// # Errors
     /// [`ErrorKind::Deadlock`] at once when another holder waits for the same; [`ErrorKind::LockHeld`] when the wait is over;
     /// [`ErrorKind::LockLost`] when it is lost; [`ErrorKind::InvalidArgument`] for a semaphore; [`ErrorKind::Closed`],
-    /// [`ErrorKind::Undetermined`].
+    /// [`ErrorKind::Undetermined`], [`ErrorKind::Io`], [`ErrorKind::Corruption`].
     pub fn upgrade(&mut self, wait: Wait) -> Result<()> {
         let store = self.store()?;
-        let runtime = Arc::clone(&self.locks.runtime);
-        let waiter = || Arc::new(Waiter::new(&*runtime));
+        let waiter = || Arc::new(Waiter::new(&*store.inner.runtime));
         let options = LockOptions::exclusive().wait(wait);
-        if let Some(mut waiting) = self.begin_upgrade(&store, &options, &waiter)? {
-            let request = loop {
-                match store.step_of(waiting, &options) {
-                    Waited::Over(request) => break request?,
-                    Waited::Wait(next, waiter, at_most) => {
-                        waiting = next;
-                        match at_most {
-                            Some(at_most) => waiter.wait_at_most(&*runtime, at_most),
-                            None => waiter.wait(),
-                        }
-                    }
-                }
-            };
-            self.request = request;
+        if let Some(waiting) = self.begin_upgrade(&store, &options, &waiter)? {
+            self.request = store.wait(waiting, &options)?;
         }
         self.settle_conversion(&store)
     }
@@ -223,12 +213,13 @@ impl LockGuard {
         if self.grant().has_lease() { self.locks.keeper.keep(store, self.grant()) } else { Ok(()) }
     }
 
-    /// Makes an exclusive lock shared, and lets in those that wait for a shared one. The grant is a new one, with a greater token. A
+    /// Makes an exclusive lock shared, and grants the shared requests that wait. The grant is a new one, with a greater token. A
     /// shared lock stays as it is.
     ///
     /// # Errors
     /// [`ErrorKind::LockLost`] when it is lost; [`ErrorKind::InvalidArgument`] for a semaphore, and while requests of a semaphore wait
-    /// for it; [`ErrorKind::Closed`], [`ErrorKind::Undetermined`].
+    /// for it; [`ErrorKind::Closed`]. [`ErrorKind::Undetermined`], [`ErrorKind::Io`] and [`ErrorKind::Corruption`] leave the guard
+    /// with a shared grant that has no token yet, as with [`LockGuard::upgrade`].
     pub fn downgrade(&mut self) -> Result<()> {
         let store = self.store()?;
         self.begin_downgrade()?;
@@ -260,17 +251,13 @@ impl LockGuard {
     }
 
     /// Keeps the lease beyond this guard, the store and the process, until it is over or released by its token
-    /// ([`Store::release_lock`]); nobody renews it. [`Store::resume_lock`] makes a guard of it again.
+    /// ([`Store::release_lock`]); it is not renewed. [`Store::resume_lock`] makes a guard of it again.
     ///
     /// # Errors
     /// The guard itself when it has no lease, is lost, or has no token because a conversion has failed.
     #[allow(clippy::result_large_err, reason = "the guard is what the caller had")]
     pub fn into_token(self) -> Result<Timestamp, Self> {
-        let kept = self.is_held()
-            && self.grant().is_settled()
-            && self.grant().with_lease(|lease| (lease.has_guard, lease.renews) = (false, false)).is_some()
-            && !self.grant().has_ended();
-        if !kept {
+        if !self.grant().is_settled() || !self.locks.heads.keep(self.grant(), self.locks.runtime.elapsed()) {
             return Err(self);
         }
         self.request.forget();
@@ -285,15 +272,23 @@ impl LockGuard {
     /// released even so, and the background goes on trying to remove the row. [`ErrorKind::Closed`]: closing has released it.
     pub fn release(self) -> Result<()> {
         let grant = Arc::clone(self.grant());
-        let store = if grant.has_lease() { Some(self.store()?) } else { None };
-        let rows = if self.request.release() { self.rows_left() } else { Vec::new() };
-        if let Some(store) = store.filter(|_| !rows.is_empty()) {
-            if let Err(why) = store.remove_leases(&rows) {
-                rows.iter().for_each(|row| self.locks.keeper.remove(row));
-                return Err(why);
-            }
-            self.locks.heads.tidy(&grant.name, store.stats().durable_ts);
+        if !grant.has_lease() {
+            return Ok(());
         }
+        let store = self.store()?;
+        self.request.release();
+        if let Some(why) = self.locks.heads.closed() {
+            return Err(Error::closed(why));
+        }
+        let rows = self.rows_left();
+        if rows.is_empty() {
+            return Ok(());
+        }
+        if let Err(why) = store.remove_leases(&rows) {
+            rows.iter().filter(|row| row.has_row()).for_each(|row| self.locks.keeper.remove(row));
+            return Err(why);
+        }
+        self.locks.heads.tidy(&grant.name, store.stats().durable_ts);
         Ok(())
     }
 

@@ -1,8 +1,8 @@
 //! The keeper: the thread that renews leases while their guards live, and removes the rows of those that were dropped.
 //!
 //! It starts with the first lease. A guard that is dropped hands its lock on in memory and leaves its row to this thread,
-//! so dropping never waits; whoever takes the lock next removes the row as well, and does not wait for this. When the store closes it
-//! removes the rows that are left to it, and then ends.
+//! so dropping never waits; the next holder removes the row as well, and does not wait for this. When the store closes the thread
+//! ends, and the closing one removes the rows that are left.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::locking::Grant;
 use crate::runtime::{Joined, Parker};
 use crate::store::Store;
-use crate::sync::Mutex;
+use crate::sync::{Mutex, MutexGuard};
 
 /// After a failure that is not the store's end.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -22,7 +22,6 @@ pub(super) struct Keeper(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    started: bool,
     thread: Option<Box<dyn Joined>>,
     parker: Option<Arc<dyn Parker>>,
     stopping: bool,
@@ -35,8 +34,10 @@ struct State {
 impl Keeper {
     /// Takes charge of a lease that has a guard.
     pub fn keep(&self, store: &Store, grant: &Arc<Grant>) -> Result<()> {
-        self.start(store)?;
-        let mut state = self.0.lock();
+        let mut state = self.start(store)?;
+        if !grant.with_lease(|lease| lease.renews).unwrap_or(false) {
+            return Ok(());
+        }
         // One that was kept, left to itself and resumed may not have been dropped yet.
         state.kept.retain(|(kept, _)| !Arc::ptr_eq(kept, grant));
         state.kept.push((Arc::clone(grant), Duration::ZERO));
@@ -45,32 +46,18 @@ impl Keeper {
     }
 
     /// Starts the thread, unless that was done.
-    pub fn start(&self, store: &Store) -> Result<()> {
-        {
-            let mut state = self.0.lock();
-            if state.stopping {
-                return Err(Error::closed(crate::pipeline::CLOSED));
-            }
-            if std::mem::replace(&mut state.started, true) {
-                return Ok(());
-            }
+    fn start(&self, store: &Store) -> Result<MutexGuard<'_, State>> {
+        let mut state = self.0.lock();
+        if state.stopping {
+            return Err(Error::closed(crate::pipeline::CLOSED));
         }
-        let background = store.background();
-        match store.inner.runtime.spawn("percolite-leases", Box::new(move || run(&background))) {
-            Ok(thread) => {
-                // A store that closes meanwhile has found no thread to wait for.
-                let late = {
-                    let mut state = self.0.lock();
-                    if state.stopping { Some(thread) } else { state.thread.replace(thread) }
-                };
-                late.into_iter().for_each(Joined::join);
-                Ok(())
-            }
-            Err(why) => {
-                self.0.lock().started = false;
-                Err(ErrorKind::Io(format!("cannot start a thread: {why}")).into())
-            }
+        if state.thread.is_none() {
+            let background = store.background();
+            let thread = store.inner.runtime.spawn("percolite-leases", Box::new(move || run(&background)));
+            let failed = |why| Error::from(ErrorKind::Io(format!("cannot start a thread: {why}")));
+            state.thread = Some(thread.map_err(failed)?);
         }
+        Ok(state)
     }
 
     /// Notes that a lease has another time: when it is due is to be found anew.
@@ -89,11 +76,10 @@ impl Keeper {
         state.wake();
     }
 
-    /// Has the rows of these removed, and of those that were left before, and ends.
-    pub fn finish(&self, over: Vec<Arc<Grant>>) {
+    /// Ends the thread. Returns the leases whose rows it has not removed.
+    pub fn stop(&self) -> Vec<Arc<Grant>> {
         let thread = {
             let mut state = self.0.lock();
-            state.over.extend(over);
             state.stopping = true;
             state.wake();
             state.thread.take()
@@ -101,6 +87,7 @@ impl Keeper {
         if let Some(thread) = thread {
             thread.join();
         }
+        std::mem::take(&mut self.0.lock().over)
     }
 }
 
@@ -118,29 +105,32 @@ fn run(store: &Store) {
     let parker = runtime.parker();
     locks.keeper.0.lock().parker = Some(Arc::clone(&parker));
     loop {
-        let (over, kept, stopping) = {
+        let (mut over, kept) = {
             let mut state = locks.keeper.0.lock();
+            if state.stopping {
+                return;
+            }
             state.kept.retain(|(grant, _)| {
                 !grant.has_ended() && grant.with_lease(|lease| lease.has_guard && lease.renews).unwrap_or(false)
             });
             let now = runtime.elapsed();
             let due: Vec<_> =
                 state.kept.iter().filter(|(_, at)| *at <= now).map(|(grant, _)| Arc::clone(grant)).collect();
-            (std::mem::take(&mut state.over), due, state.stopping)
+            (std::mem::take(&mut state.over), due)
         };
-        let mut failed = false;
-        if let Err(why) = store.remove_leases(&over) {
-            failed = !ends(&why);
-            if failed {
-                locks.keeper.0.lock().over.extend(over);
+        let removed = store.remove_leases(&over);
+        let durable_ts = store.stats().durable_ts;
+        over.iter().for_each(|grant| locks.heads.tidy(&grant.name, durable_ts));
+        over.retain(|grant| grant.has_row());
+        let failed = match removed {
+            Err(why) if !may_be_repeated(&why) => {
+                over.clear();
+                false
             }
-        } else {
-            let durable_ts = store.stats().durable_ts;
-            over.iter().for_each(|grant| locks.heads.tidy(&grant.name, durable_ts));
-        }
-        if stopping {
-            return;
-        }
+            _ => !over.is_empty(),
+        };
+        // What is left when the store closes is removed by the thread that closes it.
+        locks.keeper.0.lock().over.append(&mut over);
         for grant in kept {
             let pause = look_at(store, &grant);
             let mut state = locks.keeper.0.lock();
@@ -180,16 +170,16 @@ fn look_at(store: &Store, grant: &Arc<Grant>) -> Option<Duration> {
     }
     match store.renew_lease(locks, grant, None) {
         Ok(()) => None,
-        Err(why) if ends(&why) => Some(Duration::MAX),
-        Err(_) => Some(now.saturating_add((lease.time / 8).min(PAUSE))),
+        Err(why) if may_be_repeated(&why) => Some(now.saturating_add((lease.time / 8).min(PAUSE))),
+        Err(_) => Some(Duration::MAX),
     }
 }
 
-/// Whether there is nothing left to try. Anything else is reported.
-fn ends(why: &Error) -> bool {
+/// Whether it was not the end of the store or of the lease. Then it is reported.
+pub(super) fn may_be_repeated(why: &Error) -> bool {
     let ends = matches!(why.kind(), ErrorKind::Closed(_) | ErrorKind::Undetermined(_) | ErrorKind::LockLost(_));
     if !ends {
         event!(WARN, what = "leases", %why, "background work failed");
     }
-    ends
+    !ends
 }

@@ -20,7 +20,7 @@ use crate::codec;
 use crate::error::{Error, ErrorKind, Result};
 use crate::locking::{FencedBy, Grant, LockHolder, LockMode};
 use crate::store::catalog::LOCK;
-use crate::store::{Durability, Store, TxnOptions};
+use crate::store::{Durability, Store, Txn, TxnOptions};
 use crate::timestamp::Timestamp;
 
 /// So many rows are changed by one transaction.
@@ -111,13 +111,10 @@ impl Store {
         repeated(|| {
             let mut txn = self.begin_with(TxnOptions { durability: Some(durability), ..of_leases() })?;
             if let Some(grant) = fence {
-                txn.own.fence(FencedBy { grant: Arc::clone(grant), durable: false, releases: None });
+                txn.own.fence(FencedBy { grant: Arc::clone(grant), durable: true, releases: None });
             }
-            let before = txn.get_for_update(&catalog, &key)?;
-            let mut leases = match &before {
-                Some(value) => read_leases(key.as_bytes(), value)?.1,
-                None => Vec::new(),
-            };
+            let before = self.leases_of(&mut txn, name)?;
+            let mut leases = before.clone().unwrap_or_default();
             let old = leases.iter().find(|lease| put.is_some_and(|put| put.token == lease.token));
             let time_ms = old.filter(|_| keeps_time).map(|old| old.time_ms);
             leases.retain(|lease| !gone.contains(&lease.token) && put.is_none_or(|put| put.token != lease.token));
@@ -127,7 +124,7 @@ impl Store {
             } else if before.is_some() {
                 txn.delete(&catalog, &key)?;
             } else {
-                // Somebody else has removed it; that may not be durable yet.
+                // Another transaction has removed it; that may not be durable yet.
                 let seen = txn.read_ts();
                 return txn.roll_back().map(|()| seen);
             }
@@ -135,7 +132,21 @@ impl Store {
         })
     }
 
-    /// Removes the rows of leases that are over, durably. A damaged one keeps none of the others.
+    /// What the row of a name has, if there is one. A damaged row closes its name.
+    fn leases_of(&self, txn: &mut Txn, name: &str) -> Result<Option<Vec<LeaseRow>>> {
+        let key = lock_key(name);
+        let row = txn.get_for_update(&self.catalog(), &key);
+        let leases = row.and_then(|row| row.map(|row| Ok(read_leases(key.as_bytes(), &row)?.1)).transpose());
+        if let (Err(why), Some(locks)) = (&leases, &self.inner.locks)
+            && matches!(why.kind(), ErrorKind::Corruption(_))
+        {
+            locks.heads.damaged(name, &why.to_string());
+        }
+        leases
+    }
+
+    /// Removes the rows of leases that are over, durably. A damaged one does not keep the others from being removed; it stays until
+    /// [`Store::force_unlock`].
     pub(super) fn remove_leases(&self, over: &[Arc<Grant>]) -> Result<()> {
         if let Some(embedded) = self.inner.embedded.as_ref().filter(|_| over.iter().any(|grant| grant.under_way() > 0))
         {
@@ -144,40 +155,36 @@ impl Store {
         }
         let mut damaged = Ok(());
         for some in over.chunks(ROWS_AT_ONCE) {
-            match self.remove_together(some) {
-                Err(why) if matches!(why.kind(), ErrorKind::Corruption(_)) && some.len() > 1 => {
-                    for one in some.chunks(1) {
-                        damaged = self.remove_together(one).and(damaged);
-                    }
-                }
-                removed => removed?,
-            }
+            damaged = repeated(|| self.remove_together(some))?.and(damaged);
+            crash_point!(LockReleased);
+            some.iter().for_each(|grant| grant.set_row(false));
         }
         damaged
     }
 
-    fn remove_together(&self, over: &[Arc<Grant>]) -> Result<()> {
-        let catalog = self.catalog();
-        repeated(|| {
-            let mut txn = self.begin_with(of_leases())?;
-            for grant in over {
-                let key = lock_key(&grant.name);
-                let Some(value) = txn.get_for_update(&catalog, &key)? else { continue };
-                let mut leases = read_leases(key.as_bytes(), &value)?.1;
-                leases.retain(|lease| lease.token != grant.token());
-                if leases.is_empty() {
-                    txn.delete(&catalog, &key)?;
-                } else {
-                    txn.put(&catalog, &key, written(&leases))?;
-                }
-            }
-            txn.commit().map(drop)
-        })?;
-        crash_point!(LockReleased);
+    /// Returns what is damaged among them, once the others are gone.
+    fn remove_together(&self, over: &[Arc<Grant>]) -> Result<Result<()>> {
+        let (catalog, mut damaged) = (self.catalog(), Ok(()));
+        let mut txn = self.begin_with(of_leases())?;
         for grant in over {
-            grant.set_row(false);
+            let key = lock_key(&grant.name);
+            let mut leases = match self.leases_of(&mut txn, &grant.name) {
+                Ok(Some(leases)) => leases,
+                Ok(None) => continue,
+                Err(why) if matches!(why.kind(), ErrorKind::Corruption(_)) => {
+                    damaged = Err(why);
+                    continue;
+                }
+                Err(why) => return Err(why),
+            };
+            leases.retain(|lease| lease.token != grant.token());
+            if leases.is_empty() {
+                txn.delete(&catalog, &key)?;
+            } else {
+                txn.put(&catalog, &key, written(&leases))?;
+            }
         }
-        Ok(())
+        txn.commit().map(|_| damaged)
     }
 
     /// Removes the damaged row of a name, durably.
@@ -189,6 +196,11 @@ impl Store {
 
     /// Gives a lease `time` from now on, durably; without one as long as it had, whoever may be changing that at this moment.
     pub(crate) fn renew_lease(&self, locks: &NamedLocks, grant: &Arc<Grant>, time: Option<Duration>) -> Result<()> {
+        if !grant.is_settled() {
+            let what =
+                format!("lock {} has no token yet, because a conversion was given up: call it again", grant.target());
+            return Err(Error::invalid(what));
+        }
         let now = locks.runtime.elapsed();
         // From here on it does not expire, but it may have ended before.
         let begun = grant.with_lease(|lease| {
@@ -208,9 +220,8 @@ impl Store {
             Some(reason) => Err(lost(reason)),
             None => self.change_leases(&grant.name, &[], (Some(&row), time.is_none()), Some(grant)),
         };
-        let written = locks.runtime.elapsed();
         let must_look = grant.with_lease(|lease| {
-            let before = lease.ends;
+            let (before, written) = (lease.ends, locks.runtime.elapsed());
             lease.writing -= 1;
             // Of two that were asked for at once the one that was written last counts.
             let is_last = renewed.as_ref().is_ok_and(|commit_ts| *commit_ts > lease.asked);

@@ -64,10 +64,12 @@ impl NamedLocks {
         Clock { now: self.runtime.elapsed(), set: self.opened, pid: std::process::id(), label: self.label.as_deref() }
     }
 
-    /// Ends all waits and all grants; leases with a guard are released first, durably, unless the store has failed.
-    pub fn close(&self) {
-        let leases = self.heads.close(crate::pipeline::CLOSED);
-        self.keeper.finish(leases);
+    /// Ends all waits and all grants of a store that closes; leases with a guard are released, durably, unless the store has failed.
+    pub fn close(&self, store: &Store) {
+        let mut over = self.heads.close(crate::pipeline::CLOSED);
+        over.extend(self.keeper.stop());
+        over.retain(|grant| grant.has_row());
+        let _ = store.remove_leases(&over).inspect_err(|why| _ = keeper::may_be_repeated(why));
     }
 }
 

@@ -12,7 +12,7 @@ use crate::timestamp::Timestamp;
 
 impl Store {
     /// Takes a lock for `lease` and does not wait, unlike MySQL's `GET_LOCK`, whose second argument is the patience and which ends with its
-    /// connection. Gives out the token, or `None` when the lock is held. Nobody renews the lease; the lock is free when
+    /// connection. Returns the token, or `None` when the lock is held. The lease is not renewed; the lock is free when
     /// [`Store::release_lock`] was called with the token, or the time is over, whatever becomes of this process.
     ///
     /// ```
@@ -20,7 +20,7 @@ impl Store {
     /// use std::time::Duration;
     /// # let store = percolite::Store::in_memory()?;
     /// assert!(store.is_free_lock("some_resource")?);
-    /// let token = store.get_lock("some_resource", Duration::from_secs(3600))?.expect("nobody holds it");
+    /// let token = store.get_lock("some_resource", Duration::from_secs(3600))?.expect("it is free");
     /// assert!(!store.is_free_lock("some_resource")?);
     /// assert!(store.get_lock("some_resource", Duration::from_secs(3600))?.is_none());
     /// assert!(store.release_lock("some_resource", token)?);
@@ -31,11 +31,8 @@ impl Store {
     /// # Errors
     /// Those of [`Store::lock_with`], but for [`ErrorKind::LockHeld`].
     pub fn get_lock(&self, name: &str, lease: Duration) -> Result<Option<Timestamp>> {
-        let guard = match self.lock_with(name, LockOptions::exclusive().wait(Wait::No).lease(lease).once()) {
-            Ok(guard) => guard,
-            Err(why) if matches!(why.kind(), ErrorKind::LockHeld(_)) => return Ok(None),
-            Err(why) => return Err(why),
-        };
+        let options = LockOptions::exclusive().wait(Wait::No).lease(lease).once();
+        let Some(guard) = self.try_with(&name.into(), &options)? else { return Ok(None) };
         let grant = Arc::clone(guard.grant());
         match guard.into_token() {
             Ok(token) => Ok(Some(token)),
@@ -55,7 +52,7 @@ impl Store {
         self.end_lock(name, token, LostReason::Released)
     }
 
-    /// Whether the lock could be taken exclusively at this moment: nobody holds it or waits for it. Like MySQL's `IS_FREE_LOCK`, but a
+    /// Whether the lock could be taken exclusively at this moment: it is not held, and no request waits for it. Like MySQL's `IS_FREE_LOCK`, but a
     /// lease whose time is over counts as free at once.
     ///
     /// # Errors
@@ -65,7 +62,7 @@ impl Store {
         locks.heads.is_free(name, locks.runtime.elapsed()).map_err(|why| not_asked(&LockTarget::from(name), why))
     }
 
-    /// Takes the lock away from whoever holds it with this token, for operators: its guard is lost, its fenced transactions are not committed,
+    /// Takes the lock away from the holder that has this token, for operators: its guard is lost, its fenced transactions are not committed,
     /// its lease is durably gone. `false` when no grant of the name has the token. Of a name whose row is damaged ([`Store::lock`] answers
     /// [`ErrorKind::Corruption`]) any token removes the row.
     ///
@@ -92,10 +89,13 @@ impl Store {
         if let Some(what) = locks.heads.damage(name) {
             return Err(ErrorKind::Corruption(what.to_string()).into());
         }
+        locks
+            .heads
+            .check_readable()
+            .and_then(|()| locks.heads.check_open())
+            .map_err(|why| not_asked(&name.into(), why))?;
         let now = locks.runtime.elapsed();
-        // One that is over is nobody's any more, even if nobody has come after it.
-        locks.heads.is_free(name, now).map_err(|why| not_asked(&LockTarget::from(name), why))?;
-        let Some(grant) = locks.heads.end_by_token(name, token, why) else { return Ok(false) };
+        let Some(grant) = locks.heads.end_by_token(name, token, why, now) else { return Ok(false) };
         if grant.has_row() && !mutated!(LeaseReturnedEarly) {
             self.remove_leases(&[Arc::clone(&grant)])?;
             locks.heads.tidy(name, self.stats().durable_ts);

@@ -80,14 +80,16 @@ impl Store {
     /// # Errors
     /// Those of [`Store::lock`], but for [`ErrorKind::LockHeld`].
     pub fn try_lock<'a>(&self, target: impl Into<LockTarget<'a>>) -> Result<Option<LockGuard>> {
-        let options = LockOptions::exclusive().wait(Wait::No);
-        match self.ask(&target.into(), &options, None) {
-            Ok(Asked::Granted(wait)) => match self.step_of(wait, &options) {
-                Waited::Over(request) => self.settled(request?, &options).map(Some),
+        self.try_with(&target.into(), &LockOptions::exclusive().wait(Wait::No))
+    }
+
+    pub(super) fn try_with(&self, target: &LockTarget<'_>, options: &LockOptions) -> Result<Option<LockGuard>> {
+        match self.ask(target, options, None)? {
+            Asked::Granted(wait) => match self.step_of(wait, options) {
+                Waited::Over(request) => self.settled(request?, options).map(Some),
                 Waited::Wait(..) => Ok(None),
             },
-            Ok(Asked::Held) => Ok(None),
-            Err(why) => Err(why),
+            Asked::Held => Ok(None),
         }
     }
 
@@ -109,19 +111,24 @@ impl Store {
         let runtime = &self.inner.runtime;
         let waiter = || Arc::new(Waiter::new(&**runtime));
         match self.ask(target, options, Some(&waiter))? {
-            Asked::Granted(mut wait) => loop {
-                match self.step_of(wait, options) {
-                    Waited::Over(request) => return request,
-                    Waited::Wait(waiting, waiter, at_most) => {
-                        wait = waiting;
-                        match at_most {
-                            Some(at_most) => waiter.wait_at_most(&**runtime, at_most),
-                            None => waiter.wait(),
-                        }
+            Asked::Granted(wait) => self.wait(wait, options),
+            Asked::Held => Err(self.not_granted(target, options)),
+        }
+    }
+
+    /// Waits on this thread until the wait is over.
+    pub(super) fn wait(&self, mut wait: LockWait, options: &LockOptions) -> Result<Request> {
+        loop {
+            match self.step_of(wait, options) {
+                Waited::Over(request) => return request,
+                Waited::Wait(waiting, waiter, at_most) => {
+                    wait = waiting;
+                    match at_most {
+                        Some(at_most) => waiter.wait_at_most(&*self.inner.runtime, at_most),
+                        None => waiter.wait(),
                     }
                 }
-            },
-            Asked::Held => Err(self.not_granted(target, options)),
+            }
         }
     }
 
@@ -323,12 +330,14 @@ impl Store {
         let row = grant.lease().map(|lease| LeaseRow::new(locks, grant, lease.time));
         let since_ms = row.as_ref().map(|row| row.since_ms);
         if grant.has_lease() {
-            // Should the store close meanwhile, there is somebody who removes the row.
-            locks.keeper.start(self)?;
             grant.set_row(true);
         }
         // Fenced by itself: once the grant has ended, and the next one may have looked for its row, none is written.
-        self.change_leases(&grant.name, &gone, (row.as_ref(), false), Some(grant).filter(|_| row.is_some()))?;
+        let changed =
+            self.change_leases(&grant.name, &gone, (row.as_ref(), false), Some(grant).filter(|_| row.is_some()));
+        // Of a store that closes meanwhile that is the reason.
+        changed
+            .or_else(|why| if locks.heads.closed().is_some() { check(locks, grant).and(Err(why)) } else { Err(why) })?;
         for lease in &past.leases {
             lease.set_row(false);
         }
