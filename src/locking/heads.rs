@@ -309,10 +309,17 @@ impl Heads {
         leases
     }
 
-    /// The entries of a name, those that are granted first.
-    pub fn entries(&self, name: &str, clock: &table::Clock<'_>) -> Vec<LockEntry> {
+    /// The first `most` entries of those that hold a name and are `wanted`, and how many requests wait for it.
+    pub fn holders(
+        &self,
+        name: &str,
+        clock: &table::Clock<'_>,
+        most: usize,
+        wanted: impl Fn(&Grant) -> bool,
+    ) -> (Vec<LockEntry>, usize) {
         let shard = self.shard(name);
-        shard.get(name).map(|entry| table::entries(&entry.head, clock)).unwrap_or_default()
+        let head = shard.get(name).map(|entry| &entry.head);
+        head.map_or_else(Default::default, |head| (table::holders(head, clock, most, wanted), head.waiting().len()))
     }
 
     /// Whether the name is free for an exclusive request; a lease that is over counts as free.

@@ -73,53 +73,76 @@ impl Clock<'_> {
 
 /// The entries of a head, those that are granted first, at one moment.
 pub(super) fn entries(head: &Head<Arc<Grant>>, clock: &Clock<'_>) -> Vec<LockEntry> {
-    let converting = head.converting().map(|(id, _)| *id);
-    let held = |grant: &Arc<Grant>| {
-        let state = if converting == Some(grant.id) { LockState::Converting } else { LockState::Held };
-        let mut entry = clock.entry(grant, state);
-        if state == LockState::Converting {
-            // What it still has is the shared grant.
-            entry.token = Some(grant.token());
-            entry.blocked_by = head.granted().iter().map(|other| other.id).filter(|other| *other != grant.id).collect();
-        }
-        entry
-    };
-    let mut entries: Vec<LockEntry> =
-        head.granted().iter().map(|asked| &asked.value).filter(|grant| !grant.is_over(clock.now)).map(held).collect();
-    let granted: Vec<(u64, LockMode)> = entries.iter().map(|entry| (entry.id, entry.mode)).collect();
-    let waiting: Vec<(u64, LockMode)> = head.waiting().map(|asked| (asked.id, asked.mode)).collect();
-    for (place, asked) in head.waiting().enumerate() {
-        let mut entry = clock.entry(&asked.value, LockState::Waiting);
-        let before = waiting.get(..place).unwrap_or_default();
-        entry.blocked_by = blocked_by(asked.mode, before, converting, &granted);
-        entries.push(entry);
-    }
-    let mut waiters: BTreeMap<u64, usize> = BTreeMap::new();
-    for blocker in entries.iter().flat_map(|entry| &entry.blocked_by) {
-        *waiters.entry(*blocker).or_default() += 1;
-    }
-    for entry in &mut entries {
-        entry.waiters = waiters.get(&entry.id).copied().unwrap_or_default();
-    }
+    let mut entries: Vec<LockEntry> = standing(head, clock).map(|grant| held(head, grant, clock)).collect();
+    entries.extend(head.waiting().map(|asked| clock.entry(&asked.value, LockState::Waiting)));
+    link(&mut entries, head, clock);
     entries
 }
 
-/// What a request in the queue waits for first.
-fn blocked_by(
-    mode: LockMode,
-    before: &[(u64, LockMode)],
-    converting: Option<u64>,
-    granted: &[(u64, LockMode)],
-) -> Vec<u64> {
-    // Requests of a semaphore are not passed, though they would not exclude each other.
-    let stops = |other: LockMode| mode.conflicts(other) || matches!(mode, LockMode::Semaphore(_));
-    if let Some((id, _)) = before.iter().rev().find(|(_, other)| stops(*other)) {
-        return vec![*id];
+/// The first `most` of those that hold the lock and are `wanted`.
+pub(super) fn holders(
+    head: &Head<Arc<Grant>>,
+    clock: &Clock<'_>,
+    most: usize,
+    wanted: impl Fn(&Grant) -> bool,
+) -> Vec<LockEntry> {
+    let wanted = standing(head, clock).filter(|grant| wanted(grant)).take(most);
+    let mut entries: Vec<LockEntry> = wanted.map(|grant| held(head, grant, clock)).collect();
+    link(&mut entries, head, clock);
+    entries
+}
+
+/// Notes what each entry waits for first, and how many requests wait for it.
+fn link(entries: &mut [LockEntry], head: &Head<Arc<Grant>>, clock: &Clock<'_>) {
+    let places: HashMap<u64, usize> = entries.iter().enumerate().map(|(place, entry)| (entry.id, place)).collect();
+    each_wait(head, clock, |waiter, blocker| {
+        if let Some(waits) = places.get(&waiter).and_then(|place| entries.get_mut(*place)) {
+            waits.blocked_by.push(blocker);
+        }
+        if let Some(blocks) = places.get(&blocker).and_then(|place| entries.get_mut(*place)) {
+            blocks.waiters += 1;
+        }
+    });
+}
+
+fn standing<'a>(head: &'a Head<Arc<Grant>>, clock: &Clock<'_>) -> impl Iterator<Item = &'a Arc<Grant>> {
+    let now = clock.now;
+    head.granted().iter().map(|asked| &asked.value).filter(move |grant| !grant.is_over(now))
+}
+
+fn held(head: &Head<Arc<Grant>>, grant: &Grant, clock: &Clock<'_>) -> LockEntry {
+    let is_converting = head.converting().is_some_and(|(id, _)| *id == grant.id);
+    let mut entry = clock.entry(grant, if is_converting { LockState::Converting } else { LockState::Held });
+    if is_converting {
+        // What it still has is the shared grant.
+        entry.token = Some(grant.token());
     }
-    if let Some(converting) = converting {
-        return vec![converting];
+    entry
+}
+
+/// Shows `see` each request that waits, with each that it waits for first.
+fn each_wait(head: &Head<Arc<Grant>>, clock: &Clock<'_>, mut see: impl FnMut(u64, u64)) {
+    let converting = head.converting().map(|(id, _)| *id);
+    if let Some(id) = converting {
+        standing(head, clock).filter(|other| other.id != id).for_each(|other| see(id, other.id));
     }
-    granted.iter().filter(|(_, other)| stops(*other)).map(|(id, _)| *id).collect()
+    let (mut last, mut last_unshared) = (None, None);
+    for asked in head.waiting() {
+        // Requests of a semaphore are not passed, though they would not exclude each other.
+        let is_shared = asked.mode == LockMode::Shared;
+        if let Some(before) = if is_shared { last_unshared } else { last } {
+            see(asked.id, before);
+        } else if let Some(converting) = converting {
+            see(asked.id, converting);
+        } else {
+            let stops = |other: &&Arc<Grant>| asked.mode.conflicts(other.mode) || !is_shared;
+            standing(head, clock).filter(stops).for_each(|other| see(asked.id, other.id));
+        }
+        last = Some(asked.id);
+        if !is_shared {
+            last_unshared = last;
+        }
+    }
 }
 
 /// How much is held and waited for; a lease that is over counts until somebody comes after it.

@@ -74,8 +74,8 @@ impl LockGuard {
     /// exclude each other, and not those behind it, which [`Store::lock_table`](crate::Store::lock_table) has.
     pub fn info(&self) -> LockEntry {
         let (grant, clock) = (self.grant(), self.locks.clock());
-        let mut entries = self.locks.heads.entries(&grant.name, &clock).into_iter();
-        entries.find(|entry| entry.id == grant.id).unwrap_or_else(|| clock.entry(grant, LockState::Held))
+        let mut entries = self.locks.heads.holders(&grant.name, &clock, 1, |other| other.id == grant.id).0;
+        entries.pop().unwrap_or_else(|| clock.entry(grant, LockState::Held))
     }
 
     /// Whether it has not been lost, as far as this process knows: the truth is in the fence.

@@ -119,8 +119,8 @@ impl Store {
             locks.keeper.keep(self, &grant)?;
             return Ok(guard);
         }
-        let entries = locks.heads.entries(name, &locks.clock());
-        if entries.iter().any(|entry| entry.token == Some(token)) {
+        let holders = locks.heads.holders(name, &locks.clock(), 1, |grant| grant.token() == token).0;
+        if !holders.is_empty() {
             return Err(Error::invalid(format!("lock {name:?} is held by a guard of this process")));
         }
         let target = LockTarget::from(name).into_owned();

@@ -27,9 +27,7 @@ impl Store {
         let locks = self.lockable_name(name)?;
         let damage = locks.heads.damage(name);
         damage.map_or(Ok(()), |what| Err(not_asked(&name.into(), crate::locking::NotAsked::Damaged(what))))?;
-        let mut entries = locks.heads.entries(name, &locks.clock());
-        entries.retain(|entry| entry.state != LockState::Waiting);
-        Ok(entries)
+        Ok(locks.heads.holders(name, &locks.clock(), usize::MAX, |_| true).0)
     }
 
     /// All locks that are held and waited for at this moment, with who waits for whom. The entries of each name belong to one moment;

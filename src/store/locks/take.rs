@@ -225,11 +225,10 @@ impl Store {
         waited: Duration,
     ) -> LockHeld {
         let LockTarget::Name(name) = target;
-        let entries = self.inner.locks.as_ref().map(|locks| locks.heads.entries(name, &locks.clock()));
-        let (waiting, mut holders): (Vec<_>, Vec<_>) =
-            entries.unwrap_or_default().into_iter().partition(|entry| entry.state == crate::LockState::Waiting);
-        holders.truncate(HOLDERS_SHOWN);
-        let ahead = ahead.unwrap_or(waiting.len());
+        let locks = self.inner.locks.as_ref();
+        let (holders, waiting) =
+            locks.map(|locks| locks.heads.holders(name, &locks.clock(), HOLDERS_SHOWN, |_| true)).unwrap_or_default();
+        let ahead = ahead.unwrap_or(waiting);
         LockHeld { target: target.clone().into_owned(), mode, holders, ahead, waited }
     }
 
