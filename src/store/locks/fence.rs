@@ -45,8 +45,8 @@ impl Txn {
     /// [`transact`](crate::Store::transact) returns it, and does not try again. A commit that was decided before is seen by the next
     /// holder, whose guard waits until it is durable, if it is [to be](crate::Durability).
     ///
-    /// It says nothing about those who take no lock: rows that they write conflict as ever. And of a shared lock or a semaphore it
-    /// says only that the grant stands; others may hold it, too.
+    /// It says nothing about transactions without the lock: rows that they write conflict as ever. And of a shared lock or a semaphore
+    /// it says only that the grant stands; others may hold it, too.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
