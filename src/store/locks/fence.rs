@@ -40,10 +40,14 @@ impl Txn {
     /// for several locks, at any time before the commit.
     ///
     /// Take the lock first, then begin: a transaction that began before the grant may have read what another holder has changed
-    /// since, and is refused, if anything at all was committed in between. When the lock is lost before the commit is decided, [`Txn::commit`] returns
-    /// [`ErrorKind::LockLost`] and nothing is written, by a transaction that only reads, too;
+    /// since, and is refused, if anything at all was committed in between. When the grant has ended before the commit is decided,
+    /// [`Txn::commit`] returns [`ErrorKind::LockLost`] and nothing is written, by a transaction that only reads, too;
     /// [`transact`](crate::Store::transact) returns it, and does not try again. A commit that was decided before is seen by the next
     /// holder, whose guard waits until it is durable, if it is [to be](crate::Durability).
+    ///
+    /// **A lease whose time is over** ends when a later request of the name, or the one at the front of the queue, ends it. Until then no
+    /// other grant conflicts: `fence` returns [`ErrorKind::LockLost`], but a transaction that was fenced while the lease lasted still
+    /// commits. From the end on its commit returns [`ErrorKind::LockLost`].
     ///
     /// It says nothing about transactions without the lock: rows that they write conflict as ever. And of a shared lock or a semaphore
     /// it says only that the grant stands; others may hold it, too.
@@ -62,8 +66,8 @@ impl Txn {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::LockLost`] when the lock is lost already. When something was committed between the transaction's begin and the grant: by hand
-    /// [`ErrorKind::SnapshotTooOld`] (begin a new one); inside of [`Store::transact`](crate::Store::transact)
+    /// [`ErrorKind::LockLost`] when the lock is lost already, or its lease is over. When something was committed between the transaction's
+    /// begin and the grant: by hand [`ErrorKind::SnapshotTooOld`] (begin a new one); inside of [`Store::transact`](crate::Store::transact)
     /// [`ErrorKind::InvalidArgument`], because every attempt would fail (take the lock before the call, or use
     /// [`Store::lock_transact`](crate::Store::lock_transact)). [`ErrorKind::InvalidArgument`] for a lock of another store, and
     /// for one whose conversion was given up before it had its token (`AsyncLockGuard::upgrade`); [`ErrorKind::Closed`].
