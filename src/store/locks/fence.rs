@@ -45,9 +45,10 @@ impl Txn {
     /// [`transact`](crate::Store::transact) returns it, and does not try again. A commit that was decided before is seen by the next
     /// holder, whose guard waits until it is durable, if it is [to be](crate::Durability).
     ///
-    /// **A lease whose time is over** ends when a later request of the name, or the one at the front of the queue, ends it. Until then no
-    /// other grant conflicts: `fence` returns [`ErrorKind::LockLost`], but a transaction that was fenced while the lease lasted still
-    /// commits. From the end on its commit returns [`ErrorKind::LockLost`].
+    /// **A lease whose time is over**, and which has no successor yet: `fence` returns [`ErrorKind::LockLost`], but a transaction that was
+    /// fenced while the lease lasted still commits, since no conflicting grant exists. The grant ends when its guard is dropped, by the next
+    /// request of the name, by the one at the front of the queue, or by the background a day later. From then on the commit, too, returns
+    /// [`ErrorKind::LockLost`].
     ///
     /// It says nothing about transactions without the lock: rows that they write conflict as ever. And of a shared lock or a semaphore
     /// it says only that the grant stands; others may hold it, too.
