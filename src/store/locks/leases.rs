@@ -6,7 +6,7 @@
 //!
 //! Time is measured in the process that granted the lease by the runtime's clock that does not go back. Opening computes once, by the wall
 //! clock, how much is left, between nothing and all of it, and counts that by the other clock from there on. Timestamps of the oracle take
-//! no part: they stand still, jump, and fall behind.
+//! no part: they stand still, jump, and lag.
 //!
 //! While a row is being written its lease does not expire: whether it stands is what the write answers.
 

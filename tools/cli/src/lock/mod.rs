@@ -72,7 +72,7 @@ struct Request {
     /// How long to wait for it, and for a store that another process has open
     #[arg(long, value_name = "TIME", value_parser = history::time, default_value = "30s")]
     wait: Duration,
-    /// What it is for, shown to those who find it held
+    /// What it is for, shown where the lock is found held
     #[arg(long, value_name = "TEXT", value_parser = why)]
     why: Option<String>,
 }

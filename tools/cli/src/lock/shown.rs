@@ -146,7 +146,7 @@ impl<'a> Tree<'a> {
         };
         let told = match entry.state {
             LockState::Held => format!("{mode}, held by {}", holder(entry)),
-            LockState::Converting => format!("{mode}, held by {}, who waits to convert it{more}", holder(entry)),
+            LockState::Converting => format!("{mode}, held by {}, which waits to convert it{more}", holder(entry)),
             _ => format!("{mode}, waited for by {}, for {}{more}", holder(entry), time(waited(entry, at))),
         };
         lines.push(format!("{indent}{told}"));

@@ -349,8 +349,7 @@ impl<'a> Locker<'a> {
             return Ok(());
         }
         if self.world.store.release_lock(&name, Timestamp::from_u64(token))? {
-            let what =
-                format!("I5 none ends another's grant: {token} of {name:?} was over, and has ended {before:?}");
+            let what = format!("I5 none ends another's grant: {token} of {name:?} was over, and has ended {before:?}");
             return Err(ErrorKind::Corruption(what).into());
         }
         Ok(())
