@@ -57,7 +57,7 @@ fn first_life(folder: &Path, rows: u8) -> anyhow::Result<()> {
     std::process::abort();
 }
 
-/// Goes on where the first has ended, while another wants the lock.
+/// Goes on where the first has ended, while another request waits for the lock.
 fn second_life(folder: &Path, rows: u8) -> anyhow::Result<()> {
     let store = Store::builder().label("second life").open(folder)?;
     let (done, state) = (store.keyspace("done")?, store.keyspace("state")?);
@@ -69,7 +69,7 @@ fn second_life(folder: &Path, rows: u8) -> anyhow::Result<()> {
         let other = scope.spawn(move || -> anyhow::Result<Timestamp> {
             let soon = LockOptions::exclusive().wait(Wait::AtMost(Duration::from_millis(100)));
             let Err(why) = store.lock_with("nightly", soon) else { bail!("the lease is of an hour") };
-            println!("  another is told: {why}");
+            println!("  another request returns: {why}");
             ensure!(matches!(why.kind(), ErrorKind::LockHeld(_)), "{why}");
             refused.send(())?;
             // Patiently now. What the job has done is there when this returns.
@@ -141,7 +141,7 @@ fn a_paused_holder(folder: &Path, lease: Duration) -> anyhow::Result<()> {
             ensure!(!printer.print(guard.token(), "invoices, late"), "the printer takes an old token");
             let Err(why) = txn.commit() else { bail!("the lease is over") };
             ensure!(matches!(why.kind(), ErrorKind::LockLost(_)), "{why}");
-            println!("  the first is told: {why}");
+            println!("  the commit of the first returns: {why}");
             Ok(guard.token())
         });
         let token = has_lock.recv()?;

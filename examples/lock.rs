@@ -1,5 +1,5 @@
-//! Locks by name, with several who want each: a migration that is run once, a bounded number of workers, and a holder whose lock is
-//! taken away.
+//! Locks by name, with several threads that ask for each: a migration that is run once, a bounded number of workers, and a holder whose lock
+//! is taken away.
 //!
 //! `cargo run --release --example lock -- --contenders 6`
 
@@ -14,7 +14,7 @@ use percolite::{ErrorKind, Keyspace, LockGuard, LockOptions, Store, Wait};
 
 #[derive(Parser)]
 struct Args {
-    /// How many threads want each lock
+    /// How many threads ask for each lock
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(2..=64))]
     contenders: u32,
     /// How many of them may work at once
@@ -37,7 +37,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Several start at once, and each wants the new schema. The lock comes before the snapshot, so the second sees what the first did.
+/// Several start at once, and each is to bring in the new schema. The lock comes before the snapshot, so the second sees what the first did.
 fn one_migration(store: &Store, state: &Keyspace, contenders: u32) -> anyhow::Result<()> {
     println!("A migration, wanted by {contenders}:");
     let migrations = AtomicUsize::new(0);
@@ -85,7 +85,7 @@ fn a_bounded_number(store: &Store, contenders: u32, at_once: u32) -> anyhow::Res
     all(contenders, work)?;
     let most = most.into_inner();
     ensure!(most <= at_once as usize, "{most} worked at once");
-    ensure!(store.lock_stats().semaphore.waited > 0 || at_once >= contenders, "nobody had to wait");
+    ensure!(store.lock_stats().semaphore.waited > 0 || at_once >= contenders, "no request had to wait");
     Ok(())
 }
 
@@ -101,16 +101,16 @@ fn taken_away(store: &Store, state: &Keyspace) -> anyhow::Result<()> {
             txn.put(state, "report", "by the first")?;
             holds.send(())?;
             // It hangs until it has lost its lock.
-            ensure!(guard.wait_lost(Duration::from_secs(60)), "nobody took it away");
+            ensure!(guard.wait_lost(Duration::from_secs(60)), "it was not taken away");
             let Err(why) = txn.commit() else { bail!("the lock is lost") };
             ensure!(matches!(why.kind(), ErrorKind::LockLost(_)), "{why}");
-            println!("  the first is told: {why}");
+            println!("  the commit of the first returns: {why}");
             Ok(())
         });
         has_lock.recv()?;
         let soon = LockOptions::exclusive().wait(Wait::AtMost(Duration::from_millis(50)));
         let Err(why) = store.lock_with("report", soon) else { bail!("it is held") };
-        println!("  the second is told: {why}");
+        println!("  the request of the second returns: {why}");
         let ErrorKind::LockHeld(held) = why.kind() else { return Err(why.into()) };
         let token = held.holders.first().and_then(|holder| holder.token).ok_or_else(|| anyhow!("no holder"))?;
         ensure!(store.force_unlock("report", token)?, "it went by itself");

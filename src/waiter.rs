@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use crate::runtime::{Parker, Runtime};
 
-/// Made by who will wait; notified once, by any thread, before or after the wait begins.
+/// Made by the thread or task that will wait; notified once, by any thread, before or after the wait begins.
 pub struct Waiter {
     sleeper: Sleeper,
     notified: AtomicBool,
 }
 
-/// Who is to be woken.
+/// What is to be woken.
 enum Sleeper {
     Thread(Arc<dyn Parker>),
     #[cfg(feature = "tokio")]

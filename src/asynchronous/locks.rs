@@ -1,7 +1,7 @@
 //! Locks for asynchronous code: a task waits for its lock without a thread.
 //!
 //! What comes between the grant in memory and the guard may wait for a sync; it runs on a blocking thread then, and without one where
-//! there is nothing to wait for. A future that is dropped, at whatever poll, leaves nothing behind: while it waits its request leaves the
+//! there is nothing to wait for. A future that is dropped, at whatever poll, leaves nothing: while it waits its request leaves the
 //! queue, and afterwards the lock is passed on.
 
 use std::fmt;

@@ -28,10 +28,11 @@ pub struct LockStats {
     pub forced: u64,
     /// Grants after a lease that was over.
     pub taken_over: u64,
-    /// Grants that holders have lost: their lease was over, or [`Store::force_unlock`](crate::Store::force_unlock) took them away. What
-    /// ends with the store is not counted.
+    /// Grants that ended because their lease was over, with a guard or without one, or because
+    /// [`Store::force_unlock`](crate::Store::force_unlock) took them away. A lease that is over counts when it is ended. What
+    /// [`Store::release_lock`](crate::Store::release_lock) or the end of the store ends is not counted.
     pub lost: u64,
-    /// Wake-ups of requests that waited: one for each that is granted or ended by the store.
+    /// Wake-ups of requests that waited: one for each that is granted, is ended by the store, or was to convert a grant that has ended.
     pub wakes: u64,
 }
 
@@ -44,7 +45,7 @@ pub struct LockModeStats {
     pub acquired: u64,
     /// Those that had to wait, however it ended.
     pub waited: u64,
-    /// Those whose patience was over, or which were not to wait.
+    /// Those whose wait was over without a grant, or which were not to wait.
     pub timed_out: u64,
     /// Those that were cancelled, or whose future was dropped.
     pub cancelled: u64,

@@ -1,4 +1,4 @@
-//! What is shown of locks: who holds and who waits, and in errors.
+//! What is shown of locks: holders and waiters, in the lock table and in errors.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -79,7 +79,7 @@ impl fmt::Display for LockState {
     }
 }
 
-/// Who has asked for a lock.
+/// The process and thread that asked for a lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LockHolder {
@@ -107,7 +107,7 @@ pub struct TakenOver {
     /// Its token.
     #[serde(with = "text")]
     pub token: Timestamp,
-    /// Whose it was.
+    /// Its holder.
     pub holder: LockHolder,
 }
 
@@ -126,7 +126,7 @@ pub struct LockEntry {
     /// The grant's number; `None` for a request that waits, and for a moment after the grant.
     #[serde(with = "text_or_none")]
     pub token: Option<Timestamp>,
-    /// Who has asked.
+    /// The process and thread that asked.
     pub holder: LockHolder,
     /// [`LockOptions::why`](crate::LockOptions::why).
     pub why: Option<String>,
@@ -151,19 +151,21 @@ pub struct LockEntry {
 pub struct LockTable {
     /// By target: first the grants in the order of asking, then the queue.
     pub entries: Vec<LockEntry>,
-    /// How many requests are granted. A lease that is over is among them until somebody asks for its name, and not among the entries.
+    /// How many requests are granted. A lease that is over is among them until the next request for its name, and not among the entries.
     pub held: usize,
     /// How many requests wait, conversions included.
     pub waiting: usize,
     /// How long the request that waits longest has waited.
     #[serde(rename = "longest_wait_s", with = "seconds")]
     pub longest_wait: Duration,
-    /// Requests that wait for each other in a circle, by their numbers. A thread or task counts as one, whatever it holds, so a guard that was
-    /// moved to another thread can make one appear that is none.
+    /// Cycles of requests that wait for each other, by their numbers. A cycle that is listed has existed: two looks have seen its requests
+    /// with the same waits. Not every cycle may be listed: the search follows each wait once, and of cycles that share requests it may find
+    /// only some. A thread or task counts as one whatever it holds, so a guard that was moved to another thread can make a cycle appear that
+    /// is none; and a cycle through a semaphore ends as soon as any of its holders leaves.
     pub cycles: Vec<Vec<u64>>,
 }
 
-/// A wait for a lock that was in vain: [`ErrorKind::LockHeld`](crate::ErrorKind::LockHeld).
+/// A wait for a lock that ended without a grant: [`ErrorKind::LockHeld`](crate::ErrorKind::LockHeld).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockHeld {

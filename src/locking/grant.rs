@@ -39,7 +39,7 @@ pub enum LostReason {
     NotHeld,
 }
 
-/// Who asks.
+/// What a request says of its caller.
 #[derive(Clone, Debug)]
 pub struct Owner {
     pub by: Asker,

@@ -48,7 +48,7 @@ impl Heads {
         })
     }
 
-    /// Notes that the end of a lease has changed: the request at the front, and who waits for its end, have to look again.
+    /// Notes that the end of a lease has changed: the request at the front, and those that watch the grant, have to look again.
     pub fn lease_written(&self, grant: &Arc<Grant>) {
         self.change(&grant.name, |shard, wakes| {
             wakes.front = shard.get(&grant.name).and_then(|entry| entry.front()).map(Arc::clone);
@@ -110,7 +110,7 @@ impl Heads {
         self.shard(name).get(name)?.damage().cloned()
     }
 
-    /// Rows of leases that are over for so long that nobody asks for them any more, and of those that were handed on.
+    /// Rows of leases that were over `over_for` ago and have had no successor, and of those that were handed on.
     pub fn stale_rows(&self, over_for: Duration, now: Duration) -> Vec<Arc<Grant>> {
         let is_stale = |grant: &Arc<Grant>| {
             grant.with_lease(|lease| lease.writing == 0 && lease.ends.saturating_add(over_for) <= now).unwrap_or(false)

@@ -1,7 +1,9 @@
 //! The lock table: what is shown of all heads.
 //!
 //! Each head is read under its shard's mutex, so its entries belong to one moment; different heads may be of different moments. A
-//! circle among entries of different heads is therefore shown only if a second look finds every one of its requests still there.
+//! cycle among entries of different heads is therefore shown only if a second look finds all of its requests with the same waits.
+//!
+//! The search is one depth-first walk that follows each wait once, so of cycles that share waits it may report only some.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -17,7 +19,7 @@ use super::mode::LockMode;
 /// The moment of a look, and what this process is called.
 pub struct Clock<'a> {
     pub now: Duration,
-    /// What the wall clock said at a moment of the runtime's: by these the others are told, so that each is told alike at every look.
+    /// What the wall clock said at a moment of the runtime's. Other moments are computed from these, so each is shown alike at every look.
     pub set: (Duration, u64),
     pub pid: u32,
     pub label: Option<&'a str>,
@@ -30,7 +32,7 @@ impl Clock<'_> {
         UNIX_EPOCH.checked_add(Duration::from_millis(unix_millis.saturating_add(millis))).unwrap_or(UNIX_EPOCH)
     }
 
-    /// Who has asked.
+    /// The process and thread that asked.
     pub fn holder(&self, grant: &Grant) -> LockHolder {
         match &grant.owner.by {
             Asker::EarlierLife(holder) => (**holder).clone(),
@@ -145,7 +147,7 @@ fn each_wait(head: &Head<Arc<Grant>>, clock: &Clock<'_>, mut see: impl FnMut(u64
     }
 }
 
-/// How much is held and waited for; a lease that is over counts until somebody comes after it.
+/// How much is held and waited for; a lease that is over counts until its successor ends it.
 #[derive(Default)]
 pub struct Totals {
     pub held: usize,
@@ -219,7 +221,7 @@ impl Heads {
     }
 }
 
-/// An entry, and who is behind it: what it is called does not tell threads apart that have one name.
+/// An entry, and the thread or task that made it: names do not tell threads apart, since several may have one.
 struct Seen {
     entry: LockEntry,
     who: Option<Who>,
@@ -241,7 +243,7 @@ fn seen(head: &Head<Arc<Grant>>, clock: &Clock<'_>) -> Vec<Seen> {
     entries(head, clock).into_iter().map(|entry| Seen { who: who(entry.id), entry }).collect()
 }
 
-/// The circles in what was seen that are there at a second look, too. One that is not was of different moments.
+/// The cycles in what was seen that are there at a second look, too. One that is not was of different moments.
 fn standing_cycles(seen: &[Seen], again: impl FnOnce() -> Vec<Seen>) -> Vec<Vec<u64>> {
     let mut cycles = cycles(seen);
     if !cycles.is_empty() {
@@ -258,7 +260,7 @@ fn standing_cycles(seen: &[Seen], again: impl FnOnce() -> Vec<Seen>) -> Vec<Vec<
     cycles
 }
 
-/// Circles of requests that wait for each other, where a thread or task waits for whatever the requests wait for that it has
+/// Cycles of requests that wait for each other, where a thread or task waits for whatever the requests wait for that it has
 /// made.
 fn cycles(seen: &[Seen]) -> Vec<Vec<u64>> {
     let by_id: HashMap<u64, &Seen> = seen.iter().map(|seen| (seen.entry.id, seen)).collect();
@@ -281,7 +283,7 @@ fn cycles(seen: &[Seen]) -> Vec<Vec<u64>> {
     let mut found: Vec<Vec<u64>> = Vec::new();
     let mut done: HashSet<u64> = HashSet::new();
     for start in waiting() {
-        // Depth first, with the path walked so far; what was left behind for good leads into no new circle.
+        // Depth first, with the path walked so far. A request is entered once, so of cycles that share requests some may be missed.
         let mut path: Vec<(u64, Vec<u64>)> = Vec::new();
         if done.insert(start.entry.id) {
             path.push((start.entry.id, next(start)));

@@ -197,7 +197,7 @@ impl Pipeline {
             }
             let guarded = match self.decide(core, &mut submission, &entered) {
                 Decision::Refuse(refused) => {
-                    // Whoever is answered may end what it is fenced by, and leaves nothing under way then.
+                    // A caller that has its answer may end what it is fenced by, and leaves nothing under way then.
                     drop((submission.held, entered));
                     self.queue.lock().disturb();
                     reply.answer(Ok(Settled::Refused(refused)));

@@ -222,7 +222,7 @@ impl Pipeline {
         self.oracle.next(self.runtime.unix_millis())
     }
 
-    /// Has the oracle's lease extended in the background when less than half of it is left, so that nobody has to wait for it.
+    /// Has the oracle's lease extended in the background when less than half of it is left, so that no caller has to wait for it.
     pub fn extend_lease_soon(&self) {
         if self.oracle.needs_extension(self.runtime.unix_millis()) {
             self.durability.want();

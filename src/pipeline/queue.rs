@@ -8,7 +8,7 @@
 //! acknowledged one sync later than it might be, and in return nobody's commit is written alone.
 //!
 //! Until it is written a commit is not visible, so its rows are in the way of others for longer. Therefore nothing is
-//! deferred that others wait for (whoever holds turns, a permit or a lock that it releases), and nothing at all while conflicts are frequent. Nor is
+//! deferred that others wait for (a commit that holds turns, a permit or a lock that it releases), and nothing at all while conflicts are frequent. Nor is
 //! anything large, which is better written beside the sync than after it.
 
 use super::combiner::{Purpose, Submission};

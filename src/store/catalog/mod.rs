@@ -7,7 +7,7 @@
 //!   name/<name>      -> the keyspace's number
 //!   next             -> the number that the next keyspace gets; never goes back
 //!   dropped/<number> -> nothing, or `new` if it never had a name; its rows are still to be erased
-//!   lock/<name>      -> who holds the lock of this name by a lease; see `locks::leases`
+//!   lock/<name>      -> the leases of the lock of this name; see `locks::leases`
 //! ```
 //!
 //! A dropped keyspace goes in two steps, see `dropping`; a restored one comes in two, see `unnamed`. What a view shows of either:

@@ -40,13 +40,18 @@ impl Txn {
     /// for several locks, at any time before the commit.
     ///
     /// Take the lock first, then begin: a transaction that began before the grant may have read what another holder has changed
-    /// since, and is refused, if anything at all was committed in between. When the lock is lost before the commit is decided, [`Txn::commit`] returns
-    /// [`ErrorKind::LockLost`] and nothing is written, by a transaction that only reads, too;
+    /// since, and is refused, if anything at all was committed in between. When the grant has ended before the commit is decided,
+    /// [`Txn::commit`] returns [`ErrorKind::LockLost`] and nothing is written, by a transaction that only reads, too;
     /// [`transact`](crate::Store::transact) returns it, and does not try again. A commit that was decided before is seen by the next
     /// holder, whose guard waits until it is durable, if it is [to be](crate::Durability).
     ///
-    /// It says nothing about those who take no lock: rows that they write conflict as ever. And of a shared lock or a semaphore it
-    /// says only that the grant stands; others may hold it, too.
+    /// **A lease whose time is over**, and which has no successor yet: `fence` returns [`ErrorKind::LockLost`], but a transaction that was
+    /// fenced while the lease lasted still commits, since no conflicting grant exists. The grant ends when its guard is dropped, by the next
+    /// request of the name, by the one at the front of the queue, or by the background a day later. From then on the commit, too, returns
+    /// [`ErrorKind::LockLost`].
+    ///
+    /// It says nothing about transactions without the lock: rows that they write conflict as ever. And of a shared lock or a semaphore
+    /// it says only that the grant stands; others may hold it, too.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {
@@ -62,8 +67,8 @@ impl Txn {
     /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::LockLost`] when the lock is lost already. When something was committed between the transaction's begin and the grant: by hand
-    /// [`ErrorKind::SnapshotTooOld`] (begin a new one); inside of [`Store::transact`](crate::Store::transact)
+    /// [`ErrorKind::LockLost`] when the lock is lost already, or its lease is over. When something was committed between the transaction's
+    /// begin and the grant: by hand [`ErrorKind::SnapshotTooOld`] (begin a new one); inside of [`Store::transact`](crate::Store::transact)
     /// [`ErrorKind::InvalidArgument`], because every attempt would fail (take the lock before the call, or use
     /// [`Store::lock_transact`](crate::Store::lock_transact)). [`ErrorKind::InvalidArgument`] for a lock of another store, and
     /// for one whose conversion was given up before it had its token (`AsyncLockGuard::upgrade`); [`ErrorKind::Closed`].

@@ -17,8 +17,8 @@ use super::take::not_asked;
 /// A lock that is held. Dropping it releases the lock; that never waits. It may be sent to other threads, and does not keep the store open:
 /// when that is closed, the guard is lost.
 ///
-/// Held is what this process knows. A process that was paused, or whose lease is over, may believe in a guard that is lost; what it writes
-/// then is stopped by a [fence](crate::Txn::fence), or, outside of the store, by the [token](LockGuard::token).
+/// Held is what this process knows. A process that was paused may go on with a guard that is lost; what it writes then is stopped by a
+/// [fence](crate::Txn::fence), or, outside of the store, by the [token](LockGuard::token).
 #[must_use = "a guard that is dropped releases its lock"]
 pub struct LockGuard {
     request: Request,

@@ -1,12 +1,12 @@
 //! Leases: grants that outlive their process, and their rows.
 //!
-//! A row `lock/<name>` in the catalog's keyspace says who holds the name by a lease: the mode, the token, the wall clock at the grant or
+//! A row `lock/<name>` in the catalog's keyspace has the holders of the name by lease: the mode, the token, the wall clock at the grant or
 //! the last renewal, the time. Rows are changed by ordinary durable transactions, each entry by its token and never by the name alone, so a
 //! late release cannot end a later grant. From opening on memory decides, and rows follow.
 //!
 //! Time is measured in the process that granted the lease by the runtime's clock that does not go back. Opening computes once, by the wall
 //! clock, how much is left, between nothing and all of it, and counts that by the other clock from there on. Timestamps of the oracle take
-//! no part: they stand still, jump, and fall behind.
+//! no part: they stand still, jump, and lag.
 //!
 //! While a row is being written its lease does not expire: whether it stands is what the write answers.
 
@@ -194,7 +194,7 @@ impl Store {
         txn.commit().map(drop)
     }
 
-    /// Gives a lease `time` from now on, durably; without one as long as it had, whoever may be changing that at this moment.
+    /// Gives a lease `time` from now on, durably; without one as long as it had, even if another renewal changes that at this moment.
     pub(crate) fn renew_lease(&self, locks: &NamedLocks, grant: &Arc<Grant>, time: Option<Duration>) -> Result<()> {
         if !grant.is_settled() {
             let what =

@@ -77,7 +77,8 @@ impl NamedLocks {
 const ROWS_STAY: Duration = Duration::from_secs(24 * 3600);
 
 impl Store {
-    /// Forgets what earlier grants have left, as far as it is durable, and removes the rows of leases that nobody asks for any more.
+    /// Forgets what earlier grants have left, as far as it is durable, and removes the rows of leases that were over a day
+    /// ago or were handed on.
     pub(super) fn tidy_locks(&self) -> Result<()> {
         let (Some(locks), Some(embedded)) = (&self.inner.locks, &self.inner.embedded) else { return Ok(()) };
         if !locks.heads.were_used() {

@@ -92,7 +92,7 @@ impl LockOptions {
         Self { cancel: Some(by.clone()), ..self }
     }
 
-    /// What the lock is for, shown to those who find it held. At most 255 bytes.
+    /// What the lock is for: shown in the lock table and in errors of requests that find it held. At most 255 bytes.
     pub fn why(self, why: impl Into<String>) -> Self {
         Self { why: Some(why.into().into_boxed_str()), ..self }
     }

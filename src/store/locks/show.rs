@@ -12,7 +12,7 @@ use crate::store::Store;
 use crate::store::catalog::check_name;
 
 impl Store {
-    /// Who holds a lock at this moment.
+    /// The holders of a lock at this moment.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for what is no name, and where others share the engine;
@@ -30,9 +30,9 @@ impl Store {
         Ok(locks.heads.holders(name, &locks.clock(), usize::MAX, |_| true).0)
     }
 
-    /// All locks that are held and waited for at this moment, with who waits for whom. The entries of each name belong to one moment;
-    /// different names may be of different moments, but a circle is listed only if a second look has found all of it again. A store that was opened
-    /// read-only shows its leases.
+    /// All locks that are held and waited for at this moment, and which request waits for which. The entries of each name belong to one
+    /// moment; different names may be of different moments. A cycle that is listed was seen with the same waits by a second look, and not
+    /// every cycle may be listed: see [`LockTable::cycles`]. A store that was opened read-only shows its leases.
     ///
     /// ```
     /// # fn main() -> percolite::Result<()> {

@@ -36,7 +36,7 @@ const LONG_WAIT: Duration = Duration::from_secs(1);
 impl Store {
     /// Takes a lock exclusively. Waits for it at most **30 seconds**; [`Store::lock_with`] has other modes, other waits and leases.
     ///
-    /// Whoever comes first is served first. The lock is held until the [`LockGuard`] is dropped or released, the store is closed, or the
+    /// Requests are granted first come, first served. The lock is held until the [`LockGuard`] is dropped or released, the store is closed, or the
     /// process ends, and has nothing to do with keyspaces or rows of any name. It excludes only others that take it: a
     /// transaction that must not be committed without it is [fenced].
     ///
@@ -44,9 +44,9 @@ impl Store {
     /// begin after this returns, or use [`Store::lock_transact`]. What holders before have committed durably, fenced by the lock, is
     /// durable when this returns; what they have committed [buffered](crate::Durability::Buffered) is seen, and a power cut may take it.
     ///
-    /// **Not re-entrant.** The guard is the owner, not the thread: a second call in the same thread waits like any other, in
-    /// vain. Two threads that take two locks in opposite order wait for each other until their patience is over;
-    /// [`Store::lock_table`] shows the circle meanwhile.
+    /// **Not re-entrant.** The guard is the owner, not the thread: a second call in the same thread waits like any other, and returns
+    /// [`ErrorKind::LockHeld`] if the guard is not dropped meanwhile. Two threads that take two locks in opposite order wait for each other
+    /// until their patience is over; [`Store::lock_table`] shows the cycle meanwhile.
     ///
     /// **Not in a closure of [`transact`](Store::transact)**: it would wait with a snapshot and a permit in hand, others might wait for
     /// those, and a fence of the transaction by it is refused as soon as anything was committed since the snapshot.
@@ -73,9 +73,9 @@ impl Store {
         self.lock_with(target, LockOptions::exclusive())
     }
 
-    /// Takes a lock exclusively if it is free at this moment, and nobody waits for it; `None` if not. Does not wait for the lock, but may
-    /// for a sync, when the holder before has committed something that is not durable yet, or had a lease. Allocates nothing where the
-    /// lock is held.
+    /// Takes a lock exclusively if it is free at this moment and no request waits for it; `None` if not. Does not wait for the lock, but may
+    /// for a sync, when the holder before has committed something that is not durable yet, or had a lease. Where the lock is held and no
+    /// lease of it is over, no request is made.
     ///
     /// # Errors
     /// Those of [`Store::lock`], but for [`ErrorKind::LockHeld`].

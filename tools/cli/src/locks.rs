@@ -26,8 +26,8 @@ const LOCKS_UNTOLD: u64 = 1024;
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  percolite locks shop         who holds which rows, and which locks by name
-  percolite locks shop --tree  locks by name alone, and who waits behind whom
+  percolite locks shop         row locks and locks by name, with their holders
+  percolite locks shop --tree  locks by name alone, and which request waits for which
   percolite locks shop --json  one JSON line for each
   percolite locks shop --resolve
                                rolls all of them forward or back, and says how many each
@@ -39,7 +39,7 @@ with a tab between keyspace, key, start_ts, owner, the primary's keyspace and ke
 Of a store that a process has open it shows the first hundred that this process met when it last said what it does, their keys as text \
 and escaped where they are none: --keys does not apply.
 
-Locks by name that are held by leases stand in the store. Others, and requests that wait, are told by the process that has the store open: the first hundred of each. \
+Locks by name that are held by leases stand in the store. Others, and requests that wait, come from the process that has the store open: the first hundred of each. \
 In plain lines a lock by name has an empty first column, then its name, token, holder, mode, whether it is held, how many seconds of the lease are left, and what it is for. \
 JSON lines have a `kind`: `row` for a row lock; `name` for a lock by name, with id, target, mode, state (`held`, `waiting` or `converting`), token, holder, why, since_ms, lease_left_s, \
 waiters, taken_over, and blocked_by: the ids of those that it waits for. With --tree those that wait are in `behind` of the first that they wait for.")]
@@ -51,7 +51,7 @@ pub struct Args {
     /// Roll all that is left forward or back, now
     #[arg(long)]
     resolve: bool,
-    /// Locks by name as a tree of who waits behind whom, without row locks
+    /// Locks by name as a tree of holders and waiters, without row locks
     #[arg(long, conflicts_with = "resolve")]
     tree: bool,
     #[command(flatten)]

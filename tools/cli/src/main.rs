@@ -103,7 +103,7 @@ enum Command {
     Stats(stats::Args),
     /// Take locks by name, release them, run commands under them
     Lock(lock::Args),
-    /// Show the locks: who holds which rows, and which names
+    /// Show row locks and locks by name, with their holders
     Locks(locks::Args),
     /// Show what became of a transaction
     Txn(txn::Args),
@@ -143,14 +143,14 @@ impl Command {
         })
     }
 
-    /// What is said behind an error that comes of damage in a store that has opened. Some commands say themselves what to do.
+    /// What is said after an error that comes of damage in a store that has opened. Some commands say themselves what to do.
     fn about_damage(&self) -> String {
         let Some(store) = self.store() else { return String::new() };
         let (folder, remedy) = (open::quoted(&store.folder), open::backup_or_repair(&store.folder));
         format!("; percolite verify {folder} says what is damaged; {remedy}")
     }
 
-    /// What is said behind an error that comes of a lock in other hands.
+    /// What is said after an error that comes of a lock held elsewhere.
     fn about_locks(&self) -> String {
         let Some(store) = self.store() else { return String::new() };
         format!("; percolite locks {} shows who holds what", open::quoted(&store.folder))

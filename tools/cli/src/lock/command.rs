@@ -21,7 +21,7 @@ const TOKEN: &str = "PERCOLITE_LOCK_TOKEN";
 const GRACE: Duration = Duration::from_secs(10);
 /// How often to look after a command of whose end no signal has come.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long to wait behind the command for a store that is open elsewhere; for this long whatever signals come, since the one that has
+/// How long to wait after the command for a store that is open elsewhere; for this long whatever signals come, since the one that has
 /// ended the command may come here late,
 const RELEASE_TRIED: Duration = Duration::from_secs(2);
 /// and for this long until one does.
@@ -92,7 +92,7 @@ fn attend(child: &mut Child, signals: &Signals) -> Result<Ended> {
         match signals.next(until_kill.min(LOOK_EVERY)) {
             Some(Event::Signal(caught)) => caught.pass_on(child),
             Some(Event::Lost(why)) => {
-                // It was not waited for, so nobody else has its number.
+                // It was not waited for, so no other process has its number.
                 let _ = kill_process(Pid::from_child(child), Signal::TERM);
                 (lost, kill_at) = (Some(why), Some(Instant::now() + GRACE));
             }
@@ -101,7 +101,7 @@ fn attend(child: &mut Child, signals: &Signals) -> Result<Ended> {
     }
 }
 
-/// Releases the lock behind the command, whose end is what counts: what goes wrong here is a warning.
+/// Releases the lock after the command, whose end is what counts: what goes wrong here is a warning.
 fn release(lease: &Lease<'_>, ends: Instant, signals: &Signals) {
     let left = || ends.saturating_duration_since(Instant::now());
     let Lease { name, token, .. } = lease;

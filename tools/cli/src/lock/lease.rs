@@ -28,7 +28,7 @@ pub struct Lease<'a> {
 /// What releasing has come to.
 pub enum Released {
     Yes,
-    /// Nobody holds the lock with this token.
+    /// No grant of the lock has this token.
     NotHeld,
     /// The store was open elsewhere all the time.
     Busy,
@@ -78,7 +78,7 @@ impl Lease<'_> {
         let renewed = match store.resume_lock(self.name, self.token) {
             Ok(guard) => {
                 let renewed = guard.renew(self.time);
-                // In any case: a guard that is dropped releases the lock. One that is lost is not kept, and that is told already.
+                // In any case: a guard that is dropped releases the lock. One that is lost is not kept, and that was reported already.
                 let _ = guard.into_token();
                 renewed
             }
@@ -143,8 +143,8 @@ impl Keeper {
     }
 }
 
-/// Renews the lease each time that half of it is over, until it is told to stop or the lease is lost. As long as the store is open elsewhere, or
-/// renewing fails, it is tried again, also when its time is over: nobody knows then that it is lost.
+/// Renews the lease each time that half of it is over, until `stop` says so or the lease is lost. As long as the store is open elsewhere, or
+/// renewing fails, it is tried again, also when its time is over: it is not known then whether it is lost.
 fn keep(lease: &Lease<'_>, granted: Instant, stop: &Receiver<()>, events: &Sender<Event>) -> Instant {
     let (mut ends, mut due) = (granted + lease.time, granted + lease.time / 2);
     let mut warned = false;
@@ -160,7 +160,7 @@ fn keep(lease: &Lease<'_>, granted: Instant, stop: &Receiver<()>, events: &Sende
             Ok(Renewed::Yes) => (ends, due) = (began + lease.time, began + lease.time / 2),
             Ok(Renewed::Busy) => {}
             Ok(Renewed::Lost(why)) => {
-                // Nobody listens when the command has ended meanwhile.
+                // The receiver is gone when the command has ended meanwhile.
                 let _ = events.send(Event::Lost(why));
                 return began;
             }

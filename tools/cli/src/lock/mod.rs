@@ -35,9 +35,9 @@ Examples:
                                      holds the lock for an hour, and prints its token
   percolite lock release shop nightly 1763726400123.7
                                      before the hour is over
-  percolite locks shop --tree        who holds which locks
+  percolite locks shop --tree        holders and waiters of each lock
 
-A lock keeps out those who take it by the same name, in any process: with these commands, or in a program with Store::lock. It has \
+A lock excludes other holders of the same name, in any process: with these commands, or in a program with Store::lock. It has \
 nothing to do with keyspaces and rows. It is held by a lease, so it is free when its time is over, whatever becomes of the holder. \
 What must not happen without the lock compares tokens: later ones are greater.
 
@@ -72,7 +72,7 @@ struct Request {
     /// How long to wait for it, and for a store that another process has open
     #[arg(long, value_name = "TIME", value_parser = history::time, default_value = "30s")]
     wait: Duration,
-    /// What it is for, shown to those who find it held
+    /// What it is for, shown where the lock is found held
     #[arg(long, value_name = "TEXT", value_parser = why)]
     why: Option<String>,
 }
@@ -119,15 +119,15 @@ struct ReleaseArgs {
 #[command(after_help = "\
 Examples:
   percolite lock run shop migration -- ./migrate.sh
-  percolite lock run shop migration --wait 0s -- ./migrate.sh || echo 'somebody else does it'
+  percolite lock run shop migration --wait 0s -- ./migrate.sh || echo 'it runs elsewhere'
   percolite lock run shop report --for 5m --shared -- sh -c 'make report > report.txt'
 
 COMMAND runs while the lock is held, with the token in PERCOLITE_LOCK_TOKEN. The lock is renewed when half of its time is over, and \
 released when COMMAND has ended; the exit code is COMMAND's, or 128 and the number of the signal that ended it. Signals that ask for an \
 end (INT, TERM, HUP) are passed on to COMMAND; before it runs they end the wait, and the exit code is 130.
 
-The store is closed while COMMAND runs, so COMMAND may open it, except for moments in which others look: it is busy then (exit code 4), and \
-can be opened a moment later. To renew the lock the store is opened, too. Where COMMAND or anybody else has \
+The store is closed while COMMAND runs, so COMMAND may open it, except for moments in which other processes look: it is busy then (exit code 4), and \
+can be opened a moment later. To renew the lock the store is opened, too. Where COMMAND or another process has \
 it open at that time, renewing is tried again until it works, and COMMAND is left alone however long that takes. A program that keeps the store open for \
 longer than the lock's time goes on with the lock by its token: Store::resume_lock renews it, LockGuard::into_token keeps it for `lock run`.
 
@@ -173,7 +173,7 @@ fn take(args: &TakeArgs) -> Result<()> {
     let signals = Signals::watch()?;
     let (store, guard) =
         args.request.wanted(args.time, "percolite lock take", args.request.why.clone()).take(&signals)?;
-    // A lock whose token nobody has read could only wait for its end.
+    // A lock whose token was not printed could only wait for its end.
     let said = signals.check().and_then(|()| say(guard.token()));
     if said.is_ok() {
         kept(guard)?;

@@ -1,4 +1,4 @@
-//! How locks by name are shown: who holds them and who waits, as a table, as a tree, as lines and as JSON.
+//! How locks by name are shown: holders and waiters, as a table, as a tree, as lines and as JSON.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, SystemTime};
@@ -12,7 +12,7 @@ use crate::table;
 
 const WIDTH: usize = 40;
 
-/// Who has asked, what for, and how long it lasts, in a line.
+/// The holder, what the lock is for, and how long it lasts, in a line.
 pub fn holder(entry: &LockEntry) -> String {
     let mut told = entry.holder.to_string();
     told.extend(entry.why.iter().map(|why| format!(" ({why:?})")));
@@ -113,7 +113,7 @@ fn behind(entry: &LockEntry, entries: &[LockEntry]) -> String {
     }
 }
 
-/// Who waits behind whom. A request stands once, behind the first that it waits for.
+/// Which request waits for which. Each stands once, below the first that it waits for.
 struct Tree<'a> {
     roots: Vec<&'a LockEntry>,
     behind: HashMap<u64, Vec<&'a LockEntry>>,
@@ -146,7 +146,7 @@ impl<'a> Tree<'a> {
         };
         let told = match entry.state {
             LockState::Held => format!("{mode}, held by {}", holder(entry)),
-            LockState::Converting => format!("{mode}, held by {}, who waits to convert it{more}", holder(entry)),
+            LockState::Converting => format!("{mode}, held by {}, which waits to convert it{more}", holder(entry)),
             _ => format!("{mode}, waited for by {}, for {}{more}", holder(entry), time(waited(entry, at))),
         };
         lines.push(format!("{indent}{told}"));
@@ -162,7 +162,7 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Each lock, who holds it, and who waits behind whom; `None` when there is none.
+/// Each lock, its holders, and below each the requests that wait for it; `None` when there is none.
 pub fn tree(entries: &[LockEntry], at: SystemTime) -> Option<String> {
     let tree = Tree::of(entries);
     let (mut lines, mut last) = (Vec::new(), None);

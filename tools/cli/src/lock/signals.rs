@@ -19,7 +19,7 @@ use crate::exit::Code;
 
 /// What happens while a command runs.
 pub enum Event {
-    /// Somebody wants an end.
+    /// A signal asks for an end.
     Signal(Caught),
     /// A child has changed its state.
     Child,

@@ -1,13 +1,13 @@
 //! Waiting for a lock that another process may hold.
 //!
-//! Who keeps the store open while waiting keeps the holder from renewing its lease and from releasing it, and the command that runs
+//! A store that is kept open while waiting keeps the holder from renewing its lease and from releasing it, and the command that runs
 //! under it from its rows. So a process that waits has the store closed nearly all the time. It tries once. Where the lock
 //! is held it sees how much of the lease is left, closes the store, and sleeps until that is over, or something has changed. Only a process that
 //! has opened the store for writing changes anything, and then RocksDB begins new files: the names in the folder tell, which can be read without
 //! opening anything. Only then does it look again, read-only, beside others that do the same; and only where the lock is free does
 //! it open the store for writing and try again.
 //!
-//! Processes that wait so are in no queue: who comes first after the end has the lock.
+//! Processes that wait so are in no queue: the first that tries after the end has the lock.
 
 use std::ffi::OsString;
 use std::fs;
@@ -24,7 +24,7 @@ use crate::open::{self, Folder, Opened};
 
 /// Between two looks at the names in the folder, and two tries to open a store that is open elsewhere.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// So long nothing more has changed before the store is opened: who has just closed it may be about to open it again.
+/// So long nothing more has changed before the store is opened: the process that has just closed it may be about to open it again.
 const SETTLED: Duration = Duration::from_millis(100);
 /// Whatever the names say: some file systems show changes late.
 const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(10);

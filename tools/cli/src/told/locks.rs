@@ -1,4 +1,4 @@
-//! What a running store tells of locks: of rows, and by name.
+//! Locks in the status of a running store: of rows, and by name.
 
 use percolite::{OwnerId, RowLockStatus, Status};
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ const LOCKS_LISTED: usize = 100;
 pub fn by_name(status: &Status, shown: usize) -> Vec<String> {
     let held = status.held_locks.get(..shown).unwrap_or(&status.held_locks);
     let more = status.held_locks_total.saturating_sub(held.len() as u64);
-    // Who waits for a lock is told by who holds it.
+    // The holders are needed too: a waiter is shown with the holder that it waits for.
     let entries: Vec<_> = status.held_locks.iter().chain(&status.lock_waits).cloned().collect();
     let more_wait = status.lock_waits_total.saturating_sub(status.lock_waits.len() as u64);
     shown::held(held, more).into_iter().chain(shown::waiting(&entries, status.written, shown, more_wait)).collect()

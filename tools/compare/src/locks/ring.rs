@@ -1,4 +1,4 @@
-//! Threads and tasks that hand one lock on: each asks again as soon as it has let go, so whoever has waited longest is next.
+//! Threads and tasks that hand one lock on: each asks again as soon as it has let go, so the longest waiter is next.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,7 +22,7 @@ const NOBODY: u64 = u64::MAX;
 /// As many as there are processors in the machine that the goals are for.
 const WORKERS: usize = 2;
 
-/// Under the lock: who had it last. Only what goes from one to another is a hand-over.
+/// Under the lock: which had it last. Only what goes from one to another is a hand-over.
 struct Turns {
     last: AtomicU64,
     handed_over: AtomicU64,

@@ -42,7 +42,7 @@ impl Map {
         Some(mutex.lock_arc())
     }
 
-    /// Has the name go with the last who wants it, or the map would only ever grow.
+    /// Has the name go with its last user, or the map would only ever grow.
     fn forget(&self, name: &str, guard: ArcMutexGuard<RawMutex, ()>) -> Option<()> {
         drop(guard);
         let mut shard = self.shard(name)?.lock();

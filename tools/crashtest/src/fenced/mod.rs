@@ -1,9 +1,9 @@
-//! Whether locks by name kept their promises: who held what when, and what was committed and seen under it.
+//! Whether locks by name kept their promises: which grants were held when, and what was committed and seen under them.
 //!
 //! That two hold what excludes each other is judged by intervals in which a grant is sure to have been held (I1). Everything else is
 //! judged by timestamps alone, sorted and passed over once: tokens grow (I2); what is fenced by a token is committed between it and
-//! the next one that excludes it (I3), and sees everything that was fenced by those before (I4). That nobody passes whoever waits
-//! is judged by the numbers of requests and by tokens.
+//! the next one that excludes it (I3), and sees everything that was fenced by those before (I4). That no request
+//! passes one that waits is judged by the numbers of requests and by tokens.
 
 mod records;
 
@@ -29,7 +29,7 @@ pub struct Held {
     pub asked: Option<Moment>,
     /// In hand.
     pub from: Moment,
-    /// When it ends, or somebody is about to end it.
+    /// When it ends, or is about to be ended.
     pub until: Moment,
     /// The request's number in its life, unless the grant took another's place.
     pub id: Option<u64>,
@@ -40,7 +40,7 @@ pub struct Held {
 /// What was committed or seen under a lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Under {
-    /// Who did it, for the message.
+    /// Its number, for the message.
     pub number: u64,
     /// The lock.
     pub name: String,
@@ -161,7 +161,7 @@ fn tokens_grow(held: &[&Held], broken: &mut Vec<Broken>) {
     }
 }
 
-/// Who does not wait passes nobody: whoever has asked before, and excludes it, has a smaller token.
+/// A request that does not wait passes none: each that was made before it, and excludes it, has a smaller token.
 fn nobody_passes(held: &[&Held], broken: &mut Vec<Broken>) {
     let mut by_id: Vec<(u32, u64, &Held)> =
         held.iter().filter_map(|held| Some((held.from.life, held.id?, *held))).collect();

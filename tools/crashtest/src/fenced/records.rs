@@ -133,7 +133,7 @@ impl Folding {
             }),
             Note::Resumed { name, token } => self.with(name, *token, |grant| grant.resumed = true),
             Note::Released { name, token, by, at } => self.with(name, *token, |grant| {
-                // Otherwise somebody else has ended it, and may not have removed its row yet.
+                // Otherwise another locker has ended it, and may not have removed its row yet.
                 grant.over |= grant.is_held_at(*at, *by);
             }),
             Note::Over { name, token } => self.with(name, *token, |grant| grant.over = true),
@@ -210,8 +210,8 @@ impl Folding {
         for (name, token, by, at) in &self.missing {
             let grant = self.grants.get(&(name.clone(), *token));
             if let Some(grant) = grant.filter(|grant| grant.is_held_at(*at, *by)) {
-                let how = format!("lock {name:?} was lost at {at:?}, and nobody had ended it: {grant:?}");
-                records.broken.push(Broken::new("I5 nobody ends another's grant", how));
+                let how = format!("lock {name:?} was lost at {at:?}, and no locker had ended it: {grant:?}");
+                records.broken.push(Broken::new("I5 none ends another's grant", how));
             }
         }
         for ((name, token), grant) in &self.grants {

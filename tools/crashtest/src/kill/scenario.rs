@@ -193,7 +193,7 @@ impl<'a> Plan<'a> {
             mutant: mutant.map(str::to_owned),
             ..Life::default()
         };
-        // The next life's clock would lie behind.
+        // The next life's clock would be behind this one's.
         let lockers = if common.speed == 1 { common.lockers } else { 0 };
         let common = Life { lockers, ..common };
         Self { case, common, dice, steps: Vec::new() }
@@ -336,7 +336,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Whether only those who take locks come to the point.
+/// Whether only clients that take locks come to the point.
 fn is_of_locks(point: Point) -> bool {
     point.name().starts_with("lock.")
 }

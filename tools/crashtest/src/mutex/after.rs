@@ -1,4 +1,4 @@
-//! What a store that is opened again says of the leases of earlier lives, and what is left when nobody uses a lock any more.
+//! What a store that is opened again says of the leases of earlier lives, and what is left when no lock is used any more.
 
 use std::time::Duration;
 
@@ -108,7 +108,7 @@ pub fn settle(open: &[Commit], engine: &dyn Engine, rows: &Keyspace) -> Vec<Note
     open.iter().map(end).collect()
 }
 
-/// When nobody waits any more: nobody was woken who had not been granted the lock and had not come to an end (I7). That nobody was
+/// When nothing waits any more: no request was woken that had not been granted the lock and had not come to an end (I7). That none was
 /// forgotten shows in waits that never end.
 pub fn wakes(store: &Store, counts: Counts) -> Option<Broken> {
     let stats = store.lock_stats();
@@ -118,14 +118,14 @@ pub fn wakes(store: &Store, counts: Counts) -> Option<Broken> {
     (stats.wakes > most).then(|| Broken::new("I7 one wake each", how))
 }
 
-/// When nobody holds a lock or waits for one: leases without a guard are all that is left.
+/// When no lock is held or waited for: leases without a guard are all that is left.
 pub fn only_leases(store: &Store) -> Option<Broken> {
     let table = store.lock_table().ok()?;
     let left = table.entries.into_iter().find(|entry| entry.lease_left.is_none());
-    left.map(|entry| Broken::new(NOTHING, format!("nobody is left who uses a lock, and the table has {entry:?}")))
+    left.map(|entry| Broken::new(NOTHING, format!("no lock is used any more, and the table has {entry:?}")))
 }
 
-/// When nobody holds a lock or waits for one, but for leases without a guard: every name can be taken within the time of the longest
+/// When no lock is held or waited for, but for leases without a guard: every name can be taken within the time of the longest
 /// lease, and then nothing is left of any.
 ///
 /// # Errors
@@ -145,7 +145,7 @@ pub fn nothing_left(store: &Store) -> Result<Vec<Broken>, Error> {
     }
     let table = store.lock_table()?;
     if !table.entries.is_empty() || table.held + table.waiting > 0 {
-        broken.push(Broken::new(NOTHING, format!("nobody uses a lock, and the table has {:?}", table.entries)));
+        broken.push(Broken::new(NOTHING, format!("no lock is used, and the table has {:?}", table.entries)));
     }
     Ok(broken)
 }
@@ -167,13 +167,13 @@ pub fn rows_of_leases(reader: &impl Reader) -> Result<Vec<String>, EngineError> 
     Ok(found)
 }
 
-/// The same as a broken promise, of a store in which nobody holds a lease.
+/// The same as a broken promise, of a store in which no lease is held.
 ///
 /// # Errors
 /// Those of reading.
 pub fn no_rows(reader: &impl Reader) -> Result<Option<Broken>, EngineError> {
     let rows = rows_of_leases(reader)?;
-    Ok((!rows.is_empty()).then(|| Broken::new(NOTHING, format!("nobody has a lease, and these have rows: {rows:?}"))))
+    Ok((!rows.is_empty()).then(|| Broken::new(NOTHING, format!("no lease is held, and these have rows: {rows:?}"))))
 }
 
 /// A moment of a store's clock.

@@ -1,4 +1,4 @@
-//! Somebody who takes locks, in every way that there is.
+//! A client that takes locks, in every way that there is.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ impl Pen<'_> {
         self.world.notary.note(note);
     }
 
-    /// Notes that a grant is about to be ended; the answer says by whom.
+    /// Notes that a grant is about to be ended; the answer is the number of this attempt.
     pub fn ending(&self, name: &str, token: u64) -> u64 {
         let (at, common) = (self.now(), self.world.common);
         common.held.lock().retain(|(_, other)| *other != token);
@@ -67,14 +67,14 @@ impl Pen<'_> {
         at.tick
     }
 
-    /// Notes that a grant is over already, as somebody was told who may have been about to end it.
+    /// Notes that a grant was found to be over already by `by`, an attempt that may have been about to end it.
     pub fn not_there(&self, name: &str, token: u64, by: u64) {
         let at = self.now();
         self.note(Note::NotThere { name: name.into(), token, by, at });
     }
 }
 
-/// A client that takes locks at random and notes what it is told.
+/// A client that takes locks at random and notes what its calls return.
 pub struct Locker<'a> {
     pub(super) world: World<'a>,
     pub(super) pen: Pen<'a>,
@@ -84,7 +84,7 @@ pub struct Locker<'a> {
     pub(super) pauses_ms: usize,
 }
 
-/// A lock in hand. Whoever drops it notes that first.
+/// A lock in hand. That it is about to be dropped is noted first.
 pub(super) struct Holding<'a> {
     pub pen: Pen<'a>,
     pub name: String,
@@ -100,7 +100,7 @@ impl Holding<'_> {
         self.guard.as_ref().is_some_and(LockGuard::is_held)
     }
 
-    /// Puts the guard where anybody may drop it.
+    /// Puts the guard where any locker may drop it.
     pub fn put_on_shelf(&mut self) {
         let guard = self.guard.take();
         let shelved = guard.map(|guard| (self.name.clone(), self.token, guard));
@@ -137,7 +137,7 @@ pub(super) struct Asking {
 }
 
 impl<'a> Locker<'a> {
-    /// Somebody whose pauses are not longer than that, in milliseconds.
+    /// A locker whose pauses are not longer than that, in milliseconds.
     pub fn new(world: World<'a>, who: Who, dice: Dice, pauses_ms: usize) -> Self {
         Self { world, pen: Pen { world, life: who.life }, who, dice, pauses_ms }
     }
@@ -145,7 +145,7 @@ impl<'a> Locker<'a> {
     /// Does something.
     ///
     /// # Errors
-    /// Those that nobody has to put up with.
+    /// Those that a correct store does not return here.
     pub fn turn(&mut self) -> Result<(), Error> {
         let done = match self.dice.below(20) {
             0..=8 => self.hold(),
@@ -168,7 +168,7 @@ impl<'a> Locker<'a> {
         done.or_else(may_happen)
     }
 
-    /// Drops what somebody who is about to commit has put where anybody may drop it.
+    /// Drops a guard that another locker, which is about to commit, has put where any may drop it.
     fn clear_shelf(&mut self) {
         if let Some((name, token, guard)) = self.world.common.off_shelf(self.dice.below(8)) {
             self.pen.ending(&name, token);
@@ -314,7 +314,7 @@ impl<'a> Locker<'a> {
         Ok(())
     }
 
-    /// Takes somebody's lock away, by force or because its token is known.
+    /// Takes a lock away from its holder, by force or because its token is known.
     fn force(&mut self) -> Result<(), Error> {
         let known = self.world.common.held.lock().clone();
         let Some((name, token)) = known.get(self.dice.below(known.len().max(1))).cloned() else { return Ok(()) };
@@ -349,8 +349,7 @@ impl<'a> Locker<'a> {
             return Ok(());
         }
         if self.world.store.release_lock(&name, Timestamp::from_u64(token))? {
-            let what =
-                format!("I5 nobody ends another's grant: {token} of {name:?} was over, and has ended {before:?}");
+            let what = format!("I5 none ends another's grant: {token} of {name:?} was over, and has ended {before:?}");
             return Err(ErrorKind::Corruption(what).into());
         }
         Ok(())

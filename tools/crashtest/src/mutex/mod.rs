@@ -10,9 +10,9 @@
 //! | file | what |
 //! |---|---|
 //! | `note` | what is noted |
-//! | `locker` | who takes locks, and how |
+//! | `locker` | how locks are taken |
 //! | `under` | what is done while one is held |
-//! | `after` | what is asked of a store that is opened again, and of one that nobody uses any more |
+//! | `after` | what is asked of a store that is opened again, and of one that is no longer used |
 
 pub mod after;
 mod locker;
@@ -37,15 +37,15 @@ pub const MOST: u32 = 2;
 /// The longest lease, in milliseconds.
 pub const LEASE_MAX_MS: u64 = 1000;
 
-/// What the lockers of a life tell each other.
+/// What the lockers of a life share.
 #[derive(Default)]
 pub struct Common {
-    /// Grants that somebody has in hand, and those that are over.
+    /// Grants that are in hand, and those that are over.
     held: Mutex<Vec<(String, u64)>>,
     over: Mutex<Vec<(String, u64)>>,
     /// Leases without a guard.
     kept: Mutex<Vec<(String, u64)>>,
-    /// Guards that anybody may drop.
+    /// Guards that any locker may drop.
     shelf: Mutex<Vec<(String, u64, LockGuard)>>,
     cancels: Mutex<Vec<Cancel>>,
     /// What is outside of the store: by name the newest token that it has taken.
@@ -56,7 +56,7 @@ pub struct Common {
 /// How waits ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
-    /// In vain.
+    /// Without a grant when their time was over.
     pub timed_out: u64,
     /// Cancelled.
     pub stopped: u64,
@@ -87,7 +87,7 @@ impl Common {
         }
     }
 
-    /// A guard that somebody has left.
+    /// A guard that a locker has left.
     fn off_shelf(&self, at: usize) -> Option<(String, u64, LockGuard)> {
         let mut shelf = self.shelf.lock();
         if shelf.is_empty() {

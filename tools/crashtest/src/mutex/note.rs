@@ -1,7 +1,7 @@
 //! What is noted of locks: asked, returned, released, lost. Kept outside of the store's reach, as the ledger is.
 //!
-//! Whoever is about to end a grant notes it first, and whoever was given one notes it afterwards. So between the two notes the grant
-//! is sure to have been held, whatever the threads did in between.
+//! The end of a grant is noted before it is asked for, and a grant after it was returned. So between the two notes the grant is sure to
+//! have been held, whatever the threads did in between.
 
 use std::time::Duration;
 
@@ -66,9 +66,9 @@ pub enum Note {
     Returned { request: u64, token: u64, id: Option<u64>, at: Moment, term: Option<Term> },
     /// Renewed.
     Renewed { name: String, token: u64, term: Term },
-    /// Somebody, by number, is about to end it.
+    /// An attempt to end it, by number, is about to be made.
     Ending { name: String, token: u64, by: u64, at: Moment },
-    /// What that somebody tried has failed: a conversion. The grant is as it was.
+    /// That attempt, a conversion, has failed. The grant is as it was.
     Kept { name: String, token: u64, by: u64, at: Moment },
     /// A lease of before has a guard again, which may renew it.
     Resumed { name: String, token: u64 },
@@ -76,7 +76,7 @@ pub enum Note {
     Released { name: String, token: u64, by: u64, at: Moment },
     /// It was said to be over, durably.
     Over { name: String, token: u64 },
-    /// It was not there any more, as was said to `by`, who may have been about to end it.
+    /// It was not there any more, as the attempt `by` found, which may have been about to end it.
     NotThere { name: String, token: u64, by: u64, at: Moment },
     /// A transaction is about to be committed.
     Commit(Box<Commit>),
@@ -84,7 +84,7 @@ pub enum Note {
     Committed { number: u64, ts: u64 },
     /// It is not.
     NotCommitted { number: u64 },
-    /// Somebody who holds the lock has looked.
+    /// The holder of the lock has looked.
     Look(Look),
 }
 
@@ -101,9 +101,9 @@ pub struct Commit {
     pub fenced: bool,
     /// What it sees.
     pub read_ts: u64,
-    /// Whose its writes are.
+    /// The transaction of its writes.
     pub start_ts: u64,
-    /// The row that nobody else writes.
+    /// The row that no other transaction writes.
     pub marker: String,
     /// Whether it is answered when it is durable.
     pub durable: bool,

@@ -17,7 +17,7 @@ enum Deed {
     Appends,
     /// Reads that row and writes elsewhere, fenced.
     Reads,
-    /// Counts in another row, and hopes that nobody else does.
+    /// Counts in another row, unfenced: it is wrong where another locker counts meanwhile.
     Unfenced,
 }
 
@@ -46,7 +46,7 @@ impl<'a> Locker<'a> {
         TxnOptions { protocol: Some(habits.protocol), durability: Some(habits.durability), ..TxnOptions::default() }
     }
 
-    /// A transaction under the lock. Meanwhile the guard may lie where anybody drops it.
+    /// A transaction under the lock. Meanwhile the guard may lie where any locker may drop it.
     fn commit(&mut self, mut holding: Holding<'a>, deed: Deed) -> Result<Option<Holding<'a>>, Error> {
         let (fence, options) = (holding.guard()?.fence(), self.options_of_txn());
         let mut txn = self.world.store.begin_with(options)?;
@@ -77,7 +77,7 @@ impl<'a> Locker<'a> {
         Ok(is_back.then_some(holding))
     }
 
-    /// Enters how a transaction has ended. One that was told that the lock was lost must have lost it.
+    /// Enters how a transaction has ended. One that returned that the lock was lost must have lost it.
     fn answered(
         &self,
         number: u64,
@@ -99,7 +99,7 @@ impl<'a> Locker<'a> {
         Ok(())
     }
 
-    /// What a transaction writes; it is entered before anybody asks for its commit.
+    /// What a transaction writes; it is entered before its commit is asked for.
     fn write(&mut self, txn: &mut Txn, (name, token): &(String, u64), deed: Deed) -> Result<u64, Error> {
         let (rows, number) = (self.world.rows, self.pen.now().tick);
         let row = stored(&format!("{}/{name}", if deed == Deed::Unfenced { "u" } else { "l" }));

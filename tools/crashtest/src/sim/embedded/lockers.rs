@@ -1,4 +1,4 @@
-//! Those who take locks by name, and what is asked of the store about them.
+//! The clients that take locks by name, and what is asked of the store about them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,9 +21,9 @@ use crate::mutex::note::{Moment, Notary, Note};
 use crate::mutex::{LOCKED, Locker, Pen, World, after};
 use crate::violation::Broken;
 
-/// Who has noted nothing for so long waits for ever: no pause, no patience and no lease is as long.
+/// A locker that has noted nothing for so long waits for ever: no pause, no patience and no lease is as long.
 const SILENT: Duration = Duration::from_secs(300);
-/// How long nobody looks at first, and how often it is as long again.
+/// The first pause between two looks, and how often it is as long again.
 const LOOKS: Duration = Duration::from_millis(50);
 /// Between two lives, in milliseconds.
 const PAUSES_MS: [usize; 4] = [1, 100, 600, 3000];
@@ -88,7 +88,7 @@ impl Embedded<'_> {
         if self.plan.mode == Mode::Mutex && life > 0 {
             let pause = PAUSES_MS[self.dice.below(PAUSES_MS.len())];
             self.scheduler.advance(Duration::from_millis(self.dice.below(pause) as u64));
-            // By hours, either way; while lockers run nobody touches it.
+            // By hours, either way; while lockers run it is not set.
             self.step_clock();
         }
         Before(self.notes.moment(life, self.scheduler.now()), self.scheduler.unix_millis())
@@ -181,7 +181,7 @@ impl Embedded<'_> {
         threads
     }
 
-    /// Waits for those threads. One that waits for ever is told, and let go by closing the store.
+    /// Waits for those threads. One that waits for ever is reported, and its wait is ended by closing the store.
     pub(super) fn await_lockers(&self, threads: Vec<ThreadId>, store: &Store, dead: &Dead) {
         let (mut looks, mut silent) = (LOOKS, Duration::ZERO);
         let mut noted = self.notes.ticks.load(Ordering::SeqCst);
@@ -192,9 +192,9 @@ impl Embedded<'_> {
             if silent > SILENT {
                 if !is_dead(dead) {
                     let table = store.lock_table().map(|table| table.entries);
-                    self.breaks("I6 each wait ends", format!("nobody has done anything for {silent:?}: {table:?}"));
+                    self.breaks("I6 each wait ends", format!("no locker has done anything for {silent:?}: {table:?}"));
                 }
-                // Whoever holds something lets go of it, and nobody waits any more.
+                // That ends every grant and every wait.
                 let _ = store.clone().close();
                 break;
             }
@@ -205,7 +205,7 @@ impl Embedded<'_> {
         }
     }
 
-    /// When nobody takes locks any more in this life.
+    /// When no locks are taken any more in this life.
     pub(super) fn check_locks(&self, store: &Store, engine: &Process, dead: &Dead, life: u32) {
         let (Mode::Mutex, Ok(rows)) = (self.plan.mode, store.keyspace(LOCKED)) else { return };
         let (notary, runtime) = (self.notes.of(dead), SimRuntime::new(self.scheduler, 0));

@@ -51,7 +51,7 @@ pub struct Embedded<'a> {
     keeps: bool,
     /// The newest timestamp that late clients were handed.
     handed_out: Arc<AtomicU64>,
-    /// What was noted of locks, and what those who take them tell each other in this life.
+    /// What was noted of locks, and what the lockers of this life share.
     notes: Notes,
     common: Arc<Common>,
 }
