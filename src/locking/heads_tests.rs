@@ -135,6 +135,22 @@ fn m2_d_a_waiter_that_is_granted_and_does_not_know_passes_the_lock_on_or_has_it(
     assert_eq!((stats.wakes, stats.shared.cancelled, stats.shared.timed_out), (6, 0, 0));
 }
 
+#[test]
+fn semaphores_wait_for_the_commits_of_those_of_another_number_only() {
+    let heads = heads();
+    let commit_ts = Timestamp::from_u64(7);
+    let held = wait_of(&heads, Semaphore(2), None, None);
+    held.request.grant().owe(commit_ts);
+    drop(held);
+    let found = |mode| heads.past_of(wait_of(&heads, mode, None, None).request.grant()).debt;
+    assert_eq!(found(Semaphore(2)), Timestamp::ZERO);
+    assert_eq!(found(Semaphore(3)), commit_ts);
+    // What was of another number is of any that comes.
+    assert_eq!(found(Semaphore(2)), commit_ts);
+    heads.tidy("name", commit_ts);
+    assert!(heads.is_empty());
+}
+
 type Hook = Box<dyn Fn() + Send + Sync>;
 
 /// A thread's parker that says when it parks, and when it is woken.

@@ -30,7 +30,12 @@ impl LockMode {
 
     /// Whether a grant of this mode excludes one of the mode `other`, however many there are.
     pub(crate) fn conflicts(self, other: Self) -> bool {
-        !matches!((self, other), (Self::Shared, Self::Shared) | (Self::Semaphore(_), Self::Semaphore(_)))
+        match (self, other) {
+            (Self::Shared, Self::Shared) => false,
+            // Those of another number are not granted beside each other, only after each other.
+            (Self::Semaphore(most), Self::Semaphore(others)) => most != others,
+            _ => true,
+        }
     }
 }
 

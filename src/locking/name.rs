@@ -30,6 +30,8 @@ struct Left {
     past: Vec<Arc<Grant>>,
     /// The newest fenced durable commit of the others, by the kind of their mode.
     debts: [Timestamp; 3],
+    /// Of which semaphores the third of them is.
+    semaphore: u32,
     /// Why nothing can be said of the name: its row cannot be read.
     damage: Option<Arc<str>>,
 }
@@ -168,11 +170,12 @@ impl Name {
     }
 
     pub fn debt_of(&self, mode: LockMode) -> Timestamp {
-        let [exclusive, shared, semaphore] = self.left.as_ref().map(|left| left.debts).unwrap_or_default();
+        let Some(left) = &self.left else { return Timestamp::ZERO };
+        let [exclusive, shared, semaphore] = left.debts;
         match mode {
-            LockMode::Exclusive => exclusive.max(shared).max(semaphore),
             LockMode::Shared => exclusive.max(semaphore),
-            LockMode::Semaphore(_) => exclusive.max(shared),
+            LockMode::Semaphore(most) if most == left.semaphore => exclusive.max(shared),
+            LockMode::Exclusive | LockMode::Semaphore(_) => exclusive.max(shared).max(semaphore),
         }
     }
 
@@ -220,7 +223,7 @@ impl Name {
 impl Left {
     /// Of grants with nothing under way and no row only a timestamp is kept.
     fn merge(&mut self) {
-        let Self { past, debts: [exclusive, shared, semaphore], .. } = self;
+        let Self { past, debts: [exclusive, shared, semaphore], semaphore: most, .. } = self;
         past.retain(|grant| {
             if grant.is_open() {
                 return true;
@@ -228,7 +231,13 @@ impl Left {
             let debt = match grant.mode {
                 LockMode::Exclusive => &mut *exclusive,
                 LockMode::Shared => &mut *shared,
-                LockMode::Semaphore(_) => &mut *semaphore,
+                LockMode::Semaphore(its) => {
+                    if its != std::mem::replace(most, its) {
+                        // What all that comes now has to wait for.
+                        *exclusive = std::mem::take(semaphore).max(*exclusive);
+                    }
+                    &mut *semaphore
+                }
             };
             *debt = grant.debt().max(*debt);
             false

@@ -115,9 +115,11 @@ impl Store {
             return Err(ErrorKind::Corruption(what.to_string()).into());
         }
         if let Some(grant) = locks.heads.resume(name, token, locks.runtime.elapsed()) {
-            let guard = LockGuard::new(self, locks, Request::new(&locks.heads, Arc::clone(&grant), false));
-            locks.keeper.keep(self, &grant)?;
-            return Ok(guard);
+            if let Err(why) = locks.keeper.keep(self, &grant) {
+                locks.heads.keep(&grant, Duration::ZERO);
+                return Err(why);
+            }
+            return Ok(LockGuard::new(self, locks, Request::new(&locks.heads, grant, false)));
         }
         let holders = locks.heads.holders(name, &locks.clock(), 1, |grant| grant.token() == token).0;
         if !holders.is_empty() {
