@@ -130,7 +130,7 @@ fn a_paused_holder(folder: &Path, lease: Duration) -> anyhow::Result<()> {
     thread::scope(|scope| {
         let (store, state, printer) = (&store, &state, &printer);
         let first = scope.spawn(move || -> anyhow::Result<Timestamp> {
-            // A hard bound: nothing renews it.
+            // It is not renewed: at its time the next request is granted.
             let guard = store.lock_with("printer", LockOptions::exclusive().lease(lease).once().why("invoices"))?;
             let mut txn = store.begin()?;
             txn.fence(&guard.fence())?;

@@ -205,7 +205,11 @@ impl fmt::Display for Error {
             ErrorKind::LockHeld(held) => write!(f, "{held}"),
             ErrorKind::LockLost(lost) => write!(f, "{lost}"),
             ErrorKind::Deadlock(held) => {
-                write!(f, "deadlock: another holder of lock {} waits to upgrade it, too; {held}", held.target)
+                write!(
+                    f,
+                    "deadlock: another holder of lock {} waits to upgrade it, too; this one keeps its shared lock, and should release it; {held}",
+                    held.target
+                )
             }
             ErrorKind::SnapshotTooOld(why)
             | ErrorKind::InvalidArgument(why)

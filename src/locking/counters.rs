@@ -22,7 +22,7 @@ pub struct LockStats {
     pub semaphore: LockModeStats,
     /// Second upgraders of a name.
     pub deadlocks: u64,
-    /// Leases that were over.
+    /// Leases that were over, counted by the next request for the name, the end of their guard, or a day later.
     pub expired: u64,
     /// Grants that [`Store::force_unlock`](crate::Store::force_unlock) took away.
     pub forced: u64,

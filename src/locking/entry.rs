@@ -151,7 +151,7 @@ pub struct LockEntry {
 pub struct LockTable {
     /// By target: first the grants in the order of asking, then the queue.
     pub entries: Vec<LockEntry>,
-    /// How many requests are granted. A lease that is over is among them until the next request for its name, and not among the entries.
+    /// How many requests are granted, without conversions that wait and leases that are over.
     pub held: usize,
     /// How many requests wait, conversions included.
     pub waiting: usize,
@@ -187,7 +187,7 @@ impl fmt::Display for LockHeld {
         for (number, holder) in self.holders.iter().enumerate() {
             write!(f, "{}{}", if number == 0 { " by " } else { "; by " }, holder.holder)?;
             if let Some(why) = &holder.why {
-                write!(f, " ({why})")?;
+                write!(f, " ({})", why.escape_debug())?;
             }
             if let Some(token) = holder.token {
                 write!(f, ", token {token}")?;
@@ -200,7 +200,7 @@ impl fmt::Display for LockHeld {
             write!(f, "; {} more waited before this request", self.ahead)?;
         }
         if !self.waited.is_zero() {
-            write!(f, "; waited {:.3} s for {}", self.waited.as_secs_f64(), self.mode)?;
+            write!(f, "; waited {:.3} s for {}", self.waited.as_secs_f64().max(0.001), self.mode)?;
         }
         Ok(())
     }

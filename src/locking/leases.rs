@@ -32,6 +32,15 @@ impl Heads {
         stands && grant.with_lease(|lease| (lease.has_guard, lease.renews) = (false, false)).is_some()
     }
 
+    /// Ends the leases of the name that are over.
+    pub fn end_leases(&self, name: &str, now: Duration) {
+        self.change(name, |shard, wakes| {
+            if let Some(entry) = shard.get_mut(name) {
+                self.expire(entry, now, wakes);
+            }
+        });
+    }
+
     /// Ends the leases of the name that are over. To be called by the request at the front, whose timer this is; returns the time
     /// until the next one may be over. `None` where there is no need to look: the request is not at the front, there is no lease
     /// before it, or one is being written, whose writer wakes it.

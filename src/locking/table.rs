@@ -75,7 +75,7 @@ impl Clock<'_> {
 
 /// The entries of a head, those that are granted first, at one moment.
 pub(super) fn entries(head: &Head<Arc<Grant>>, clock: &Clock<'_>) -> Vec<LockEntry> {
-    let mut entries: Vec<LockEntry> = standing(head, clock).map(|grant| held(head, grant, clock)).collect();
+    let mut entries: Vec<LockEntry> = standing(head, clock.now).map(|grant| held(head, grant, clock)).collect();
     entries.extend(head.waiting().map(|asked| clock.entry(&asked.value, LockState::Waiting)));
     link(&mut entries, head, clock);
     entries
@@ -88,7 +88,7 @@ pub(super) fn holders(
     most: usize,
     wanted: impl Fn(&Grant) -> bool,
 ) -> Vec<LockEntry> {
-    let wanted = standing(head, clock).filter(|grant| wanted(grant)).take(most);
+    let wanted = standing(head, clock.now).filter(|grant| wanted(grant)).take(most);
     let mut entries: Vec<LockEntry> = wanted.map(|grant| held(head, grant, clock)).collect();
     link(&mut entries, head, clock);
     entries
@@ -107,8 +107,7 @@ fn link(entries: &mut [LockEntry], head: &Head<Arc<Grant>>, clock: &Clock<'_>) {
     });
 }
 
-fn standing<'a>(head: &'a Head<Arc<Grant>>, clock: &Clock<'_>) -> impl Iterator<Item = &'a Arc<Grant>> {
-    let now = clock.now;
+fn standing(head: &Head<Arc<Grant>>, now: Duration) -> impl Iterator<Item = &Arc<Grant>> {
     head.granted().iter().map(|asked| &asked.value).filter(move |grant| !grant.is_over(now))
 }
 
@@ -126,7 +125,7 @@ fn held(head: &Head<Arc<Grant>>, grant: &Grant, clock: &Clock<'_>) -> LockEntry 
 fn each_wait(head: &Head<Arc<Grant>>, clock: &Clock<'_>, mut see: impl FnMut(u64, u64)) {
     let converting = head.converting().map(|(id, _)| *id);
     if let Some(id) = converting {
-        standing(head, clock).filter(|other| other.id != id).for_each(|other| see(id, other.id));
+        standing(head, clock.now).filter(|other| other.id != id).for_each(|other| see(id, other.id));
     }
     let (mut last, mut last_unshared) = (None, None);
     for asked in head.waiting() {
@@ -138,7 +137,7 @@ fn each_wait(head: &Head<Arc<Grant>>, clock: &Clock<'_>, mut see: impl FnMut(u64
             see(asked.id, converting);
         } else {
             let stops = |other: &&Arc<Grant>| asked.mode.conflicts(other.mode) || !is_shared;
-            standing(head, clock).filter(stops).for_each(|other| see(asked.id, other.id));
+            standing(head, clock.now).filter(stops).for_each(|other| see(asked.id, other.id));
         }
         last = Some(asked.id);
         if !is_shared {
@@ -147,7 +146,7 @@ fn each_wait(head: &Head<Arc<Grant>>, clock: &Clock<'_>, mut see: impl FnMut(u64
     }
 }
 
-/// How much is held and waited for; a lease that is over counts until its successor ends it.
+/// How much is held, and how much waits, conversions included.
 #[derive(Default)]
 pub struct Totals {
     pub held: usize,
@@ -157,8 +156,9 @@ pub struct Totals {
 }
 
 impl Totals {
-    fn add(&mut self, head: &Head<Arc<Grant>>) {
-        self.held += head.granted().len();
+    fn add(&mut self, head: &Head<Arc<Grant>>, now: Duration) {
+        let converting = head.converting().map(|(id, _)| *id);
+        self.held += standing(head, now).filter(|grant| Some(grant.id) != converting).count();
         let converting = head.converting().map(|(_, grant)| grant);
         for grant in head.waiting().map(|asked| &asked.value).chain(converting) {
             self.waiting += 1;
@@ -178,11 +178,11 @@ impl Heads {
 
     /// How much is held and waited for.
     #[cfg(feature = "metrics")]
-    pub fn totals(&self) -> Totals {
+    pub fn totals(&self, now: Duration) -> Totals {
         let mut totals = Totals::default();
         for shard in self.shards() {
             for entry in shard.values() {
-                totals.add(&entry.head);
+                totals.add(&entry.head, now);
             }
         }
         totals
@@ -195,7 +195,7 @@ impl Heads {
         let mut left = (listed, listed);
         for shard in self.shards() {
             for entry in shard.values() {
-                totals.add(&entry.head);
+                totals.add(&entry.head, clock.now);
                 if left.0 > 0 || left.1 > 0 && entry.head.has_waiting() {
                     for shown in entries(&entry.head, clock) {
                         let left = if shown.state == LockState::Held { &mut left.0 } else { &mut left.1 };

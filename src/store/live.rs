@@ -346,7 +346,7 @@ impl super::Inner {
         if let Some(embedded) = &self.embedded {
             let pipeline = embedded.pipeline();
             let behind = pipeline.current_view().read_ts.millis().saturating_sub(pipeline.durable_ts().millis());
-            let waiting = pipeline.locks().totals();
+            let waiting = pipeline.locks().totals(self.runtime.elapsed());
             let set_locks = |name, value| crate::observe::lock_gauge(self.identity, name, value);
             set_locks("percolite_locks_held", waiting.held as f64);
             set_locks("percolite_locks_waiting", waiting.waiting as f64);

@@ -182,7 +182,7 @@ impl LockGuard {
             Conversion::Deadlock => {
                 heads.counters.deadlock();
                 event!(WARN, lock = %next.name, "deadlock");
-                let held = store.held_by(&next.target(), LockMode::Exclusive, Some(0), Duration::ZERO);
+                let held = store.held_by(&next.target(), (LockMode::Exclusive, 0), Some(0), Duration::ZERO);
                 return Err(ErrorKind::Deadlock(Box::new(held)).into());
             }
             Conversion::Unknown => {
@@ -276,11 +276,10 @@ impl LockGuard {
             return Ok(());
         }
         let store = self.store()?;
-        self.request.release();
+        let rows = self.end();
         if let Some(why) = self.locks.heads.closed() {
             return Err(Error::closed(why));
         }
-        let rows = self.rows_left();
         if rows.is_empty() {
             return Ok(());
         }
@@ -292,13 +291,17 @@ impl LockGuard {
         Ok(())
     }
 
-    /// The leases with rows that the end of this one leaves: its own and, where its conversion was given up before it had a row, that of
-    /// the grant before.
-    fn rows_left(&self) -> Vec<Arc<Grant>> {
+    /// Ends the grant. Returns the leases with rows that this leaves: its own and, where its conversion was given up before it had a row,
+    /// that of the grant before.
+    fn end(&self) -> Vec<Arc<Grant>> {
         let grant = self.grant();
         if !grant.has_lease() {
+            self.request.release();
             return Vec::new();
         }
+        // One that is over was lost before it is released.
+        self.locks.heads.end_leases(&grant.name, self.locks.runtime.elapsed());
+        self.request.release();
         let mut rows = if grant.is_settled() { Vec::new() } else { self.locks.heads.past_of(grant).leases };
         if grant.has_row() && !rows.iter().any(|row| Arc::ptr_eq(row, grant)) {
             rows.push(Arc::clone(grant));
@@ -309,8 +312,8 @@ impl LockGuard {
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
-        if self.request.release() {
-            self.rows_left().iter().for_each(|row| self.locks.keeper.remove(row));
+        if !self.request.has_left() {
+            self.end().iter().for_each(|row| self.locks.keeper.remove(row));
         }
     }
 }

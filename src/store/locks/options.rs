@@ -109,7 +109,8 @@ impl LockOptions {
         Self { lease: Some(time), ..self }
     }
 
-    /// Does not renew the lease: its time is a hard bound, however long the guard lives.
+    /// Does not renew the lease: when its time is over the lock is free for the next request, however long the guard lives. A
+    /// transaction that was [fenced](crate::Txn::fence) before still commits until there is such a request.
     pub fn once(self) -> Self {
         Self { once: true, ..self }
     }

@@ -193,7 +193,8 @@ impl Store {
             }
             WaitStep::TimedOut { ahead } => {
                 heads.counters.timed_out(mode);
-                Err(self.held(&grant.target(), mode, Some(ahead), waited))
+                Err(ErrorKind::LockHeld(Box::new(self.held_by(&grant.target(), (mode, grant.id), Some(ahead), waited)))
+                    .into())
             }
             WaitStep::Cancelled => {
                 let what = format!(
@@ -210,24 +211,22 @@ impl Store {
 
     /// Why a request that was not to wait was not made.
     pub(crate) fn not_granted(&self, target: &LockTarget<'_>, options: &LockOptions) -> Error {
-        self.held(target, options.mode, None, Duration::ZERO)
+        ErrorKind::LockHeld(Box::new(self.held_by(target, (options.mode, 0), None, Duration::ZERO))).into()
     }
 
-    fn held(&self, target: &LockTarget<'_>, mode: LockMode, ahead: Option<usize>, waited: Duration) -> Error {
-        ErrorKind::LockHeld(Box::new(self.held_by(target, mode, ahead, waited))).into()
-    }
-
+    /// What a request of this mode and number is refused by: a conversion not by its own shared grant.
     pub(super) fn held_by(
         &self,
         target: &LockTarget<'_>,
-        mode: LockMode,
+        (mode, id): (LockMode, u64),
         ahead: Option<usize>,
         waited: Duration,
     ) -> LockHeld {
         let LockTarget::Name(name) = target;
         let locks = self.inner.locks.as_ref();
-        let (holders, waiting) =
-            locks.map(|locks| locks.heads.holders(name, &locks.clock(), HOLDERS_SHOWN, |_| true)).unwrap_or_default();
+        let (holders, waiting) = locks
+            .map(|locks| locks.heads.holders(name, &locks.clock(), HOLDERS_SHOWN, |other| other.id != id))
+            .unwrap_or_default();
         let ahead = ahead.unwrap_or(waiting);
         LockHeld { target: target.clone().into_owned(), mode, holders, ahead, waited }
     }

@@ -1,0 +1,58 @@
+//! How much is said to be held, waited for, expired and lost, where an entry could be counted twice or not at all.
+
+use std::time::Duration;
+
+use percolite::{LockOptions, LockTable, Store, Wait};
+
+use crate::support::clocks::Clocks;
+use crate::support::{asks, until};
+
+const LEASE: Duration = Duration::from_secs(1);
+
+fn totals(table: &LockTable) -> (usize, usize, usize) {
+    (table.held, table.waiting, table.entries.len())
+}
+
+#[test]
+fn what_is_held_and_what_waits_are_as_many_as_the_entries() {
+    let clocks = Clocks::new();
+    let store = clocks.builder().in_memory().unwrap();
+    // A conversion is one entry, which waits.
+    let (mut converting, _other) =
+        (store.lock_with("a", LockOptions::shared()).unwrap(), store.lock_with("a", LockOptions::shared()).unwrap());
+    let upgrade = std::thread::spawn(move || converting.upgrade(Wait::Forever).map(|()| converting));
+    until("the upgrade waits", || store.lock_table().unwrap().waiting == 1);
+    let queued = asks(&store, "a", LockOptions::exclusive().wait(Wait::Forever));
+    assert_eq!(totals(&store.lock_table().unwrap()), (1, 2, 3));
+
+    // A lease that is over is none, before any other request for its name, too.
+    let leased = store.lock_with("b", LockOptions::exclusive().lease(LEASE).once()).unwrap();
+    assert_eq!(totals(&store.lock_table().unwrap()), (2, 2, 4));
+    assert_eq!((store.status().held_locks_total, store.status().lock_waits_total), (2, 2));
+    clocks.pass(LEASE);
+    assert_eq!(totals(&store.lock_table().unwrap()), (1, 2, 3));
+    assert_eq!((store.status().held_locks_total, store.status().lock_waits_total), (1, 2));
+    drop(leased);
+
+    store.close().unwrap();
+    assert!(upgrade.join().unwrap().is_err());
+    assert!(queued.refused().to_string().contains("closed"));
+}
+
+#[test]
+fn a_lease_that_is_over_is_lost_when_its_own_guard_ends() {
+    let clocks = Clocks::new();
+    let store = clocks.builder().in_memory().unwrap();
+    let take = || store.lock_with("name", LockOptions::exclusive().lease(LEASE).once()).unwrap();
+    let counts = |store: &Store| (store.lock_stats().expired, store.lock_stats().lost);
+
+    take().release().unwrap();
+    drop(take());
+    assert_eq!(counts(&store), (0, 0));
+    let (dropped, released) = (take(), store.lock_with("other", LockOptions::exclusive().lease(LEASE).once()).unwrap());
+    clocks.pass(LEASE);
+    drop(dropped);
+    assert_eq!(counts(&store), (1, 1));
+    released.release().unwrap();
+    assert_eq!(counts(&store), (2, 2));
+}
