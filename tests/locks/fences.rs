@@ -5,8 +5,8 @@ mod paused;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
 
 use percolite::engine::sim::SimStorage;
 use percolite::{
@@ -14,7 +14,7 @@ use percolite::{
     TxnOptions,
 };
 
-use crate::stops::{Dice, PATIENCE, Worker, World, assert_lost, buffered, eventually, is_lost, some, spawn};
+use crate::stops::{Dice, PATIENCE, Rounds, Worker, World, assert_lost, buffered, eventually, some, spawn};
 use crate::tap::{Act, Gate, commits};
 
 const PROTOCOLS: [CommitProtocol; 2] = [CommitProtocol::Auto, CommitProtocol::TwoPhase];
@@ -111,31 +111,45 @@ impl Next {
     }
 }
 
-/// Commits under fences that it is sent, and says what has become of each.
-fn committer(world: &World, fences: std::sync::mpsc::Receiver<(Fence, u64)>) -> Committer {
-    let (answers, answer) = channel();
-    let begun = Arc::new(AtomicU64::new(0));
-    let (World { store, rows, .. }, begins) = (world.clone(), Arc::clone(&begun));
-    let thread = spawn(move || {
-        while let Ok((fence, round)) = fences.recv() {
-            let commit = || -> Result<Commit> {
-                let mut txn = store.begin_with(buffered(CommitProtocol::Auto))?;
-                let fenced = txn.fence(&fence).and_then(|()| txn.put(&rows, "k", round.to_string()));
-                begins.store(round, Ordering::SeqCst);
-                fenced.and_then(|()| txn.commit())
-            };
-            if answers.send(commit()).is_err() {
-                return;
-            }
-        }
-    });
-    Committer { begun, answer, thread }
+/// A thread that is sent work, and answers.
+struct Hands<Work, Answer> {
+    works: Sender<Work>,
+    answers: Receiver<Answer>,
+    thread: Worker<()>,
 }
 
-struct Committer {
-    begun: Arc<AtomicU64>,
-    answer: std::sync::mpsc::Receiver<Result<Commit>>,
-    thread: Worker<()>,
+impl<Work: Send + 'static, Answer: Send + 'static> Hands<Work, Answer> {
+    fn new(mut does: impl FnMut(Work) -> Answer + Send + 'static) -> Self {
+        let ((works, work), (tells, answers)) = (channel(), channel());
+        let thread = spawn(move || while work.recv().is_ok_and(|work| tells.send(does(work)).is_ok()) {});
+        Self { works, answers, thread }
+    }
+
+    fn begin(&self, work: Work) {
+        self.works.send(work).unwrap();
+    }
+
+    fn answer(&self) -> Answer {
+        self.answers.recv_timeout(PATIENCE).unwrap()
+    }
+
+    fn end(self) {
+        drop(self.works);
+        self.thread.join();
+    }
+}
+
+/// Commits under fences, and the last round of which it has begun one.
+fn committer(world: &World) -> (Hands<(Fence, u64), Result<Commit>>, Arc<AtomicU64>) {
+    let begun = Arc::new(AtomicU64::new(0));
+    let (World { store, rows, .. }, begins) = (world.clone(), Arc::clone(&begun));
+    let commit = move |(fence, round): (Fence, u64)| {
+        let mut txn = store.begin_with(buffered(PROTOCOLS[round as usize % 2]))?;
+        let fenced = txn.fence(&fence).and_then(|()| txn.put(&rows, "k", round.to_string()));
+        begins.store(round, Ordering::SeqCst);
+        fenced.and_then(|()| txn.commit())
+    };
+    (Hands::new(commit), begun)
 }
 
 /// Stops a fenced commit when it is decided and has no timestamp yet: the leader cannot decide it by itself, so it writes first
@@ -191,25 +205,60 @@ fn decided_and_not_stamped() -> bool {
 #[test]
 fn f1_c_a_token_is_never_below_a_commit_of_the_holder_before() {
     assert!((0..20).any(|_| decided_and_not_stamped()), "it was never stopped");
-    let (world, mut dice) = (World::open(), Dice::new());
-    let under_way = Arc::new(AtomicBool::new(false));
-    let (row, flag) = (world.rows.row_of("k"), Arc::clone(&under_way));
-    world.tap.on_write(move |groups| {
-        if commits(groups, &row) {
-            flag.store(true, Ordering::SeqCst);
-            std::thread::yield_now();
-            flag.store(false, Ordering::SeqCst);
-        }
-        Act::Pass
-    });
-    let (sends, fences) = channel();
-    let Committer { begun, answer, thread } = committer(&world, fences);
-    let (mut met, mut last) = (0, None);
+    each_ends_while_its_commit_is_decided_and_not_visible(10_000);
+    each_ends_at_any_moment_of_its_commit(10_000);
+}
+
+/// F1b again and again: each of the commits stands, and each next holder has to wait for it.
+fn each_ends_while_its_commit_is_decided_and_not_visible(rounds: u64) {
+    let world = World::open();
+    let (committer, _) = committer(&world);
+    let next = {
+        let world = world.clone();
+        Hands::new(move |()| {
+            let guard = world.store.lock("n").unwrap();
+            (world.get("k"), guard)
+        })
+    };
     let mut guard = world.store.lock("n").unwrap();
-    for round in 1..=10_000 {
+    let mut course = Rounds::default();
+    for round in 1..=rounds {
         let token = guard.token();
-        sends.send((guard.fence(), round)).unwrap();
-        while begun.load(Ordering::SeqCst) < round && !thread.is_finished() {
+        let gate = world.stop_commit("k");
+        committer.begin((guard.fence(), round));
+        gate.wait_for_arrival();
+        if round % 4 < 2 {
+            assert!(world.store.force_unlock("n", token).unwrap());
+        }
+        drop(guard);
+        next.begin(());
+        let began = Instant::now();
+        while world.store.lock_table().unwrap().held == 0 {
+            assert!(began.elapsed() < PATIENCE, "the next one is not granted in memory");
+            std::thread::yield_now();
+        }
+        assert!(next.answers.try_recv().is_err(), "round {round}: it has not waited for what was decided");
+        gate.open();
+        let seen;
+        (seen, guard) = next.answer();
+        course.judge(round, committer.answer(), [token, guard.token()], seen);
+    }
+    assert_eq!(course.stood, rounds, "what was decided before the end stands");
+    world.tap.no_hooks();
+    next.end();
+    committer.end();
+}
+
+fn each_ends_at_any_moment_of_its_commit(rounds: u64) {
+    let (world, mut dice) = (World::open(), Dice::new());
+    let under_way = world.watch_commits("k");
+    let (committer, begun) = committer(&world);
+    let (mut met, mut course) = (0, Rounds::default());
+    let mut guard = world.store.lock("n").unwrap();
+    for round in 1..=rounds {
+        let token = guard.token();
+        committer.begin((guard.fence(), round));
+        while begun.load(Ordering::SeqCst) < round && !committer.thread.is_finished() {
             std::thread::yield_now();
         }
         (0..dice.below(8)).for_each(|_| std::thread::yield_now());
@@ -218,18 +267,10 @@ fn f1_c_a_token_is_never_below_a_commit_of_the_holder_before() {
         met += u64::from(under_way.load(Ordering::SeqCst));
         guard = world.store.lock("n").unwrap();
         let seen = world.get("k");
-        match answer.recv_timeout(PATIENCE).unwrap() {
-            Ok(Commit { ts, .. }) => {
-                assert!(token < ts && ts < guard.token(), "round {round}: {token} {ts} {}", guard.token());
-                last = Some(round.to_string());
-            }
-            Err(why) => assert!(is_lost(&why), "{why}"),
-        }
-        assert_eq!(seen, last, "round {round}");
+        course.judge(round, committer.answer(), [token, guard.token()], seen);
     }
     assert!(met > 0, "no end has met a commit under way");
-    drop(sends);
-    thread.join();
+    committer.end();
 }
 
 /// Writers of other rows, until it is dropped.

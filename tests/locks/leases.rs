@@ -3,10 +3,11 @@
 mod closing;
 #[cfg(feature = "rocks")]
 mod copies;
-mod damage;
+pub mod damage;
 #[cfg(feature = "rocks")]
 mod kills;
 mod names;
+mod releases;
 mod renewal;
 mod restarts;
 mod time;
@@ -15,11 +16,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use percolite::engine::Engine;
 use percolite::engine::sim::SimStorage;
-use percolite::{ErrorKind, KeyspaceId, LockOptions, LostReason, Result, RowKey, Store};
+use percolite::{ErrorKind, LockOptions, LostReason, Result, Store};
 
 use crate::support::clocks::Clocks;
+use crate::support::rows::{has_row, row_of};
 
 fn lease(time: Duration) -> LockOptions {
     LockOptions::exclusive().lease(time)
@@ -47,16 +48,6 @@ fn assert_lost<T>(answer: Result<T>, wanted: LostReason) {
     let why = answer.err().expect("it is lost");
     let ErrorKind::LockLost(lost) = why.kind() else { panic!("{why}") };
     assert_eq!(lost.reason, wanted, "{why}");
-}
-
-fn row_of(name: &str) -> RowKey {
-    RowKey::new(KeyspaceId(0), format!("lock/{name}").as_bytes())
-}
-
-/// Whether there is a row of leases of the name.
-fn has_row(engine: &dyn Engine, name: &str) -> bool {
-    let newest = engine.view().unwrap().write(&row_of(name)).unwrap();
-    newest.is_some_and(|newest| newest.value.is_some())
 }
 
 /// A thread of this name, whose answer can be waited for. It is not joined, so that a test of something broken ends.

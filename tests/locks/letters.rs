@@ -31,8 +31,8 @@ const CASES: [(&str, u8); 20] = [
 /// Where tests of letters may be.
 const SOURCES: [&str; 5] = ["tests/locks", "src/locking", "src/store/locks", "tools/cli/tests", "tools/crashtest/src"];
 
-/// Numbers whose cases are the same for tasks: histories of a head, restarts, processes, what is shown.
-const WITHOUT_TASKS: [&str; 5] = ["M1e", "L1", "L4", "G2", "T1"];
+/// Numbers whose cases are the same for tasks: histories of a head, kills, processes, what is shown.
+const WITHOUT_TASKS: [&str; 6] = ["M1e", "L1", "G2", "T1a", "T1c", "T1d"];
 
 /// Cases that only tasks have: dropped futures, and the end of their runtime.
 const OF_TASKS_ALONE: [&str; 2] = ["Z3b", "Z4d"];

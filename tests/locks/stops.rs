@@ -75,6 +75,21 @@ impl World {
         gate
     }
 
+    /// Says whether a commit of the row is decided and not visible at this moment. That takes a little longer.
+    pub fn watch_commits(&self, key: &str) -> Arc<atomic::AtomicBool> {
+        let under_way = Arc::<atomic::AtomicBool>::default();
+        let (row, flag) = (self.rows.row_of(key), Arc::clone(&under_way));
+        self.tap.on_write(move |groups| {
+            if commits(groups, &row) {
+                flag.store(true, atomic::Ordering::SeqCst);
+                std::thread::yield_now();
+                flag.store(false, atomic::Ordering::SeqCst);
+            }
+            Act::Pass
+        });
+        under_way
+    }
+
     /// Stops transactions of two phases when they lock the row.
     pub fn stop_prewrite(&self, key: &str) -> Gate {
         let (gate, barrier) = Gate::closed();
@@ -124,6 +139,31 @@ impl World {
         first.open();
         gate.wait_for_arrival();
         (gate, waiting)
+    }
+}
+
+/// Holders one after the other, each with a fenced commit of one row that is under way when its grant ends.
+#[derive(Default)]
+pub struct Rounds {
+    last: Option<String>,
+    /// How many of the commits were made.
+    pub stood: u64,
+}
+
+impl Rounds {
+    /// `tokens` are those of this holder and the next, who has `seen` this.
+    #[track_caller]
+    pub fn judge(&mut self, round: u64, answer: Result<Commit>, tokens: [Timestamp; 2], seen: Option<String>) {
+        match answer {
+            Ok(Commit { ts, .. }) => {
+                let [before, after] = tokens;
+                assert!(before < ts && ts < after, "round {round}: {before} {ts} {after}");
+                self.last = Some(round.to_string());
+                self.stood += 1;
+            }
+            Err(why) => assert!(is_lost(&why), "{why}"),
+        }
+        assert_eq!(seen, self.last, "round {round}");
     }
 }
 

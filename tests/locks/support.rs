@@ -2,8 +2,12 @@
 
 pub mod clocks;
 pub mod gate;
+pub mod paused;
+pub mod rows;
+pub mod turns;
 
 use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -14,6 +18,10 @@ pub const LIMIT: Duration = Duration::from_secs(30);
 
 /// Held by nobody, waited for by nobody.
 pub const NOBODY: [u64; 0] = [];
+
+/// How the names of threads begin that ask for others, each of which has a name of its own.
+pub const ASKS: &str = "asks";
+static ASKED: AtomicU64 = AtomicU64::new(0);
 
 /// A request that another thread has made, and waits for.
 pub struct Asking {
@@ -32,7 +40,8 @@ pub fn asks_with(store: &Store, name: &str, options: LockOptions) -> Asking {
     let before: HashSet<u64> = queue(store, name).into_iter().collect();
     let (answer, answers) = channel();
     let (asking, name_there) = (store.clone(), name.to_owned());
-    std::thread::spawn(move || answer.send(asking.lock_with(&name_there, options)));
+    let thread = std::thread::Builder::new().name(format!("{ASKS} {}", ASKED.fetch_add(1, Ordering::Relaxed)));
+    thread.spawn(move || answer.send(asking.lock_with(&name_there, options))).unwrap();
     let (answered, known) = channel();
     let mut asking = Asking { answers: known, waits_as: None };
     let began = Instant::now();

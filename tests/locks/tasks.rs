@@ -3,7 +3,9 @@
 mod commits;
 mod common;
 mod conversions;
+mod counted;
 mod dropping;
+mod ends;
 mod fences;
 mod leases;
 mod lost;

@@ -9,6 +9,7 @@ use percolite::{
     Cancel, ErrorKind, LockGuard, LockHeld, LockMode, LockOptions, LockState, Store, Timestamp, TxnOptions, Wait,
 };
 
+use crate::support::turns::{Turn, assert_one_batch_passes};
 use crate::support::{Asking, LIMIT, NOBODY, asks, asks_with, entries, held, queue, until, within_limit};
 
 const NAME: &str = "name";
@@ -16,14 +17,6 @@ const NAME: &str = "name";
 fn lock_held(why: &percolite::Error) -> &LockHeld {
     let ErrorKind::LockHeld(held) = why.kind() else { unreachable!("{why}") };
     held
-}
-
-/// A grant, as its holder has seen it.
-struct Turn {
-    thread: usize,
-    writes: bool,
-    id: u64,
-    token: Timestamp,
 }
 
 #[test]
@@ -48,7 +41,7 @@ fn z1_readers_and_writers_never_meet_and_a_writer_is_passed_by_one_batch_at_most
                     let guard = store.lock_with(NAME, options.clone()).unwrap();
                     let others = inside.fetch_add(unit, Ordering::SeqCst);
                     assert!(if writes { others == 0 } else { others < WRITES }, "{others:#x}");
-                    own.push(Turn { thread, writes, id: guard.info().id, token: guard.token() });
+                    own.push(Turn { holder: thread, writes, id: guard.info().id, token: guard.token() });
                     if own.len().is_multiple_of(8) {
                         std::thread::yield_now();
                     }
@@ -58,24 +51,9 @@ fn z1_readers_and_writers_never_meet_and_a_writer_is_passed_by_one_batch_at_most
             });
         }
     });
-    let mut turns = turns.into_inner().unwrap();
+    let turns = turns.into_inner().unwrap();
     assert_eq!(turns.len(), ROUNDS);
-    // A token is drawn under the lock, so around a writer tokens are in the order of the grants.
-    turns.sort_by_key(|turn| turn.token);
-    let mut passed = 0;
-    for (place, writer) in turns.iter().enumerate().filter(|(_, turn)| turn.writes) {
-        let mut by: Vec<usize> = Vec::new();
-        for earlier in turns[..place].iter().filter(|earlier| earlier.id > writer.id) {
-            assert!(!earlier.writes, "a writer has passed another one");
-            by.push(earlier.thread);
-        }
-        passed += by.len();
-        let readers = by.len();
-        by.sort_unstable();
-        by.dedup();
-        // Those of one batch asked once each.
-        assert_eq!(by.len(), readers, "a reader has passed a writer twice");
-    }
+    let passed = assert_one_batch_passes(turns);
     assert!(passed > 0, "no reader was let in beside those that waited");
     let stats = store.lock_stats();
     let waited = stats.exclusive.waited + stats.shared.waited;

@@ -1,14 +1,14 @@
 //! What closing does to leases that are about to come or go. Whoever got no token must not be kept out by a row.
 
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 
-use percolite::ErrorKind;
 use percolite::engine::sim::SimStorage;
+use percolite::{ErrorKind, LockOptions};
 
-use super::{answer, assert_waits, begin, has_row, lease, open};
+use super::{answer, assert_waits, begin, has_row, lease, left, open};
 use crate::support::clocks::{Clocks, HOUR};
 use crate::support::gate::Gate;
-use crate::support::until;
+use crate::support::{Random, asks, until};
 
 /// A later life finds the name free, and no row.
 #[track_caller]
@@ -72,6 +72,71 @@ fn closing_ends_a_lease_that_is_being_granted() {
     let why = answer(&lock).unwrap_err();
     assert!(matches!(why.kind(), ErrorKind::Closed(_)), "{why}");
     assert_free(&memory, &clocks);
+}
+
+/// Whatever the lock comes to, and wherever the close meets it.
+#[test]
+fn a_lease_that_is_taken_while_the_store_closes_leaves_no_row() {
+    let (mut dice, clocks) = (Random::new("closing"), Clocks::new());
+    let (mut taken, mut refused) = (0, 0);
+    // Both ends of the race have to be met.
+    for round in 0..3000 {
+        let memory = SimStorage::new();
+        let store = open(&memory, &clocks);
+        let start = Arc::new(Barrier::new(2));
+        let (delay, before) = (dice.below(40_000), dice.below(20_000));
+        let lock = begin("locks", {
+            let (store, start) = (store.clone(), Arc::clone(&start));
+            move || {
+                start.wait();
+                (0..before).for_each(|_| std::hint::spin_loop());
+                // The guard lives beyond the close.
+                store.lock_with("job", lease(HOUR))
+            }
+        });
+        start.wait();
+        (0..delay).for_each(|_| std::hint::spin_loop());
+        store.close().unwrap();
+        match answer(&lock) {
+            Ok(guard) => {
+                assert!(!guard.is_held(), "round {round}: it has outlived its store");
+                taken += 1;
+            }
+            Err(why) => {
+                assert!(matches!(why.kind(), ErrorKind::Closed(_)), "round {round}: {why}");
+                refused += 1;
+            }
+        }
+        assert_free(&memory, &clocks);
+    }
+    assert!(taken > 0 && refused > 0, "{taken} were taken and {refused} refused: nothing has met the close");
+}
+
+#[test]
+fn an_orderly_close_counts_no_lock_as_lost() {
+    let memory = SimStorage::new();
+    let clocks = Clocks::new();
+    let store = open(&memory, &clocks);
+    let guard = store.lock("plain").unwrap();
+    let shared = [(); 3].map(|()| store.lock_with("shared", LockOptions::shared()).unwrap());
+    let leased = store.lock_with("leased", lease(HOUR)).unwrap();
+    let over = store.lock_with("over", lease(HOUR / 2).once()).unwrap();
+    store.get_lock("kept", HOUR).unwrap().unwrap();
+    let waiting = asks(&store, "plain", LockOptions::exclusive());
+    clocks.pass(HOUR / 2);
+    until("it is renewed", || left(&store, "leased").unwrap() > HOUR / 2);
+    let before = store.lock_stats();
+    assert_eq!((before.lost, before.expired), (0, 0));
+
+    store.clone().close().unwrap();
+    assert!(matches!(waiting.refused().kind(), ErrorKind::Closed(_)));
+    assert!(shared.iter().chain([&guard, &leased, &over]).all(|guard| !guard.is_held()));
+    // But for the wake-up of the one that waited, closing is no event of any lock.
+    let mut expected = before;
+    expected.wakes += 1;
+    assert_eq!(store.lock_stats(), expected);
+    drop((guard, shared, leased, over));
+    assert_eq!(store.lock_stats(), expected);
 }
 
 #[test]

@@ -1,40 +1,23 @@
 //! Rows of leases that are not what was written, and very many of them.
 
-#[cfg_attr(not(feature = "rocks"), allow(unused_imports, reason = "for cases that need it"))]
+#[cfg(feature = "rocks")]
+use std::collections::HashSet;
+use std::ops::Bound;
+#[cfg(feature = "rocks")]
 use std::sync::Arc;
-#[cfg_attr(not(feature = "rocks"), allow(unused_imports, reason = "for cases that need it"))]
+#[cfg(feature = "rocks")]
 use std::time::{Duration, Instant};
 
 use percolite::engine::sim::SimStorage;
-use percolite::engine::storage::{Batch, Column, Storage};
+use percolite::engine::storage::Column;
 use percolite::engine::{Engine, Group};
-use percolite::row::{Edit, RowChange, TxnId, Value, WriteRecord};
-use percolite::{ErrorKind, LostReason, OwnerId, Result, Store, Timestamp};
+use percolite::{ErrorKind, LockGuard, LostReason, Result, Store, Timestamp};
 
 use super::{assert_about, assert_lost, has_row, lease, left, open, row_of};
+use crate::stops::World;
 use crate::support::clocks::{Clocks, HOUR, THEN};
-
-/// The row of one exclusive lease of an hour, as the golden bytes in the library say.
-fn row_bytes(token: Timestamp, since_ms: u64) -> Vec<u8> {
-    let mut bytes = vec![1, 1, 0, 253];
-    bytes.extend(token.to_u64().to_le_bytes());
-    bytes.push(253);
-    bytes.extend(since_ms.to_le_bytes());
-    bytes.push(252);
-    bytes.extend(3_600_000_u32.to_le_bytes());
-    bytes.extend([42, 0, 4]);
-    bytes.extend(b"main");
-    bytes.push(0);
-    bytes
-}
-
-/// What an ordinary transaction that was committed at `commit_ts` would have left.
-fn change(name: &str, commit_ts: Timestamp, value: Vec<u8>) -> RowChange {
-    let start_ts = Timestamp::from_u64(commit_ts.to_u64() - 1);
-    let txn = TxnId { start_ts, owner: OwnerId::new(7, 7) };
-    let version = WriteRecord { commit_ts, txn, value: Some(Value::Inline(value.into())), held_at: None };
-    RowChange { write: Edit::Put(version), ..RowChange::new(row_of(name), start_ts) }
-}
+use crate::support::rows::{self, change, damage, row_bytes};
+use crate::tap::Walk;
 
 #[track_caller]
 fn assert_corruption<T>(answer: Result<T>, name: &str) {
@@ -63,16 +46,7 @@ fn l4_d_a_damaged_row_closes_its_name_and_nothing_else() {
         let store = open(&memory, &clocks);
         let tokens = ["a", "bad", "good"].map(|name| store.get_lock(name, HOUR).unwrap().unwrap());
         store.close().unwrap();
-        if whole_cell {
-            let mut batch = memory.batch(0);
-            batch.put(Column::Write, row_of("bad").as_bytes(), b"\x01nonsense");
-            memory.write(batch).unwrap();
-        } else {
-            let mut bytes = row_bytes(tokens[1], THEN);
-            bytes.truncate(bytes.len() - 3);
-            let groups = [Group::Changes(vec![change("bad", tokens[2], bytes)])];
-            memory.embedded().apply(&groups).unwrap();
-        }
+        damage(&memory, "bad", tokens[1], whole_cell);
         for _ in 0..2 {
             let store = open(&memory, &clocks);
             check_damaged(&store, tokens[1]);
@@ -99,6 +73,61 @@ fn l4_d_a_damaged_row_closes_its_name_and_nothing_else() {
     }
 }
 
+/// Goes on with a damaged row of a lease that was taken in this life: the first call that reads it answers.
+fn damaged_meanwhile(whole_cell: bool, first: impl FnOnce(LockGuard) -> (Result<()>, Option<LockGuard>)) {
+    let memory = SimStorage::new();
+    let clocks = Clocks::new();
+    let store = open(&memory, &clocks);
+    let other = store.lock_with("other", lease(HOUR)).unwrap();
+    let guard = store.lock_with("bad", lease(HOUR).once()).unwrap();
+    let token = guard.token();
+    damage(&memory, "bad", token, whole_cell);
+    // Another commit shows what was written behind the store's back; memory decides until the row is read.
+    store.get_lock("elsewhere", HOUR).unwrap().unwrap();
+    assert!(guard.is_held());
+    assert_eq!(store.lock_holders("bad").unwrap()[0].token, Some(token));
+
+    let (answer, guard) = first(guard);
+    assert_corruption(answer, "bad");
+    check_damaged(&store, token);
+    other.renew(HOUR).unwrap();
+    drop(store.lock_with("a third", lease(HOUR)).unwrap());
+    other.release().unwrap();
+    let problems = store.verify(|_| ()).unwrap().problems;
+    assert!(problems.iter().any(|problem| problem.to_string().contains("lock/bad")), "{problems:?}");
+
+    assert!(store.force_unlock("bad", Timestamp::from_u64(12345)).unwrap(), "any token");
+    assert!(!has_row(&memory.embedded(), "bad"));
+    if let Some(guard) = guard {
+        // Its guard was not taken along; that is for its own token.
+        assert_eq!(store.lock_holders("bad").unwrap()[0].token, Some(token));
+        assert!(store.force_unlock("bad", token).unwrap());
+        assert!(!guard.is_held());
+    }
+    assert!(store.is_free_lock("bad").unwrap());
+    let next = store.lock_with("bad", lease(HOUR)).unwrap();
+    assert!(next.token() > token);
+    let kept = next.into_token().unwrap();
+    memory.crash(0);
+    let store = open(&memory, &clocks);
+    assert_eq!(store.lock_holders("bad").unwrap()[0].token, Some(kept));
+    assert_eq!(store.verify(|_| ()).unwrap().problems, []);
+}
+
+#[test]
+fn a_row_that_is_damaged_in_an_open_store_closes_its_name_at_its_release() {
+    for whole_cell in [true, false] {
+        damaged_meanwhile(whole_cell, |guard| (guard.release(), None));
+    }
+}
+
+#[test]
+fn a_row_that_is_damaged_in_an_open_store_closes_its_name_at_its_renewal() {
+    for whole_cell in [true, false] {
+        damaged_meanwhile(whole_cell, |guard| (guard.renew(HOUR), Some(guard)));
+    }
+}
+
 /// The later one took the name over.
 #[test]
 fn of_two_leases_in_a_row_that_exclude_each_other_the_later_one_stands() {
@@ -115,9 +144,40 @@ fn of_two_leases_in_a_row_that_exclude_each_other_the_later_one_stands() {
     assert_eq!(store.resume_lock("both", tokens[1]).unwrap().token(), tokens[1]);
 }
 
-#[cfg(feature = "rocks")]
+/// Opening reads the rows once, page by page, and writes no more than without them.
 #[test]
-fn l4_e_a_hundred_thousand_leases_open_soon_and_are_held() {
+fn opening_reads_each_row_of_leases_once() {
+    const MANY: usize = 10_000;
+    let (memory, clocks) = (SimStorage::new(), Clocks::new());
+    let store = open(&memory, &clocks);
+    let token = store.get_lock("first", HOUR).unwrap().unwrap();
+    store.close().unwrap();
+    let opens = || {
+        let world = World::open_at(&memory, clocks.builder());
+        let range = row_of("").as_bytes().to_vec();
+        let is_of_leases = |walk: &Walk| match &walk.over.start {
+            Bound::Included(start) | Bound::Excluded(start) => start.starts_with(&range),
+            Bound::Unbounded => true,
+        };
+        let mut walks = world.tap.take_walks();
+        walks.retain(|walk| walk.column == Column::Write && is_of_leases(walk));
+        (world.tap.writes(), walks, world)
+    };
+    let (writes, _, world) = opens();
+    world.store.close().unwrap();
+    rows::write_many(&memory.embedded(), MANY, token);
+    let (writes_with, walks, world) = opens();
+    assert!(writes_with <= writes, "{writes_with} writes instead of {writes}");
+    assert!((2..MANY / 16).contains(&walks.len()), "{} pages", walks.len());
+    for (at, walk) in walks.iter().enumerate() {
+        assert!(walks[..at].iter().all(|before| !before.overlaps(walk)), "rows are read twice");
+    }
+    assert_eq!(world.store.lock_table().unwrap().held, MANY + 1);
+}
+
+/// Opens a folder with very many leases, and looks whether it took at most a second more than without, at least now and then.
+#[cfg(feature = "rocks")]
+pub fn with_very_many(look: impl FnOnce(Store, &Clocks, Timestamp, usize)) {
     const MANY: usize = 100_000;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store");
@@ -132,22 +192,39 @@ fn l4_e_a_hundred_thousand_leases_open_soon_and_are_held() {
     let (store, without) = open();
     store.close().unwrap();
     let engine: Arc<dyn Engine> = clocks.builder().rocks(&path).unwrap();
-    for some in (0..MANY).collect::<Vec<_>>().chunks(1000) {
-        let changes = some.iter().map(|at| change(&format!("job {at:06}"), token, row_bytes(token, THEN)));
-        engine.apply(&[Group::Changes(changes.collect())]).unwrap();
-    }
-    engine.sync().unwrap();
+    rows::write_many(&*engine, MANY, token);
     drop(engine);
-    let (store, with) = open();
-    // The figure is one second; a busy machine may take longer.
-    assert!(with < without + Duration::from_secs(20), "{without:?} without leases, {with:?} with them");
-    assert_eq!(store.lock_table().unwrap().held, MANY + 1);
-    for at in (0..MANY).step_by(997) {
-        let name = format!("job {at:06}");
-        assert_eq!(store.lock_holders(&name).unwrap()[0].token, Some(token));
-        assert!(store.try_lock(&name).unwrap().is_none());
-    }
-    assert_eq!(store.resume_lock("job 000007", token).unwrap().token(), token);
-    clocks.pass(HOUR);
-    assert!(store.try_lock("job 000008").unwrap().is_some());
+    // The bound is the design's. A machine that is busy with other tests keeps it at one of several times; how long it takes alone
+    // is measured by `compare locks` (`tools/compare/src/locks/durable.rs`).
+    let mut times = Vec::new();
+    let store = loop {
+        let (store, with) = open();
+        times.push(with);
+        if with <= without + Duration::from_secs(1) {
+            break store;
+        }
+        assert!(times.len() < 10, "{without:?} without leases, {times:?} with them");
+        store.close().unwrap();
+    };
+    look(store, &clocks, token, MANY);
+}
+
+#[cfg(feature = "rocks")]
+#[test]
+fn l4_e_a_hundred_thousand_leases_open_soon_and_are_held() {
+    with_very_many(|store, clocks, token, many| {
+        let table = store.lock_table().unwrap();
+        assert_eq!((table.held, table.waiting), (many + 1, 0));
+        let held: HashSet<String> = table.entries.iter().map(|entry| entry.target.to_string()).collect();
+        assert!((0..many).all(|at| held.contains(&format!("{:?}", rows::job(at)))), "one is not held");
+        assert!(table.entries.iter().all(|entry| entry.token == Some(token) && entry.lease_left == Some(HOUR)));
+        for at in (0..many).step_by(997) {
+            let name = rows::job(at);
+            assert_eq!(store.lock_holders(&name).unwrap()[0].token, Some(token));
+            assert!(store.try_lock(&name).unwrap().is_none());
+        }
+        assert_eq!(store.resume_lock("job 000007", token).unwrap().token(), token);
+        clocks.pass(HOUR);
+        assert!(store.try_lock("job 000008").unwrap().is_some());
+    });
 }

@@ -36,6 +36,8 @@ struct State {
     waiting: usize,
     /// How often each thread has asked, by its name.
     looks: HashMap<String, u64>,
+    /// Threads of this name do nothing.
+    left_out: Option<&'static str>,
 }
 
 impl Clocks {
@@ -46,8 +48,15 @@ impl Clocks {
     /// With the wall clock at `unix_millis`.
     pub fn at(unix_millis: u64) -> Arc<Self> {
         let elapsed = Duration::from_secs(1);
-        let state =
-            State { unix_millis, elapsed, alarms: Vec::new(), stalled: None, waiting: 0, looks: HashMap::new() };
+        let state = State {
+            unix_millis,
+            elapsed,
+            alarms: Vec::new(),
+            stalled: None,
+            waiting: 0,
+            looks: HashMap::new(),
+            left_out: None,
+        };
         Arc::new_cyclic(|this| {
             let this = Weak::clone(this);
             Self { system: System::default(), state: Mutex::new(state), changed: Condvar::new(), this }
@@ -57,6 +66,12 @@ impl Clocks {
     /// Options of a store that goes by these clocks.
     pub fn builder(self: &Arc<Self>) -> Builder {
         percolite::Store::builder().runtime(Arc::<Self>::clone(self))
+    }
+
+    /// From here on threads that are started with this name do nothing.
+    pub fn without(self: Arc<Self>, thread: &'static str) -> Arc<Self> {
+        self.state.lock().left_out = Some(thread);
+        self
     }
 
     /// Time passes: both clocks go on.
@@ -107,6 +122,21 @@ impl Clocks {
         alarms.iter().any(|alarm| alarm.thread == thread && alarm.state.lock().is_parked)
     }
 
+    /// How many threads of which the name begins so wait to be woken, and are not being woken.
+    pub fn resting(&self, begins: &str) -> usize {
+        let alarms: Vec<_> = self.state.lock().alarms.iter().filter_map(Weak::upgrade).collect();
+        let rests = |alarm: &&Arc<Alarm>| {
+            let state = alarm.state.lock();
+            alarm.thread.starts_with(begins) && state.is_parked && !state.is_rung
+        };
+        alarms.iter().filter(rests).count()
+    }
+
+    /// The time by the clock that does not go back.
+    pub fn now(&self) -> Duration {
+        self.state.lock().elapsed
+    }
+
     /// How often threads of this name have looked at a clock.
     pub fn looks(&self, thread: &str) -> u64 {
         self.state.lock().looks.get(thread).copied().unwrap_or_default()
@@ -155,7 +185,8 @@ impl Runtime for Clocks {
     }
 
     fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn Joined>> {
-        self.system.spawn(name, work)
+        let is_left_out = self.state.lock().left_out == Some(name);
+        self.system.spawn(name, if is_left_out { Box::new(|| ()) } else { work })
     }
 }
 

@@ -1,5 +1,6 @@
 //! The statistics beside what the test has counted itself.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
@@ -9,9 +10,14 @@ use percolite::{
     Wait,
 };
 
-use crate::support::{Asking, LIMIT, Random, asks, asks_with, until};
+use crate::support::clocks::Clocks;
+use crate::support::{ASKS, Asking, LIMIT, Random, asks, asks_with, entries, until};
 
-const NAMES: [&str; 4] = ["one", "two", "three", "permits"];
+const NAMES: [&str; 6] = ["one", "two", "three", "permits", "leased", "leased and shared"];
+const SEMAPHORE: usize = 3;
+/// From here on there are leases: exclusive ones of the one name, shared ones of the other.
+const LEASED: usize = 4;
+const LEASE: Duration = Duration::from_secs(60);
 const REQUESTS: u32 = 1000;
 const PERMITS: u32 = 2;
 
@@ -19,28 +25,43 @@ struct Guarded {
     at: usize,
     mode: LockMode,
     guard: LockGuard,
+    lease: Lease,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lease {
+    None,
+    Runs,
+    /// Its time is over; the next request, or the first that waits, ends it.
+    Over,
 }
 
 struct Waiting {
     at: usize,
     mode: LockMode,
+    leased: bool,
     asking: Asking,
     cancel: Cancel,
-    since: Instant,
+    since: Duration,
+    /// Has ended the lease before it itself, so nothing has woken it.
+    looks_itself: bool,
 }
 
 /// Moved to a thread that upgrades it, and back.
 struct Upgrading {
     at: usize,
     back: Receiver<(LockGuard, Result<()>)>,
-    since: Instant,
+    since: Duration,
 }
 
 /// A store, what is held and waited for by the books of the test, and what it should have counted.
 struct Script {
     store: Store,
+    clocks: Arc<Clocks>,
     random: Random,
     guards: Vec<Guarded>,
+    /// Their leases end in this step.
+    lost: Vec<Guarded>,
     waiting: Vec<Waiting>,
     upgrading: Vec<Upgrading>,
     requests: u32,
@@ -48,6 +69,8 @@ struct Script {
     /// The longest wait that was granted, by mode, as measured around it: it took at least so long.
     longest: [Duration; 3],
     granted_later: [u64; 3],
+    /// Whether rows of leases that were over are left for the next exclusive holder.
+    left: [bool; NAMES.len()],
 }
 
 fn place(mode: LockMode) -> usize {
@@ -88,21 +111,29 @@ impl Script {
             }
     }
 
-    fn ask(&mut self) {
+    fn draw(&mut self) -> (usize, LockMode, bool) {
         let at = self.random.below(NAMES.len());
         let mode = match (at, self.random.below(5)) {
-            (3, 0) | (0..3, 0..2) => Exclusive,
-            (3, _) => Semaphore(PERMITS),
+            (SEMAPHORE, 0) | (0..3, 0..2) | (LEASED, _) | (_, 0) => Exclusive,
+            (SEMAPHORE, _) => Semaphore(PERMITS),
             _ => Shared,
         };
+        let may_be_leased = if mode == Exclusive { at == LEASED } else { at > LEASED };
+        (at, mode, may_be_leased && self.random.below(3) > 0)
+    }
+
+    fn ask(&mut self) {
+        let (at, mode, leased) = self.draw();
+        let options = |mode| if leased { options(mode).lease(LEASE).once() } else { options(mode) };
         self.requests += 1;
+        self.ends(at);
         let free = self.is_free(at, mode);
         let name = NAMES[at];
         let waits = match self.random.below(6) {
-            0 if mode == Exclusive => {
+            0 if mode == Exclusive && !leased => {
                 let tried = self.store.try_lock(name).unwrap();
                 assert_eq!(tried.is_some(), free);
-                return self.answered(at, mode, tried.ok_or(()), false);
+                return self.answered(at, mode, leased, tried.ok_or(()), false);
             }
             0 => Wait::No,
             1 => Wait::AtMost(Duration::ZERO),
@@ -112,30 +143,87 @@ impl Script {
         if waits != Wait::Forever {
             let answer = self.store.lock_with(name, options(mode).wait(waits)).map_err(is_held);
             assert_eq!(answer.is_ok(), free, "{mode} of {name}, {waits:?}");
-            return self.answered(at, mode, answer, waits != Wait::No);
+            return self.answered(at, mode, leased, answer, waits != Wait::No);
         }
-        let (cancel, since) = (Cancel::default(), Instant::now());
+        let (cancel, since) = (Cancel::default(), self.clocks.now());
         let asking = asks(&self.store, name, options(mode).cancel(&cancel));
         assert_eq!(asking.waits_as.is_none(), free, "{mode} of {name}");
         if free {
-            return self.answered(at, mode, Ok(asking.granted()), true);
+            return self.answered(at, mode, leased, Ok(asking.granted()), true);
         }
         self.of(mode).waited += 1;
-        self.waiting.push(Waiting { at, mode, asking, cancel, since });
+        self.waiting.push(Waiting { at, mode, leased, asking, cancel, since, looks_itself: false });
     }
 
     /// Without a wait, or one that could not succeed.
-    fn answered(&mut self, at: usize, mode: LockMode, answer: Result<LockGuard, ()>, was_to_wait: bool) {
+    fn answered(
+        &mut self,
+        at: usize,
+        mode: LockMode,
+        leased: bool,
+        answer: Result<LockGuard, ()>,
+        was_to_wait: bool,
+    ) {
         let counted = self.of(mode);
         match answer {
             Ok(guard) => {
                 counted.acquired += 1;
-                self.guards.push(Guarded { at, mode, guard });
+                self.holds(at, mode, leased, guard);
             }
             Err(()) => {
                 counted.timed_out += 1;
                 counted.waited += u64::from(was_to_wait);
             }
+        }
+    }
+
+    fn holds(&mut self, at: usize, mode: LockMode, leased: bool, guard: LockGuard) {
+        let takes_over = mode == Exclusive && std::mem::take(&mut self.left[at]);
+        self.expected.taken_over += u64::from(takes_over);
+        assert_eq!(guard.info().taken_over.is_some(), takes_over, "{}", NAMES[at]);
+        self.guards.push(Guarded { at, mode, guard, lease: if leased { Lease::Runs } else { Lease::None } });
+    }
+
+    /// The leases of the name whose time is over end.
+    fn ends(&mut self, at: usize) -> u64 {
+        let is_over = |held: &Guarded| held.at == at && held.lease == Lease::Over;
+        let (over, guards): (Vec<_>, Vec<_>) = std::mem::take(&mut self.guards).into_iter().partition(is_over);
+        self.guards = guards;
+        let ended = over.len() as u64;
+        // A guard that is dropped before the store has ended its lease releases it.
+        self.lost.extend(over);
+        self.expected.expired += ended;
+        self.expected.lost += ended;
+        self.left[at] |= ended > 0;
+        ended
+    }
+
+    /// All leases run out. Where a request waits, the first one takes over.
+    fn time_passes(&mut self) {
+        // Those that wait have to have set their timers.
+        until("all wait", || self.clocks.resting(ASKS) == self.waiting.len());
+        self.clocks.pass(LEASE);
+        for held in self.guards.iter_mut().filter(|held| held.lease != Lease::None) {
+            held.lease = Lease::Over;
+            assert!(!held.guard.is_held());
+        }
+        for at in LEASED..NAMES.len() {
+            let first = self.waiting.iter().filter(|waiting| waiting.at == at).map(|waiting| waiting.asking.id()).min();
+            let over = self.guards.iter().filter(|held| held.at == at && held.lease == Lease::Over).count();
+            if let (Some(first), 1..) = (first, over) {
+                self.ends(at);
+                until("it takes over", || entries(&self.store, NAMES[at])[0].id == first);
+                let first = self.waiting.iter_mut().find(|waiting| waiting.asking.id() == first);
+                first.unwrap().looks_itself = true;
+            }
+        }
+    }
+
+    /// Neither is counted.
+    fn renew(&mut self) {
+        if let Some(held) = self.guards.iter().find(|held| held.lease != Lease::None) {
+            let renewed = held.guard.renew(LEASE);
+            assert_eq!(renewed.is_ok(), held.lease == Lease::Runs, "{renewed:?}");
         }
     }
 
@@ -150,6 +238,10 @@ impl Script {
         if !self.guards.is_empty() {
             let at = self.random.below(self.guards.len());
             let held = self.guards.swap_remove(at);
+            if held.lease == Lease::Over {
+                assert!(!self.store.force_unlock(NAMES[held.at], held.guard.token()).unwrap());
+                return self.guards.push(held);
+            }
             assert!(self.store.force_unlock(NAMES[held.at], held.guard.token()).unwrap());
             assert!(!held.guard.is_held());
             // That there is no such grant any more is not counted.
@@ -172,7 +264,7 @@ impl Script {
     fn downgrade(&mut self) {
         let waits_for_permit = |at| self.waiting.iter().any(|other| other.at == at && other.mode == Semaphore(PERMITS));
         let found = self.guards.iter().position(|held| held.mode == Exclusive && !waits_for_permit(held.at));
-        if let Some(found) = found.filter(|found| self.guards[*found].at != 3) {
+        if let Some(found) = found.filter(|found| self.guards[*found].at < SEMAPHORE) {
             self.requests += 1;
             let held = &mut self.guards[found];
             held.guard.downgrade().unwrap();
@@ -182,7 +274,7 @@ impl Script {
     }
 
     fn upgrade(&mut self) {
-        let Some(found) = self.guards.iter().position(|held| held.mode == Shared) else { return };
+        let Some(found) = self.guards.iter().position(|held| held.mode == Shared && held.at < SEMAPHORE) else { return };
         self.requests += 1;
         let mut held = self.guards.swap_remove(found);
         let alone = self.guards.iter().all(|other| other.at != held.at);
@@ -201,7 +293,7 @@ impl Script {
             held.mode = if alone { Exclusive } else { Shared };
             return self.guards.push(held);
         }
-        let (Guarded { at, mut guard, .. }, (returns, back), since) = (held, channel(), Instant::now());
+        let (Guarded { at, mut guard, .. }, (returns, back), since) = (held, channel(), self.clocks.now());
         let before = self.table().waiting;
         std::thread::spawn(move || {
             let upgraded = guard.upgrade(Wait::Forever);
@@ -216,17 +308,18 @@ impl Script {
         self.store.lock_table().unwrap()
     }
 
-    fn granted_later(&mut self, at: usize, mode: LockMode, since: Instant, guard: LockGuard) {
+    fn granted_later(&mut self, (at, mode): (usize, LockMode), leased: bool, since: Duration, guard: LockGuard) {
         self.of(mode).acquired += 1;
         self.expected.wakes += 1;
         self.granted_later[place(mode)] += 1;
         let longest = &mut self.longest[place(mode)];
-        *longest = since.elapsed().max(*longest);
-        self.guards.push(Guarded { at, mode, guard });
+        *longest = self.clocks.now().saturating_sub(since).max(*longest);
+        self.holds(at, mode, leased, guard);
     }
 
     /// Collects what the last step has granted.
     fn settle(&mut self) {
+        self.lost.clear();
         let still = self.table().waiting;
         let began = Instant::now();
         while self.waiting.len() + self.upgrading.len() != still {
@@ -236,14 +329,15 @@ impl Script {
                 .map(|waiting| (waiting.asking.answer(), waiting))
                 .partition(|(answer, _)| answer.is_some());
             self.waiting = waiting.into_iter().map(|(_, waiting)| waiting).collect();
-            for (answer, Waiting { at, mode, since, .. }) in answered {
-                self.granted_later(at, mode, since, answer.unwrap().unwrap());
+            for (answer, Waiting { at, mode, leased, since, looks_itself, .. }) in answered {
+                self.granted_later((at, mode), leased, since, answer.unwrap().unwrap());
+                self.expected.wakes -= u64::from(looks_itself);
             }
             for upgrading in std::mem::take(&mut self.upgrading) {
                 match upgrading.back.try_recv() {
                     Ok((guard, upgraded)) => {
                         upgraded.unwrap();
-                        self.granted_later(upgrading.at, Exclusive, upgrading.since, guard);
+                        self.granted_later((upgrading.at, Exclusive), false, upgrading.since, guard);
                     }
                     Err(why) => {
                         assert_eq!(why, TryRecvError::Empty);
@@ -261,24 +355,31 @@ fn is_held(why: Error) {
 
 #[test]
 fn t1_b_the_statistics_of_a_thousand_requests_are_those_counted_by_the_test() {
+    // The background removes rows of leases that are over, and then they are not taken over.
+    let clocks = Clocks::new().without("percolite-sweep");
     let mut script = Script {
-        store: Store::in_memory().unwrap(),
+        store: clocks.builder().in_memory().unwrap(),
+        clocks,
         random: Random::new("t1_b"),
         guards: Vec::new(),
+        lost: Vec::new(),
         waiting: Vec::new(),
         upgrading: Vec::new(),
         requests: 0,
         expected: LockStats::default(),
         longest: [Duration::ZERO; 3],
         granted_later: [0; 3],
+        left: [false; NAMES.len()],
     };
     while script.requests < REQUESTS {
-        match script.random.below(16) {
+        match script.random.below(18) {
             0..7 => script.ask(),
             7..11 => script.release(),
             11 => script.force(),
             12 => script.cancel(),
             13 => script.downgrade(),
+            14 => script.time_passes(),
+            15 => script.renew(),
             _ => script.upgrade(),
         }
         script.settle();
@@ -286,15 +387,19 @@ fn t1_b_the_statistics_of_a_thousand_requests_are_those_counted_by_the_test() {
     // A wait of which it is known how long it was.
     let (long, name) = (Duration::from_millis(80), "long");
     let held = script.store.lock(name).unwrap();
-    let since = Instant::now();
+    let since = script.clocks.now();
     let asking = asks_with(&script.store, name, LockOptions::exclusive());
     script.of(Exclusive).acquired += 1;
     script.of(Exclusive).waited += 1;
-    std::thread::sleep(long);
+    script.clocks.pass(long);
     drop(held);
-    script.granted_later(0, Exclusive, since, asking.granted());
+    let guard = asking.granted();
+    script.granted_later((0, Exclusive), false, since, guard);
+    ends_as_counted(script, long);
+}
 
-    // What is left ends with the store.
+/// What is left ends with the store.
+fn ends_as_counted(script: Script, long: Duration) {
     let Script { store, guards, waiting, upgrading, mut expected, longest, granted_later, .. } = script;
     expected.wakes += (waiting.len() + upgrading.len()) as u64;
     store.clone().close().unwrap();
@@ -310,6 +415,7 @@ fn t1_b_the_statistics_of_a_thousand_requests_are_those_counted_by_the_test() {
     let waits = [&stats.exclusive, &stats.shared, &stats.semaphore].map(|mode| &mode.waiting);
     assert_eq!(waits.map(percolite::Latency::count), granted_later);
     assert!(granted_later.iter().all(|waits| *waits > 0) && stats.deadlocks > 0, "{granted_later:?} {stats:?}");
+    assert!(stats.forced > 0 && stats.taken_over > 0 && stats.expired > stats.taken_over, "{stats:?}");
     for (wait, longest) in waits.iter().zip(longest) {
         // A histogram says by how much at most it took less.
         assert!(wait.percentile(50.0) <= longest * 2 && wait.max() <= longest * 2, "{:?} {longest:?}", wait.max());

@@ -6,13 +6,13 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use percolite::engine::Engine;
 use percolite::engine::sim::SimStorage;
-use percolite::{AsyncLockGuard, AsyncStore, KeyspaceId, LockOptions, Result, RowKey, Store, Wait};
+use percolite::{AsyncLockGuard, AsyncStore, LockOptions, Result, Store, Wait};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::stops::World;
 pub use crate::stops::{PATIENCE, eventually};
+use crate::support::rows;
 
 /// A `current_thread` runtime and one with several threads, each with the number of blocking threads.
 pub fn both_runtimes(blocking_threads: usize) -> [Runtime; 2] {
@@ -38,9 +38,11 @@ pub fn in_worlds<F: Future<Output = ()>>(test: impl Fn(World, AsyncStore) -> F) 
     for runtime in both_runtimes(8) {
         let world = World::open();
         let store = AsyncStore::from(world.store.clone());
+        let memory = world.memory.clone();
         runtime.block_on(async {
             tokio::time::timeout(PATIENCE, test(world, store)).await.expect("it hangs");
         });
+        eventually("no lease has left a row", || rows::names(&memory.embedded()).is_empty());
     }
 }
 
@@ -51,11 +53,27 @@ pub fn beside_worlds(test: impl Fn(&World, &AsyncStore)) {
         let world = World::open();
         let store = AsyncStore::from(world.store.clone());
         test(&world, &store);
+        eventually("no lease has left a row", || rows::names(&world.memory.embedded()).is_empty());
     }
 }
 
-pub fn in_memory() -> AsyncStore {
-    Store::in_memory().unwrap().into()
+/// A store and the memory that it is in.
+pub struct InMemory {
+    store: AsyncStore,
+    memory: SimStorage,
+}
+
+impl std::ops::Deref for InMemory {
+    type Target = AsyncStore;
+
+    fn deref(&self) -> &AsyncStore {
+        &self.store
+    }
+}
+
+pub fn in_memory() -> InMemory {
+    let memory = SimStorage::new();
+    InMemory { store: Store::builder().open_sim(&memory).unwrap().into(), memory }
 }
 
 /// The name that the tests lock.
@@ -166,19 +184,26 @@ pub fn waiting(store: &AsyncStore) -> usize {
     store.store().lock_table().unwrap().waiting
 }
 
-/// That nobody holds or waits for anything, and that the lock can be taken.
+/// That nothing holds or waits for any lock, no lease has left a row, and the lock can be taken.
 #[track_caller]
-pub fn assert_nothing_left(store: &AsyncStore) {
+pub fn assert_nothing_left(InMemory { store, memory }: &InMemory) {
+    assert_free(store, memory);
+}
+
+/// [`assert_nothing_left`] of a store in this memory.
+#[track_caller]
+pub fn assert_free(store: &AsyncStore, memory: &SimStorage) {
     eventually("nothing is left", || store.store().lock_table().unwrap().entries.is_empty());
     assert!(store.store().is_free_lock(NAME).unwrap());
+    // That takes the row of a lease away that was over; those of guards that were dropped go in the background.
     drop(store.store().try_lock(NAME).unwrap().expect("the lock is free"));
+    eventually("no row is left", || rows::names(&memory.embedded()).is_empty());
+    eventually("no row is locked", || store.store().row_locks().unwrap().count() == 0);
 }
 
 /// Whether there is a row of leases of the name.
 pub fn has_row(memory: &SimStorage, name: &str) -> bool {
-    let row = RowKey::new(KeyspaceId(0), format!("lock/{name}").as_bytes());
-    let newest = memory.embedded().view().unwrap().write(&row).unwrap();
-    newest.is_some_and(|newest| newest.value.is_some())
+    rows::has_row(&memory.embedded(), name)
 }
 
 /// The only thread of a runtime that may block is busy.

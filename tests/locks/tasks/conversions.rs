@@ -7,6 +7,8 @@ use percolite::{AsyncLockGuard, AsyncStore, ErrorKind, LockMode, LockOptions, Lo
 use super::common::{Busy, Steps, both_runtimes, eventually, has_row, in_memory, on_both, takes, waits};
 use crate::stops::{World, assert_lost};
 
+const HOUR: Duration = Duration::from_secs(3600);
+
 /// A transaction under the fence writes the row.
 async fn writes(store: &AsyncStore, fence: percolite::Fence) -> percolite::Result<()> {
     let rows = store.keyspace("rows").await?;
@@ -140,6 +142,32 @@ fn a_guard_whose_upgrade_is_dropped_while_it_gets_its_token_is_fenced_by_nothing
         Steps::new(guard.upgrade(Wait::No)).end().unwrap();
         assert!(guard.is_held() && guard.token() > Timestamp::ZERO);
         drop(guard);
+    }
+}
+
+#[test]
+fn a_guard_whose_upgrade_is_dropped_before_its_token_has_no_lease_to_renew_until_it_has_one() {
+    for runtime in both_runtimes(1) {
+        let _inside = runtime.enter();
+        let world = World::open();
+        let store = AsyncStore::from(world.store.clone());
+        let mut guard = leased(&store, LockOptions::shared());
+        let writes = {
+            let _busy = Busy::begin(&runtime);
+            drop(Steps::waiting(guard.upgrade(Wait::No)));
+            let writes = world.tap.writes();
+            let why = guard.guard().renew(HOUR).unwrap_err();
+            assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
+            assert!(why.to_string().contains("no token"), "{why}");
+            assert!(guard.is_held());
+            world.tap.writes() - writes
+        };
+        assert_eq!(writes, 0, "it has written a row without a token");
+        Steps::new(guard.upgrade(Wait::No)).end().unwrap();
+        Steps::new(guard.renew(HOUR)).end().unwrap();
+        assert!(guard.info().lease_left.unwrap() > HOUR / 2);
+        Steps::new(guard.release()).end().unwrap();
+        assert!(!has_row(&world.memory, "n"));
     }
 }
 

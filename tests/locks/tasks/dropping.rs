@@ -9,7 +9,7 @@ use std::time::Duration;
 use percolite::{AsyncLockGuard, AsyncStore, LockMode, LockOptions, Result, Txn, TxnOptions, Wait};
 use tokio::runtime::Runtime;
 
-use super::common::{Busy, NAME, PATIENCE, Steps, assert_nothing_left, both_runtimes, eventually, forever, has_row};
+use super::common::{Busy, NAME, PATIENCE, Steps, assert_free, both_runtimes, eventually, forever};
 use crate::stops::{Worker, World, spawn};
 use crate::tap::Gate;
 
@@ -226,9 +226,7 @@ fn drop_at(call: Call, held_up: HeldUp, polls: usize, woken: bool, runtime: &Run
         }
         drop(guard);
     }
-    assert_nothing_left(&scene.store);
-    eventually("the row is gone", || !has_row(&scene.world.memory, NAME));
-    eventually("no row is locked", || scene.world.row_locks() == 0);
+    assert_free(&scene.store, &scene.world.memory);
     assert_eq!(scene.world.get("a"), scene.world.get("b"), "half of a transaction");
     came
 }

@@ -12,8 +12,7 @@ use percolite::{
 use tokio::runtime::Runtime;
 
 use super::common::{PATIENCE, Steps, beside_worlds, both_runtimes, in_worlds, until};
-use crate::stops::{Dice, World, assert_lost, buffered, eventually, is_lost, some};
-use crate::tap::{Act, commits};
+use crate::stops::{Dice, Rounds, World, assert_lost, buffered, eventually, some};
 
 fn fenced_put(world: &World, fence: Fence, key: &'static str) -> impl FnMut(&mut Txn) -> Result<()> + Send + 'static {
     let rows = world.rows.clone();
@@ -82,7 +81,8 @@ fn task_f1_b_what_was_decided_before_the_end_stands_and_the_next_task_begins_wit
 /// Commits under the fence, and says when it is about to.
 async fn commit(world: World, store: AsyncStore, fence: Fence, round: u64, begun: Arc<AtomicU64>) -> Result<Commit> {
     let work = move |store: &Store| {
-        let mut txn = store.begin_with(buffered(CommitProtocol::Auto))?;
+        let protocol = if round % 2 == 0 { CommitProtocol::Auto } else { CommitProtocol::TwoPhase };
+        let mut txn = store.begin_with(buffered(protocol))?;
         let fenced = txn.fence(&fence).and_then(|()| txn.put(&world.rows, "k", round.to_string()));
         begun.store(round, Ordering::SeqCst);
         fenced.and_then(|()| txn.commit())
@@ -92,45 +92,57 @@ async fn commit(world: World, store: AsyncStore, fence: Fence, round: u64, begun
 
 #[test]
 fn task_f1_c_a_token_is_never_below_a_commit_of_the_task_before() {
-    in_worlds(|world, store| async move {
-        let mut dice = Dice::new();
-        let under_way = Arc::<AtomicBool>::default();
-        let (row, flag) = (world.rows.row_of("k"), Arc::clone(&under_way));
-        world.tap.on_write(move |groups| {
-            if commits(groups, &row) {
-                flag.store(true, Ordering::SeqCst);
-                std::thread::yield_now();
-                flag.store(false, Ordering::SeqCst);
-            }
-            Act::Pass
-        });
-        let begun = Arc::<AtomicU64>::default();
-        let (mut met, mut last) = (0, None);
-        let mut guard = store.lock("n").await.unwrap();
-        for round in 1..=10_000 {
-            let (token, fence) = (guard.token(), guard.fence());
-            let task = tokio::spawn(commit(world.clone(), store.clone(), fence, round, Arc::clone(&begun)));
-            while begun.load(Ordering::SeqCst) < round {
-                tokio::task::yield_now().await;
-            }
-            (0..dice.below(8)).for_each(|_| std::thread::yield_now());
-            drop(guard);
-            // The leader stands between its decision and the engine, and the grant has ended.
-            met += u64::from(under_way.load(Ordering::SeqCst));
-            guard = store.lock("n").await.unwrap();
-            let seen = world.get("k");
-            match task.await.unwrap() {
-                Ok(Commit { ts, .. }) => {
-                    assert!(token < ts && ts < guard.token(), "round {round}: {token} {ts} {}", guard.token());
-                    last = Some(round.to_string());
-                }
-                Err(why) => assert!(is_lost(&why), "{why}"),
-            }
-            assert_eq!(seen, last, "round {round}");
+    beside_worlds(|world, store| each_ends_while_its_commit_is_decided_and_not_visible(world, store, 10_000));
+    in_worlds(|world, store| each_ends_at_any_moment_of_its_commit(world, store, 10_000));
+}
+
+/// F1b again and again: each of the commits stands, and each next task has to wait for it.
+fn each_ends_while_its_commit_is_decided_and_not_visible(world: &World, store: &AsyncStore, rounds: u64) {
+    let mut course = Rounds::default();
+    let mut guard = Steps::new(store.lock("n")).end().unwrap();
+    for round in 1..=rounds {
+        let token = guard.token();
+        let gate = world.stop_commit("k");
+        let commit = commit(world.clone(), store.clone(), guard.fence(), round, Arc::default());
+        let mut commit = Steps::waiting(commit);
+        gate.wait_for_arrival();
+        if round % 4 < 2 {
+            assert!(world.store.force_unlock("n", token).unwrap());
         }
-        assert!(met > 0, "no end has met a commit under way");
-        world.tap.no_hooks();
-    });
+        drop(guard);
+        let mut next = Steps::waiting(store.lock("n"));
+        assert_eq!(world.store.lock_table().unwrap().held, 1);
+        assert_eq!(next.wakes(), 0, "round {round}: it has not waited for what was decided");
+        gate.open();
+        guard = next.end().unwrap();
+        course.judge(round, commit.end(), [token, guard.token()], world.get("k"));
+    }
+    assert_eq!(course.stood, rounds, "what was decided before the end stands");
+    world.tap.no_hooks();
+}
+
+async fn each_ends_at_any_moment_of_its_commit(world: World, store: AsyncStore, rounds: u64) {
+    let mut dice = Dice::new();
+    let under_way = world.watch_commits("k");
+    let begun = Arc::<AtomicU64>::default();
+    let (mut met, mut course) = (0, Rounds::default());
+    let mut guard = store.lock("n").await.unwrap();
+    for round in 1..=rounds {
+        let token = guard.token();
+        let task = tokio::spawn(commit(world.clone(), store.clone(), guard.fence(), round, Arc::clone(&begun)));
+        while begun.load(Ordering::SeqCst) < round {
+            tokio::task::yield_now().await;
+        }
+        (0..dice.below(8)).for_each(|_| std::thread::yield_now());
+        drop(guard);
+        // The leader stands between its decision and the engine, and the grant has ended.
+        met += u64::from(under_way.load(Ordering::SeqCst));
+        guard = store.lock("n").await.unwrap();
+        let seen = world.get("k");
+        course.judge(round, task.await.unwrap(), [token, guard.token()], seen);
+    }
+    assert!(met > 0, "no end has met a commit under way");
+    world.tap.no_hooks();
 }
 
 #[test]
@@ -319,32 +331,68 @@ fn deferred_is_refused(_inside: &Runtime) -> bool {
 }
 
 #[test]
-fn task_f2_e_a_task_that_loses_its_lock_between_two_attempts_does_not_try_again() {
+fn task_f2_e_a_task_that_loses_its_lock_before_its_commit_point_leaves_nothing() {
     beside_worlds(|world, store| {
-        let guard = Steps::new(store.lock("n")).end().unwrap();
-        let (token, fence, rows) = (guard.token(), guard.fence(), world.rows.clone());
-        let attempts = Arc::<AtomicU64>::default();
-        let counts = Arc::clone(&attempts);
-        let (stop, work) = stopped(move |txn| {
-            counts.fetch_add(1, Ordering::SeqCst);
-            txn.fence(&fence)?;
-            txn.get(&rows, "k")?;
-            txn.put(&rows, "k", "its own")
-        });
-        let task = Steps::waiting(store.transact(work));
-        stop.meanwhile(|| {
-            world.put("k", "an outsider's").unwrap();
-        });
-        // It is told of the conflict, begins again, and stands in its second attempt.
-        let mut task = std::cell::RefCell::new(task);
-        eventually("it tries again", || {
-            let task = &mut *task.borrow_mut();
-            assert!(!task.is_woken_within(Duration::ZERO) || task.poll().is_pending());
-            stop.told.try_recv().is_ok()
-        });
-        assert!(world.store.force_unlock("n", token).unwrap());
-        stop.goes.send(()).unwrap();
-        assert_lost(task.get_mut().end(), token, LostReason::Forced);
-        assert_eq!((attempts.load(Ordering::SeqCst), world.get("k")), (2, some("an outsider's")));
+        loses_it_before_its_commit_point(world, store);
+        loses_it_between_two_attempts(world, store);
     });
+}
+
+fn loses_it_before_its_commit_point(world: &World, store: &AsyncStore) {
+    let options = TxnOptions { protocol: Some(CommitProtocol::TwoPhase), ..TxnOptions::default() };
+    for forced in [false, true] {
+        let guard = Steps::new(store.lock("n")).end().unwrap();
+        let gate = world.stop_prewrite("a");
+        let mut task = Steps::waiting(store.transact_with(options, fenced_put(world, guard.fence(), "a")));
+        gate.wait_for_arrival();
+        let token = guard.token();
+        if forced {
+            assert!(world.store.force_unlock("n", token).unwrap());
+        } else {
+            Steps::new(guard.release()).end().unwrap();
+        }
+        gate.open();
+        assert_lost(task.end(), token, if forced { LostReason::Forced } else { LostReason::Released });
+    }
+    let gate = world.stop_prewrite("b");
+    let rows = world.rows.clone();
+    let put = move |txn: &mut Txn| txn.put(&rows, "b", "");
+    let mut task = Steps::waiting(store.lock_transact::<_, Error, _>("n", LockOptions::exclusive(), options, put));
+    gate.wait_for_arrival();
+    let token = world.token_of("n");
+    assert!(world.store.force_unlock("n", token).unwrap());
+    gate.open();
+    assert_lost(task.end(), token, LostReason::Forced);
+    world.tap.no_hooks();
+    assert_eq!((world.get("a"), world.get("b"), world.row_locks()), (None, None, 0));
+    assert!(world.store.is_free_lock("n").unwrap());
+}
+
+/// It does not try again.
+fn loses_it_between_two_attempts(world: &World, store: &AsyncStore) {
+    let guard = Steps::new(store.lock("n")).end().unwrap();
+    let (token, fence, rows) = (guard.token(), guard.fence(), world.rows.clone());
+    let attempts = Arc::<AtomicU64>::default();
+    let counts = Arc::clone(&attempts);
+    let (stop, work) = stopped(move |txn| {
+        counts.fetch_add(1, Ordering::SeqCst);
+        txn.fence(&fence)?;
+        txn.get(&rows, "k")?;
+        txn.put(&rows, "k", "its own")
+    });
+    let task = Steps::waiting(store.transact(work));
+    stop.meanwhile(|| {
+        world.put("k", "an outsider's").unwrap();
+    });
+    // It is told of the conflict, begins again, and stands in its second attempt.
+    let mut task = std::cell::RefCell::new(task);
+    eventually("it tries again", || {
+        let task = &mut *task.borrow_mut();
+        assert!(!task.is_woken_within(Duration::ZERO) || task.poll().is_pending());
+        stop.told.try_recv().is_ok()
+    });
+    assert!(world.store.force_unlock("n", token).unwrap());
+    stop.goes.send(()).unwrap();
+    assert_lost(task.get_mut().end(), token, LostReason::Forced);
+    assert_eq!((attempts.load(Ordering::SeqCst), world.get("k")), (2, some("an outsider's")));
 }

@@ -1,101 +1,86 @@
 //! F3 and F4: tasks that lose their lock without knowing it.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
 use percolite::engine::sim::SimStorage;
-use percolite::{AsyncStore, CommitProtocol, Store, Timestamp};
+use percolite::{AsyncStore, CommitProtocol, Error, Store, Timestamp};
+use tokio::runtime::Runtime;
 
-use super::common::{PATIENCE, both_runtimes, in_worlds};
-use crate::stops::{Dice, World, buffered, is_lost, text};
+use super::common::{PATIENCE, both_runtimes};
+use crate::stops::{Dice, World, buffered, is_lost, spawn};
+use crate::support::paused::{Pause, Set, Taken, Tally, assert_nothing_is_undone, assert_undone};
 
-/// Adds members to a set that the lock alone protects, which says how many each task has added; an operator takes the lock away at any
-/// moment. The answer is how many were acknowledged and refused.
-async fn add(world: World, store: AsyncStore, task: u64, rounds: u64, fenced: bool) -> (u64, u64) {
-    let (mut added, mut refused) = (0, 0);
+const TASKS: u64 = 4;
+
+/// Adds a member in each round.
+async fn add(set: Arc<Set>, task: u64, rounds: u64, mut dice: Dice) -> Tally {
+    let store = AsyncStore::from(set.world.store.clone());
+    let mut tally = Tally::default();
     for _ in 0..rounds {
-        let guard = match store.lock("n").await {
+        let guard = match store.lock_with("n", set.options()).await {
             Ok(guard) => guard,
-            // The operator was quick.
+            // The operator was quick, or the time of another one's pause.
             Err(why) if is_lost(&why) => continue,
             Err(why) => panic!("{why}"),
         };
-        let (fence, rows) = (guard.fence(), world.rows.clone());
-        // Not from a snapshot, which shows only what is durable.
-        let reads = rows.clone();
-        let set = store.with(move |store| store.begin()?.get(&reads, "set")).await;
-        let mut set = members(text(set.unwrap()));
-        *set.entry(task).or_default() += 1;
-        let line: String = set.iter().map(|(task, members)| format!("{task}={members} ")).collect();
+        let (token, fence, pause) = (guard.token(), guard.fence(), set.draw(&mut dice));
+        set.begins(token);
+        let before = Arc::clone(&set);
+        let read = store.with(move |_| {
+            let text = before.with_one_more(task);
+            Ok::<_, Error>((text, pause == Pause::Early && before.pause(token)))
+        });
+        let (text, is_outlived) = read.await.unwrap();
+        let outlived = Arc::new(AtomicBool::new(is_outlived));
+        let (with, notes, mut pause) = (Arc::clone(&set), Arc::clone(&outlived), pause);
         let write = store.transact_with(buffered(CommitProtocol::Auto), move |txn| {
-            if fenced {
+            if with.fenced {
                 txn.fence(&fence)?;
             }
-            txn.put(&rows, "set", &line)
+            if std::mem::replace(&mut pause, Pause::No) == Pause::Late {
+                notes.store(with.pause(token), Ordering::SeqCst);
+            }
+            txn.put(&with.world.rows, "set", &text)
         });
-        match write.await {
-            Ok(()) => added += 1,
-            Err(why) if is_lost(&why) => refused += 1,
-            Err(why) => panic!("{why}"),
-        }
+        let written = write.await;
+        tally.note(task, outlived.load(Ordering::SeqCst), written);
         drop(guard);
     }
-    (added, refused)
+    set.ends();
+    tally
 }
 
-fn members(set: Option<String>) -> BTreeMap<u64, u64> {
-    let set = set.unwrap_or_default();
-    let pairs = set.split_terminator(' ').map(|pair| pair.split_once('=').unwrap());
-    pairs.map(|(task, members)| (task.parse().unwrap(), members.parse().unwrap())).collect()
-}
-
-/// How many members are missing, how many there are, and how many were refused.
-async fn set_of_tasks(world: &World, store: &AsyncStore, rounds: u64, fenced: bool) -> (u64, u64, u64) {
-    let stop = Arc::<AtomicBool>::default();
+fn run(runtime: &Runtime, taken: Taken, fenced: bool, rounds: u64) -> (Tally, u64) {
+    let (mut dice, set) = (Dice::new(), Set::new(TASKS, taken, fenced));
     let operator = {
-        let (world, stop, mut dice) = (world.clone(), Arc::clone(&stop), Dice::new());
-        tokio::task::spawn_blocking(move || {
-            while !stop.load(Ordering::SeqCst) {
-                for token in world.store.lock_holders("n").unwrap().iter().filter_map(|holder| holder.token) {
-                    world.store.force_unlock("n", token).unwrap();
-                }
-                std::thread::sleep(Duration::from_micros(dice.below(200)));
-            }
-        })
+        let (set, mut dice) = (Arc::clone(&set), dice.fork());
+        spawn(move || set.operate(&mut dice))
     };
-    let begin = |task| tokio::spawn(add(world.clone(), store.clone(), task, rounds / 4, fenced));
-    let tasks: Vec<_> = (0..4).map(begin).collect();
-    let (mut acknowledged, mut refused) = (BTreeMap::new(), 0);
-    for (number, task) in tasks.into_iter().enumerate() {
-        let (added, lost) = task.await.unwrap();
-        acknowledged.insert(number as u64, added);
-        refused += lost;
+    let begin = |task| runtime.spawn(add(Arc::clone(&set), task, rounds / TASKS, dice.fork()));
+    let tasks: Vec<_> = (0..TASKS).map(begin).collect();
+    let mut tally = Tally::default();
+    for task in tasks {
+        let task = async { tokio::time::timeout(2 * PATIENCE, task).await.expect("it hangs") };
+        tally = tally.and(runtime.block_on(task).unwrap());
     }
-    stop.store(true, Ordering::SeqCst);
-    operator.await.unwrap();
-    let left = members(world.get("set"));
-    let missing = |(task, added): (&u64, &u64)| added.abs_diff(left.get(task).copied().unwrap_or(0));
-    (acknowledged.iter().map(missing).sum(), left.values().sum(), refused)
+    operator.join();
+    let missing = set.missing(&tally);
+    (tally, missing)
 }
 
 #[test]
 fn task_f3_a_without_a_fence_a_task_undoes_what_the_next_holder_has_done() {
-    in_worlds(|world, store| async move {
-        let (missing, left, refused) = set_of_tasks(&world, &store, 4000, false).await;
-        assert!(missing > 0, "nothing is lost, so nothing is tested");
-        assert!(left > 0 && refused == 0);
-    });
+    for runtime in both_runtimes(8) {
+        assert_undone(|taken| run(&runtime, taken, false, 4000));
+    }
 }
 
 #[test]
 fn task_f3_b_with_a_fence_no_task_undoes_anything() {
-    in_worlds(|world, store| async move {
-        let (missing, left, refused) = set_of_tasks(&world, &store, 10_000, true).await;
-        assert_eq!(missing, 0);
-        assert!(left > 1000 && refused > 10, "{left} {refused}");
-    });
+    for runtime in both_runtimes(8) {
+        assert_nothing_is_undone(10_000, |taken| run(&runtime, taken, true, 10_000));
+    }
 }
 
 /// Something outside of the store that takes only tokens at least as great as the last one it took.

@@ -1,0 +1,86 @@
+//! What `release` answers of a lease.
+
+use std::sync::Arc;
+
+use percolite::engine::sim::SimStorage;
+use percolite::{ErrorKind, LockGuard, Store};
+
+use super::{answer, assert_waits, begin, has_row, lease, open};
+use crate::stops::World;
+use crate::support::clocks::{Clocks, HOUR};
+use crate::support::gate::Gate;
+use crate::support::until;
+use crate::tap::Act;
+
+#[test]
+fn releasing_in_a_store_that_fails_at_it_or_has_failed_is_an_error() {
+    for had_failed in [false, true] {
+        let world = World::open();
+        let guard = world.store.lock_with("n", lease(HOUR)).unwrap();
+        let gate = world.stop_syncs(Act::Refuse);
+        gate.open();
+        if had_failed {
+            world.put("k", "v").unwrap_err();
+        }
+        let why = guard.release().expect_err("nothing says that its row is gone");
+        let expected = |kind: &ErrorKind| match kind {
+            ErrorKind::Closed(_) => had_failed,
+            ErrorKind::Undetermined(_) => !had_failed,
+            _ => false,
+        };
+        assert!(expected(why.kind()), "{had_failed}: {why}");
+        world.tap.no_hooks();
+        // A later life may find the row. The lock is held then until its time is over, and by this token alone.
+        drop(world.store);
+        world.memory.crash(0);
+        let again = World::open_at(&world.memory, Store::builder());
+        let held = !again.store.is_free_lock("n").unwrap();
+        assert_eq!(has_row(&world.memory.embedded(), "n"), held);
+        assert!(held, "the release was refused, so the row is there");
+    }
+}
+
+/// A guard whose lease is over, and its store behind a gate.
+fn over() -> (Arc<Gate>, Store, LockGuard) {
+    let memory = SimStorage::new();
+    let (clocks, gate) = (Clocks::new(), Gate::new(&memory));
+    let store = clocks.builder().open_engine(Arc::<Gate>::clone(&gate)).unwrap();
+    let guard = store.lock_with("job", lease(HOUR).once()).unwrap();
+    clocks.pass(HOUR);
+    assert!(!guard.is_held());
+    (gate, store, guard)
+}
+
+#[test]
+fn releasing_a_guard_whose_lease_is_over_returns_when_its_row_is_gone() {
+    let (gate, _store, guard) = over();
+    assert!(has_row(&*gate, "job"));
+    gate.shut();
+    let release = begin("releases", move || guard.release());
+    until("the row goes", || gate.holds_a_lease());
+    assert_waits(&release);
+    gate.open();
+    answer(&release).unwrap();
+    assert!(!has_row(&*gate, "job"));
+}
+
+#[test]
+fn releasing_a_guard_whose_row_its_successor_has_removed_is_no_error() {
+    let (gate, store, guard) = over();
+    let next = store.lock("job").unwrap();
+    assert!(!has_row(&*gate, "job"));
+    guard.release().unwrap();
+    assert!(next.is_held(), "a late release has ended the next grant");
+}
+
+#[test]
+fn a_release_that_was_answered_is_durable() {
+    let memory = SimStorage::new();
+    let store = open(&memory, &Clocks::new());
+    for _ in 0..20 {
+        store.lock_with("job", lease(HOUR)).unwrap().release().unwrap();
+        assert!(!has_row(&memory.embedded(), "job"));
+    }
+    memory.crash(0);
+    assert!(!has_row(&memory.embedded(), "job"));
+}

@@ -1,0 +1,104 @@
+//! What readers and writers under one lock have to wait for, judged when all of it is over.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use percolite::Timestamp;
+
+/// A grant, as its holder has seen it.
+pub struct Turn {
+    /// The thread or task, which has one request at a time.
+    pub holder: usize,
+    pub writes: bool,
+    /// The number of the request, in the order of asking.
+    pub id: u64,
+    /// Drawn under the lock, so that tokens of grants that exclude each other are in the order of the grants.
+    pub token: Timestamp,
+}
+
+/// That no writer has waited for more than the requests that were ahead of it and one batch of readers, where all requests are granted in
+/// the end. Answers how many requests have passed a writer in all.
+#[track_caller]
+pub fn assert_one_batch_passes(mut turns: Vec<Turn>) -> usize {
+    turns.sort_by_key(|turn| turn.token);
+    let readers = holders(&turns, |turn| !turn.writes);
+    let all = holders(&turns, |_| true);
+    let mut passed = 0;
+    for (place, writer) in turns.iter().enumerate().filter(|(_, turn)| turn.writes) {
+        let (earlier, later) = (&turns[..place], &turns[place + 1..]);
+        assert!(later.iter().all(|turn| turn.id > writer.id), "a writer has passed a request");
+        let by: Vec<usize> = (0..place).filter(|at| turns[*at].id > writer.id).collect();
+        // Whatever a holder has asked for before its newest request was over when that came.
+        let ahead: BTreeMap<usize, u64> =
+            earlier.iter().filter(|turn| turn.id < writer.id).map(|turn| (turn.holder, turn.id)).collect();
+        let ahead = ahead.len() - usize::from(ahead.contains_key(&writer.holder));
+        // One of a batch, its first, was ahead.
+        assert!(by.len() < readers.max(1), "{} readers have passed a writer", by.len());
+        assert!(ahead + by.len() < all + readers, "a writer has waited for {ahead} and {}", by.len());
+        if let Some(first) = by.first() {
+            let batch = around(&turns, *first);
+            assert!(by.iter().all(|at| batch.contains(at)), "two batches have passed a writer");
+            let batch = &turns[batch];
+            assert!(batch.iter().any(|turn| turn.id < writer.id), "no reader of the batch was ahead of the writer");
+            assert_eq!(holders(batch, |_| true), batch.len(), "a reader came to the batch beside a writer that waited");
+        }
+        passed += by.len();
+    }
+    passed
+}
+
+fn holders(turns: &[Turn], are: impl Fn(&Turn) -> bool) -> usize {
+    turns.iter().filter(|turn| are(turn)).map(|turn| turn.holder).collect::<BTreeSet<_>>().len()
+}
+
+/// The readers between two writers, one of which is at this place.
+fn around(turns: &[Turn], place: usize) -> std::ops::Range<usize> {
+    let start = turns[..place].iter().rposition(|turn| turn.writes).map_or(0, |at| at + 1);
+    let end = turns[place..].iter().position(|turn| turn.writes).map_or(turns.len(), |at| place + at);
+    start..end
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Requests in the order of their grants: who, and the number.
+    fn judge(turns: &[(&str, u64)]) -> usize {
+        let turn = |(at, (who, id)): (usize, &(&str, u64))| Turn {
+            holder: usize::from(who.as_bytes()[0]),
+            writes: who.starts_with(char::is_uppercase),
+            id: *id,
+            token: Timestamp::from_u64(at as u64 + 1),
+        };
+        assert_one_batch_passes(turns.iter().enumerate().map(turn).collect())
+    }
+
+    #[test]
+    fn one_batch_behind_a_reader_that_was_ahead_may_pass() {
+        assert_eq!(judge(&[("A", 1), ("a", 2), ("b", 4), ("c", 5), ("B", 3), ("a", 6)]), 2);
+        assert_eq!(judge(&[("A", 1), ("a", 2), ("b", 5), ("B", 3), ("C", 4)]), 2);
+    }
+
+    #[test]
+    #[should_panic(expected = "two batches")]
+    fn a_second_batch_may_not() {
+        judge(&[("A", 1), ("a", 2), ("b", 5), ("C", 3), ("c", 6), ("B", 4)]);
+    }
+
+    #[test]
+    #[should_panic(expected = "was ahead of the writer")]
+    fn a_batch_of_later_ones_alone_may_not() {
+        judge(&[("A", 1), ("a", 4), ("b", 5), ("B", 3), ("c", 6)]);
+    }
+
+    #[test]
+    #[should_panic(expected = "beside a writer that waited")]
+    fn a_reader_may_not_come_back_to_its_batch() {
+        judge(&[("A", 1), ("a", 2), ("b", 4), ("a", 5), ("B", 3), ("c", 6)]);
+    }
+
+    #[test]
+    #[should_panic(expected = "has passed a request")]
+    fn no_writer_passes() {
+        judge(&[("A", 1), ("a", 2), ("C", 4), ("B", 3)]);
+    }
+}

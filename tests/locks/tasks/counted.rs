@@ -1,0 +1,334 @@
+//! T1b: the statistics beside what the test has counted itself. The test polls all futures, so each step has one outcome.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use LockMode::{Exclusive, Semaphore, Shared};
+use percolite::{
+    AsyncLockGuard, AsyncStore, Cancel, ErrorKind, LockEntry, LockMode, LockModeStats, LockOptions, LockState,
+    LockStats, Result, Wait,
+};
+
+use super::common::{Steps, both_runtimes};
+use crate::stops::Dice;
+use crate::support::clocks::Clocks;
+
+const NAMES: [&str; 5] = ["one", "two", "permits", "leased", "leased and shared"];
+const SEMAPHORE: usize = 2;
+/// From here on there are leases: exclusive ones of the one name, shared ones of the other.
+const LEASED: usize = 3;
+const LEASE: Duration = Duration::from_secs(60);
+const REQUESTS: u64 = 1000;
+
+struct Held {
+    at: usize,
+    mode: LockMode,
+    guard: AsyncLockGuard,
+    leased: bool,
+    /// Its time is over; the next request ends it.
+    is_over: bool,
+}
+
+struct Waiting {
+    at: usize,
+    mode: LockMode,
+    leased: bool,
+    id: u64,
+    cancel: Cancel,
+    steps: Steps<'static, Result<AsyncLockGuard>>,
+}
+
+struct Upgrading {
+    at: usize,
+    id: u64,
+    steps: Steps<'static, (AsyncLockGuard, Result<()>)>,
+}
+
+struct Script {
+    store: AsyncStore,
+    clocks: Arc<Clocks>,
+    dice: Dice,
+    held: Vec<Held>,
+    /// Their leases end in this step.
+    lost: Vec<Held>,
+    waiting: Vec<Waiting>,
+    upgrading: Vec<Upgrading>,
+    requests: u64,
+    expected: LockStats,
+    /// How many waits were granted, by mode.
+    granted_later: [u64; 3],
+    /// Whether rows of leases that were over are left for the next exclusive holder.
+    left: [bool; NAMES.len()],
+}
+
+async fn lock(store: AsyncStore, name: &'static str, options: LockOptions) -> Result<AsyncLockGuard> {
+    store.lock_with(name, options).await
+}
+
+async fn upgrade(mut guard: AsyncLockGuard, wait: Wait) -> (AsyncLockGuard, Result<()>) {
+    let upgraded = guard.upgrade(wait).await;
+    (guard, upgraded)
+}
+
+fn place(mode: LockMode) -> usize {
+    match mode {
+        Exclusive => 0,
+        Shared => 1,
+        _ => 2,
+    }
+}
+
+impl Script {
+    fn of(&mut self, mode: LockMode) -> &mut LockModeStats {
+        let LockStats { exclusive, shared, semaphore, .. } = &mut self.expected;
+        [exclusive, shared, semaphore].into_iter().nth(place(mode)).unwrap()
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        self.dice.below(end as u64) as usize
+    }
+
+    fn entries(&self) -> Vec<LockEntry> {
+        self.store.store().lock_table().unwrap().entries
+    }
+
+    fn is_free(&self, at: usize, mode: LockMode) -> bool {
+        let waits = self.waiting.iter().any(|other| other.at == at) || self.upgrading.iter().any(|other| other.at == at);
+        let held: Vec<LockMode> = self.held.iter().filter(|held| held.at == at).map(|held| held.mode).collect();
+        !waits
+            && match mode {
+                Shared => held.iter().all(|other| *other == Shared),
+                Semaphore(most) => held.iter().all(|other| *other == mode) && held.len() < most as usize,
+                _ => held.is_empty(),
+            }
+    }
+
+    fn ask(&mut self) {
+        let at = self.below(NAMES.len());
+        let mode = match (at, self.below(5)) {
+            (SEMAPHORE, 0) | (0..2, 0..2) | (LEASED, _) | (_, 0) => Exclusive,
+            (SEMAPHORE, _) => Semaphore(2),
+            _ => Shared,
+        };
+        let leased = at >= LEASED && (mode == Exclusive) == (at == LEASED) && self.below(3) > 0;
+        let wait = [Wait::No, Wait::AtMost(Duration::ZERO), Wait::Forever, Wait::Forever][self.below(4)];
+        self.requests += 1;
+        self.ends(at);
+        let (free, cancel) = (self.is_free(at, mode), Cancel::default());
+        let options = match mode {
+            Shared => LockOptions::shared(),
+            Semaphore(most) => LockOptions::semaphore(most),
+            _ => LockOptions::exclusive(),
+        };
+        let options = if leased { options.lease(LEASE).once() } else { options };
+        let mut steps = Steps::new(lock(self.store.clone(), NAMES[at], options.wait(wait).cancel(&cancel)));
+        if free {
+            self.of(mode).acquired += 1;
+            return self.holds(at, mode, leased, steps.end().unwrap());
+        }
+        self.of(mode).waited += u64::from(wait != Wait::No);
+        match (steps.poll(), wait) {
+            (Poll::Pending, Wait::Forever) => {
+                let id = self.entries().iter().map(|entry| entry.id).max().unwrap();
+                self.waiting.push(Waiting { at, mode, leased, id, cancel, steps });
+            }
+            (Poll::Ready(Err(why)), Wait::No | Wait::AtMost(_)) => {
+                assert!(matches!(why.kind(), ErrorKind::LockHeld(_)), "{why}");
+                self.of(mode).timed_out += 1;
+            }
+            (other, wait) => panic!("{mode} of {}, {wait:?}: {other:?}", NAMES[at]),
+        }
+    }
+
+    fn holds(&mut self, at: usize, mode: LockMode, leased: bool, guard: AsyncLockGuard) {
+        let takes_over = mode == Exclusive && std::mem::take(&mut self.left[at]);
+        self.expected.taken_over += u64::from(takes_over);
+        assert_eq!(guard.info().taken_over.is_some(), takes_over, "{}", NAMES[at]);
+        self.held.push(Held { at, mode, guard, leased, is_over: false });
+    }
+
+    /// The leases of the name whose time is over end.
+    fn ends(&mut self, at: usize) -> bool {
+        let is_over = |held: &Held| held.at == at && held.is_over;
+        let (over, held): (Vec<_>, Vec<_>) = std::mem::take(&mut self.held).into_iter().partition(is_over);
+        self.held = held;
+        let ended = over.len() as u64;
+        // A guard that is dropped before the store has ended its lease releases it.
+        self.lost.extend(over);
+        self.expected.expired += ended;
+        self.expected.lost += ended;
+        self.left[at] |= ended > 0;
+        ended > 0
+    }
+
+    /// All leases run out. Where a task waits, one more request has the first one take over.
+    fn time_passes(&mut self) {
+        self.clocks.pass(LEASE);
+        for held in self.held.iter_mut().filter(|held| held.leased) {
+            held.is_over = true;
+            assert!(!held.guard.is_held());
+        }
+        for at in LEASED..NAMES.len() {
+            if self.waiting.iter().any(|waiting| waiting.at == at) && self.ends(at) {
+                assert!(Steps::new(self.store.try_lock(NAMES[at])).end().unwrap().is_none());
+                self.expected.exclusive.timed_out += 1;
+            }
+        }
+    }
+
+    fn release(&mut self) {
+        if !self.held.is_empty() {
+            let at = self.below(self.held.len());
+            drop(self.held.swap_remove(at));
+        }
+    }
+
+    fn force(&mut self) {
+        if !self.held.is_empty() {
+            let at = self.below(self.held.len());
+            let held = &self.held[at];
+            let forced = self.store.store().force_unlock(NAMES[held.at], held.guard.token()).unwrap();
+            assert_eq!(forced, !held.is_over);
+            if forced {
+                self.held.swap_remove(at);
+                self.expected.forced += 1;
+                self.expected.lost += 1;
+            }
+        }
+    }
+
+    /// By its [`Cancel`], or its future is dropped.
+    fn cancel(&mut self) {
+        if !self.waiting.is_empty() {
+            let at = self.below(self.waiting.len());
+            let mut waiting = self.waiting.swap_remove(at);
+            self.of(waiting.mode).cancelled += 1;
+            if self.below(2) == 0 {
+                waiting.cancel.cancel();
+                let why = waiting.steps.end().unwrap_err();
+                assert!(matches!(why.kind(), ErrorKind::Stopped(_)), "{why}");
+            }
+        }
+    }
+
+    fn downgrade(&mut self) {
+        if let Some(held) = self.held.iter_mut().find(|held| held.mode == Exclusive && held.at < SEMAPHORE) {
+            Steps::new(held.guard.downgrade()).end().unwrap();
+            held.mode = Shared;
+            self.expected.shared.acquired += 1;
+        }
+    }
+
+    fn upgrade(&mut self) {
+        let Some(found) = self.held.iter().position(|held| held.mode == Shared && held.at < SEMAPHORE) else { return };
+        let held = self.held.swap_remove(found);
+        let (at, id) = (held.at, held.guard.info().id);
+        self.requests += 1;
+        let alone = self.held.iter().all(|other| other.at != at);
+        let deadlock = self.upgrading.iter().any(|other| other.at == at);
+        let mut steps = Steps::new(upgrade(held.guard, Wait::Forever));
+        if !alone && !deadlock {
+            assert!(steps.poll().is_pending());
+            self.expected.exclusive.waited += 1;
+            return self.upgrading.push(Upgrading { at, id, steps });
+        }
+        let (guard, upgraded) = steps.end();
+        let mode = if deadlock { Shared } else { Exclusive };
+        match upgraded {
+            Ok(()) => self.expected.exclusive.acquired += u64::from(!deadlock),
+            Err(why) => {
+                assert!(deadlock && matches!(why.kind(), ErrorKind::Deadlock(_)), "{why}");
+                self.expected.deadlocks += 1;
+            }
+        }
+        self.held.push(Held { at, mode, guard, leased: false, is_over: false });
+    }
+
+    fn granted_later(&mut self, mode: LockMode) {
+        self.of(mode).acquired += 1;
+        self.expected.wakes += 1;
+        self.granted_later[place(mode)] += 1;
+    }
+
+    /// Collects what the last step has granted.
+    fn settle(&mut self) {
+        self.lost.clear();
+        let holds = |entry: &LockEntry| entry.state == LockState::Held;
+        let held: HashSet<u64> = self.entries().into_iter().filter(holds).map(|entry| entry.id).collect();
+        let (granted, waiting): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.waiting).into_iter().partition(|waiting| held.contains(&waiting.id));
+        self.waiting = waiting;
+        for Waiting { at, mode, leased, mut steps, .. } in granted {
+            self.granted_later(mode);
+            self.holds(at, mode, leased, steps.end().unwrap());
+        }
+        let (granted, upgrading): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.upgrading).into_iter().partition(|upgrading| held.contains(&upgrading.id));
+        self.upgrading = upgrading;
+        for Upgrading { at, mut steps, .. } in granted {
+            let (guard, upgraded) = steps.end();
+            upgraded.unwrap();
+            self.granted_later(Exclusive);
+            self.holds(at, Exclusive, false, guard);
+        }
+    }
+
+    /// What is left ends with the store.
+    fn close(self) {
+        let Self { store, held, waiting, upgrading, mut expected, granted_later, .. } = self;
+        expected.wakes += (waiting.len() + upgrading.len()) as u64;
+        store.store().clone().close().unwrap();
+        for mut waiting in waiting {
+            assert!(matches!(waiting.steps.end().unwrap_err().kind(), ErrorKind::Closed(_)));
+        }
+        for mut upgrading in upgrading {
+            assert!(matches!(upgrading.steps.end().1.unwrap_err().kind(), ErrorKind::Closed(_)));
+        }
+        drop(held);
+        let stats = store.store().lock_stats();
+        let waits = [&stats.exclusive, &stats.shared, &stats.semaphore].map(|mode| mode.waiting.clone());
+        assert_eq!(waits.each_ref().map(percolite::Latency::count), granted_later);
+        assert!(granted_later.iter().all(|waits| *waits > 0) && stats.deadlocks > 0, "{granted_later:?} {stats:?}");
+        assert!(stats.forced > 0 && stats.taken_over > 0 && stats.expired > stats.taken_over, "{stats:?}");
+        [expected.exclusive.waiting, expected.shared.waiting, expected.semaphore.waiting] = waits;
+        assert_eq!(stats, expected);
+        assert_eq!(store.store().status().lock_stats, expected);
+    }
+}
+
+#[test]
+fn task_t1_b_the_statistics_of_a_thousand_requests_of_tasks_are_those_counted_by_the_test() {
+    for runtime in both_runtimes(8) {
+        let _inside = runtime.enter();
+        // The background removes rows of leases that are over, and then they are not taken over.
+        let clocks = Clocks::new().without("percolite-sweep");
+        let mut script = Script {
+            store: clocks.builder().in_memory().unwrap().into(),
+            clocks,
+            dice: Dice::new(),
+            held: Vec::new(),
+            lost: Vec::new(),
+            waiting: Vec::new(),
+            upgrading: Vec::new(),
+            requests: 0,
+            expected: LockStats::default(),
+            granted_later: [0; 3],
+            left: [false; NAMES.len()],
+        };
+        while script.requests < REQUESTS {
+            match script.below(16) {
+                0..7 => script.ask(),
+                7..11 => script.release(),
+                11 => script.force(),
+                12 => script.cancel(),
+                13 => script.downgrade(),
+                14 => script.time_passes(),
+                _ => script.upgrade(),
+            }
+            script.settle();
+        }
+        script.close();
+    }
+}

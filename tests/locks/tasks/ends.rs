@@ -1,0 +1,164 @@
+//! L4: leases of tasks when their store closes, when the power is cut, and when it is opened again.
+
+use std::time::Duration;
+
+use percolite::engine::sim::SimStorage;
+use percolite::{AsyncStore, Durability, ErrorKind, LockOptions, LostReason, Result, Timestamp};
+use tokio::runtime::Runtime;
+
+use super::common::{PATIENCE, both_runtimes};
+use crate::stops::assert_lost;
+use crate::support::clocks::{Clocks, HOUR};
+use crate::support::rows;
+
+fn lease() -> LockOptions {
+    LockOptions::exclusive().lease(HOUR)
+}
+
+/// Many lives of one store, each of which may end by a power cut.
+struct Lives {
+    memory: SimStorage,
+    clocks: std::sync::Arc<Clocks>,
+}
+
+impl Lives {
+    fn store(&self) -> AsyncStore {
+        self.clocks.builder().durability(Durability::Buffered).open_sim(&self.memory).unwrap().into()
+    }
+
+    fn rows(&self) -> Vec<String> {
+        rows::names(&self.memory.embedded())
+    }
+}
+
+fn for_both<F: Future<Output = ()>>(test: impl Fn(Lives) -> F) {
+    for runtime in both_runtimes(8) {
+        in_time(&runtime, test(Lives { memory: SimStorage::new(), clocks: Clocks::new() }));
+    }
+}
+
+fn in_time(runtime: &Runtime, test: impl Future<Output = ()>) {
+    runtime.block_on(async { tokio::time::timeout(PATIENCE, test).await.expect("it hangs") });
+}
+
+async fn resume(store: &AsyncStore, name: &'static str, token: Timestamp) -> Result<percolite::AsyncLockGuard> {
+    store.with(move |store| store.resume_lock(name, token)).await.map(Into::into)
+}
+
+#[test]
+fn task_l4_a_closing_releases_leases_that_tasks_hold() {
+    for_both(|lives| async move {
+        let store = lives.store();
+        let guard = store.lock_with("n", lease()).await.unwrap();
+        let mut shared = Vec::new();
+        for _ in 0..3 {
+            shared.push(store.lock_with("shared", LockOptions::shared().lease(HOUR)).await.unwrap());
+        }
+        assert_eq!(lives.rows(), ["n", "shared"]);
+        store.clone().close().await.unwrap();
+        assert!(shared.iter().chain([&guard]).all(|guard| !guard.is_held()));
+        assert!(matches!(guard.renew(HOUR).await.unwrap_err().kind(), ErrorKind::Closed(_)));
+        assert_eq!(store.store().lock_stats().lost, 0);
+        lives.memory.crash(0);
+        assert_eq!(lives.rows(), [""; 0]);
+        let store = lives.store();
+        for name in ["n", "shared"] {
+            assert!(store.try_lock(name).await.unwrap().is_some());
+        }
+    });
+}
+
+#[test]
+fn task_l4_b_a_lease_that_a_task_kept_by_its_token_is_held_after_closing() {
+    for_both(|lives| async move {
+        let store = lives.store();
+        let token = store.lock_with("n", lease()).await.unwrap().into_token().unwrap();
+        assert!(store.lock("other").await.unwrap().into_token().is_err(), "there is nothing to keep");
+        store.close().await.unwrap();
+        lives.clocks.pass(HOUR / 4);
+        assert_eq!(lives.rows(), ["n"]);
+        let store = lives.store();
+        assert!(store.try_lock("n").await.unwrap().is_none());
+        let left = store.store().lock_holders("n").unwrap()[0].lease_left.unwrap();
+        assert!(left.abs_diff(HOUR / 4 * 3) <= Duration::from_secs(1), "{left:?}");
+        let guard = resume(&store, "n", token).await.unwrap();
+        assert_eq!(guard.token(), token);
+        guard.release().await.unwrap();
+        assert_eq!(lives.rows(), [""; 0]);
+    });
+}
+
+#[test]
+fn task_l4_c_a_release_that_a_task_was_answered_outlives_a_power_cut() {
+    for_both(|lives| async move {
+        let store = lives.store();
+        let guard = store.lock_with("guard", lease()).await.unwrap();
+        let tokens = store.with(|store| -> Result<_> {
+            Ok(["by token", "forced"].map(|name| store.get_lock(name, HOUR).unwrap().unwrap()))
+        });
+        let [by_token, forced] = tokens.await.unwrap();
+        let token = guard.token();
+        lives.memory.crash(0);
+        // What was granted was durable, in a store whose commits are not.
+        assert_eq!(lives.rows(), ["by token", "forced", "guard"]);
+        let store = lives.store();
+        resume(&store, "guard", token).await.unwrap().release().await.unwrap();
+        assert!(store.with(move |store| store.release_lock("by token", by_token)).await.unwrap());
+        assert!(store.with(move |store| store.force_unlock("forced", forced)).await.unwrap());
+        lives.memory.crash(0);
+        assert_eq!(lives.rows(), [""; 0]);
+        let store = lives.store();
+        for name in ["by token", "forced", "guard"] {
+            assert!(store.try_lock(name).await.unwrap().is_some(), "{name}");
+        }
+    });
+}
+
+#[test]
+fn task_l4_d_a_damaged_row_closes_its_name_for_tasks_and_nothing_else() {
+    for whole_cell in [true, false] {
+        for_both(|lives| async move {
+            let store = lives.store();
+            let token = store.lock_with("n", lease()).await.unwrap().into_token().unwrap();
+            let good = store.lock_with("good", lease()).await.unwrap().into_token().unwrap();
+            store.close().await.unwrap();
+            rows::damage(&lives.memory, "n", token, whole_cell);
+            let store = lives.store();
+            let answers = [
+                store.lock("n").await.map(drop),
+                store.try_lock("n").await.map(drop),
+                store.lock_with("n", lease()).await.map(drop),
+                resume(&store, "n", token).await.map(drop),
+            ];
+            for why in answers.map(Result::unwrap_err) {
+                assert!(matches!(why.kind(), ErrorKind::Corruption(_)) && why.to_string().contains('n'), "{why}");
+            }
+            drop(store.lock_with("other", lease()).await.unwrap());
+            resume(&store, "good", good).await.unwrap().release().await.unwrap();
+            let problems = store.with(|store| store.verify(|_| ())).await.unwrap().problems;
+            assert!(problems.iter().any(|problem| problem.to_string().contains("lock/n")), "{problems:?}");
+            let any = Timestamp::from_u64(12345);
+            assert!(store.with(move |store| store.force_unlock("n", any)).await.unwrap());
+            assert_lost(resume(&store, "n", token).await, token, LostReason::NotHeld);
+            store.lock_with("n", lease()).await.unwrap().release().await.unwrap();
+        });
+    }
+}
+
+#[cfg(feature = "rocks")]
+#[test]
+fn task_l4_e_a_hundred_thousand_leases_are_held_before_tasks() {
+    crate::leases::damage::with_very_many(|store, clocks, token, many| {
+        let [runtime, _] = both_runtimes(8);
+        let store = AsyncStore::from(store);
+        in_time(&runtime, async {
+            assert_eq!(store.store().lock_table().unwrap().held, many + 1);
+            for at in (0..many).step_by(997) {
+                assert!(store.try_lock(rows::job(at)).await.unwrap().is_none());
+            }
+            assert_eq!(resume(&store, "job 000007", token).await.unwrap().token(), token);
+            clocks.pass(HOUR);
+            assert!(store.try_lock("job 000008").await.unwrap().is_some());
+        });
+    });
+}
