@@ -55,7 +55,7 @@ impl AsyncStore {
         match self.store.ask(&target.into(), &options, None)? {
             Asked::Granted(wait) => {
                 let Waited::Over(request) = self.store.step_of(wait, &options) else { return Ok(None) };
-                self.settled(request?, options).await.map(Some)
+                self.settled(request?).await.map(Some)
             }
             Asked::Held => Ok(None),
         }
@@ -71,7 +71,7 @@ impl AsyncStore {
         options: LockOptions,
     ) -> Result<AsyncLockGuard> {
         let request = self.take(&target.into(), &options).await?;
-        self.settled(request, options).await
+        self.settled(request).await
     }
 
     /// [`Store::lock_transact`](crate::Store::lock_transact). Dropping the future before a commit has begun releases the lock and commits
@@ -127,12 +127,12 @@ impl AsyncStore {
         }
     }
 
-    async fn settled(&self, request: Request, options: LockOptions) -> Result<AsyncLockGuard> {
+    async fn settled(&self, request: Request) -> Result<AsyncLockGuard> {
         let guard = if self.store.settle_at_once(request.grant(), true)? {
-            self.store.guard(request, &options)?
+            self.store.guard(request)?
         } else {
             let store = self.store.clone();
-            hop(move || store.settled(request, &options)).await??
+            hop(move || store.settled(request)).await??
         };
         Ok(guard.into())
     }
@@ -213,7 +213,7 @@ impl AsyncLockGuard {
     }
 
     /// [`LockGuard::upgrade`]. A future that is dropped while it waits leaves the shared lock as it was. One that is dropped after the grant
-    /// leaves the guard exclusive and without a token, 0; call `upgrade` once more, which does the rest.
+    /// leaves the guard exclusive; its token is 0 until what was begun has ended, or `upgrade` is called once more, which does the rest.
     ///
     /// # Errors
     /// Those of [`LockGuard::upgrade`], and of [`AsyncStore::with`].
@@ -236,8 +236,8 @@ impl AsyncLockGuard {
         self.settle().await
     }
 
-    /// [`LockGuard::downgrade`]. A future that is dropped leaves the guard shared and without a token, 0; call
-    /// `downgrade` once more, which does the rest.
+    /// [`LockGuard::downgrade`]. A future that is dropped leaves the guard shared; its token is 0 until what was begun has ended, or
+    /// `downgrade` is called once more, which does the rest.
     ///
     /// # Errors
     /// Those of [`LockGuard::downgrade`], and of [`AsyncStore::with`].
@@ -256,7 +256,7 @@ impl AsyncLockGuard {
                 return self.guard.check();
             }
             if store.settle_at_once(&grant, true)? {
-                return self.guard.settled(&store);
+                return Ok(());
             }
         }
         let settled = settling.get_or_insert_with(|| {
@@ -265,8 +265,7 @@ impl AsyncLockGuard {
         });
         let settled = settled.await;
         *settling = None;
-        settled?;
-        self.guard.settled(&store)
+        settled
     }
 
     /// [`LockGuard::into_token`].

@@ -162,9 +162,17 @@ impl Heads {
         })
     }
 
-    /// Ends a grant, or takes a request that waits back. The answer is whether it was there.
-    pub fn leave(&self, grant: &Arc<Grant>, why: LostReason) -> bool {
-        self.change(&grant.name, |shard, wakes| Self::leave_in(shard, grant, why, wakes))
+    /// Ends a grant, or takes a request that waits back. The answer is whether it was there. A lease that was over by `now` was lost.
+    pub fn release(&self, grant: &Arc<Grant>, now: Duration) -> bool {
+        self.change(&grant.name, |shard, wakes| {
+            let was_over = grant.is_over(now);
+            let released = Self::leave_in(shard, grant, LostReason::Released, wakes);
+            if released && was_over {
+                self.counters.expired();
+                wakes.lost.push(Arc::clone(grant));
+            }
+            released
+        })
     }
 
     fn leave_in(shard: &mut Shard, grant: &Arc<Grant>, why: LostReason, wakes: &mut Wakes) -> bool {

@@ -14,6 +14,7 @@ impl Heads {
     /// Takes charge of the lease that has this token: there is a guard from here on. `None` when it is over or has one.
     pub fn resume(&self, name: &str, token: Timestamp, now: Duration) -> Option<Arc<Grant>> {
         let shard = self.shard(name);
+        self.check_open().ok()?;
         let grant = shard.get(name)?.granted_as(token)?;
         let resumed = grant.with_lease(|lease| {
             let free = !lease.has_guard && (lease.writing > 0 || lease.ends > now);
@@ -30,15 +31,6 @@ impl Heads {
         let _shard = self.shard(&grant.name);
         let stands = !grant.has_ended() && !grant.is_over(now);
         stands && grant.with_lease(|lease| (lease.has_guard, lease.renews) = (false, false)).is_some()
-    }
-
-    /// Ends the leases of the name that are over.
-    pub fn end_leases(&self, name: &str, now: Duration) {
-        self.change(name, |shard, wakes| {
-            if let Some(entry) = shard.get_mut(name) {
-                self.expire(entry, now, wakes);
-            }
-        });
     }
 
     /// Ends the leases of the name that are over. To be called by the request at the front, whose timer this is; returns the time

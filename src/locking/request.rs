@@ -42,7 +42,12 @@ impl Request {
 
     /// Ends the grant. The answer is whether it was this call.
     pub fn release(&self) -> bool {
-        !self.left.swap(true, Ordering::AcqRel) && self.heads.leave(&self.grant, LostReason::Released)
+        self.release_at(Duration::ZERO)
+    }
+
+    /// The same, of what may be a lease that is over.
+    pub fn release_at(&self, now: Duration) -> bool {
+        !self.left.swap(true, Ordering::AcqRel) && self.heads.release(&self.grant, now)
     }
 
     /// Whether the grant was ended by this, or left to itself.

@@ -60,8 +60,10 @@ impl LockGuard {
     /// The grant's number, a *fencing token*. Of two grants of a name that exclude each other the later has the greater one, over restarts and power
     /// cuts, within one folder. A service or file that takes only tokens at least as great as the last one it took is safe from a holder
     /// that was paused. A copied, restored or repaired store is another one, whose tokens may repeat those of the first or be smaller.
+    ///
+    /// 0 after a conversion that was given up on the way, until it is settled: see [`LockGuard::upgrade`].
     pub fn token(&self) -> Timestamp {
-        self.grant().token()
+        if self.grant().is_settled() { self.grant().token() } else { Timestamp::ZERO }
     }
 
     /// A condition of transactions: see [`Txn::fence`](crate::Txn::fence). It is of the present grant; after [`LockGuard::upgrade`] or
@@ -204,13 +206,7 @@ impl LockGuard {
         if self.grant().is_settled() {
             return self.check();
         }
-        store.settle(self.grant(), true)?;
-        self.settled(store)
-    }
-
-    /// Has a converted grant that has its token kept, if it is leased.
-    pub(crate) fn settled(&self, store: &Store) -> Result<()> {
-        if self.grant().has_lease() { self.locks.keeper.keep(store, self.grant()) } else { Ok(()) }
+        store.settle(self.grant(), true)
     }
 
     /// Makes an exclusive lock shared, and grants the shared requests that wait. The grant is a new one, with a greater token. A
@@ -299,9 +295,7 @@ impl LockGuard {
             self.request.release();
             return Vec::new();
         }
-        // One that is over was lost before it is released.
-        self.locks.heads.end_leases(&grant.name, self.locks.runtime.elapsed());
-        self.request.release();
+        self.request.release_at(self.locks.runtime.elapsed());
         let mut rows = if grant.is_settled() { Vec::new() } else { self.locks.heads.past_of(grant).leases };
         if grant.has_row() && !rows.iter().any(|row| Arc::ptr_eq(row, grant)) {
             rows.push(Arc::clone(grant));

@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::locking::Grant;
 use crate::runtime::{Joined, Parker};
 use crate::store::Store;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::Mutex;
 
 /// After a failure that is not the store's end.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -32,21 +32,20 @@ struct State {
 }
 
 impl Keeper {
-    /// Takes charge of a lease that has a guard.
-    pub fn keep(&self, store: &Store, grant: &Arc<Grant>) -> Result<()> {
-        let mut state = self.start(store)?;
+    /// Takes charge of a lease that has a guard. To be called after [`Keeper::start`].
+    pub fn keep(&self, grant: &Arc<Grant>) {
+        let mut state = self.0.lock();
         if !grant.with_lease(|lease| lease.renews).unwrap_or(false) {
-            return Ok(());
+            return;
         }
         // One that was kept, left to itself and resumed may not have been dropped yet.
         state.kept.retain(|(kept, _)| !Arc::ptr_eq(kept, grant));
         state.kept.push((Arc::clone(grant), Duration::ZERO));
         state.wake();
-        Ok(())
     }
 
     /// Starts the thread, unless that was done.
-    fn start(&self, store: &Store) -> Result<MutexGuard<'_, State>> {
+    pub fn start(&self, store: &Store) -> Result<()> {
         let mut state = self.0.lock();
         if state.stopping {
             return Err(Error::closed(crate::pipeline::CLOSED));
@@ -57,7 +56,7 @@ impl Keeper {
             let failed = |why| Error::from(ErrorKind::Io(format!("cannot start a thread: {why}")));
             state.thread = Some(thread.map_err(failed)?);
         }
-        Ok(state)
+        Ok(())
     }
 
     /// Notes that a lease has another time: when it is due is to be found anew.

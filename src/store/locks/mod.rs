@@ -64,6 +64,11 @@ impl NamedLocks {
         Clock { now: self.runtime.elapsed(), set: self.opened, pid: std::process::id(), label: self.label.as_deref() }
     }
 
+    /// To be asked after a look at what there is: a store that closes has none of it any more.
+    fn check_open(&self) -> Result<()> {
+        self.heads.closed().map_or(Ok(()), |why| Err(Error::closed(why)))
+    }
+
     /// Ends all waits and all grants of a store that closes; leases with a guard are released, durably, unless the store has failed.
     pub fn close(&self, store: &Store) {
         let mut over = self.heads.close(crate::pipeline::CLOSED);

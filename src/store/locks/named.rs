@@ -89,13 +89,9 @@ impl Store {
         if let Some(what) = locks.heads.damage(name) {
             return Err(ErrorKind::Corruption(what.to_string()).into());
         }
-        locks
-            .heads
-            .check_readable()
-            .and_then(|()| locks.heads.check_open())
-            .map_err(|why| not_asked(&name.into(), why))?;
-        let now = locks.runtime.elapsed();
-        let Some(grant) = locks.heads.end_by_token(name, token, why, now) else { return Ok(false) };
+        let Some(grant) = locks.heads.end_by_token(name, token, why, locks.runtime.elapsed()) else {
+            return locks.check_open().map(|()| false);
+        };
         if grant.has_row() && !mutated!(LeaseReturnedEarly) {
             self.remove_leases(&[Arc::clone(&grant)])?;
             locks.heads.tidy(name, self.stats().durable_ts);
@@ -114,13 +110,12 @@ impl Store {
         if let Some(what) = locks.heads.damage(name) {
             return Err(ErrorKind::Corruption(what.to_string()).into());
         }
+        locks.keeper.start(self)?;
         if let Some(grant) = locks.heads.resume(name, token, locks.runtime.elapsed()) {
-            if let Err(why) = locks.keeper.keep(self, &grant) {
-                locks.heads.keep(&grant, Duration::ZERO);
-                return Err(why);
-            }
+            locks.keeper.keep(&grant);
             return Ok(LockGuard::new(self, locks, Request::new(&locks.heads, grant, false)));
         }
+        locks.check_open()?;
         let holders = locks.heads.holders(name, &locks.clock(), 1, |grant| grant.token() == token).0;
         if !holders.is_empty() {
             return Err(Error::invalid(format!("lock {name:?} is held by a guard of this process")));

@@ -27,7 +27,8 @@ impl Store {
         let locks = self.lockable_name(name)?;
         let damage = locks.heads.damage(name);
         damage.map_or(Ok(()), |what| Err(not_asked(&name.into(), crate::locking::NotAsked::Damaged(what))))?;
-        Ok(locks.heads.holders(name, &locks.clock(), usize::MAX, |_| true).0)
+        let holders = locks.heads.holders(name, &locks.clock(), usize::MAX, |_| true).0;
+        locks.check_open().map(|()| holders)
     }
 
     /// All locks that are held and waited for at this moment, and which request waits for which. The entries of each name belong to one
@@ -53,7 +54,8 @@ impl Store {
             return Ok(LockTable { held: entries.len(), entries, ..LockTable::default() });
         }
         let locks = self.lockable()?;
-        Ok(locks.heads.table(&locks.clock()))
+        let table = locks.heads.table(&locks.clock());
+        locks.check_open().map(|()| table)
     }
 
     /// How often locks were taken and waited for since the store was opened; nothing where it takes none.

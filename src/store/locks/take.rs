@@ -86,7 +86,7 @@ impl Store {
     pub(super) fn try_with(&self, target: &LockTarget<'_>, options: &LockOptions) -> Result<Option<LockGuard>> {
         match self.ask(target, options, None)? {
             Asked::Granted(wait) => match self.step_of(wait, options) {
-                Waited::Over(request) => self.settled(request?, options).map(Some),
+                Waited::Over(request) => self.settled(request?).map(Some),
                 Waited::Wait(..) => Ok(None),
             },
             Asked::Held => Ok(None),
@@ -103,7 +103,7 @@ impl Store {
     /// fails while the row of a lease is written, the next life of the store may find it held.
     pub fn lock_with<'a>(&self, target: impl Into<LockTarget<'a>>, options: LockOptions) -> Result<LockGuard> {
         let request = self.take(&target.into(), &options)?;
-        self.settled(request, &options)
+        self.settled(request)
     }
 
     /// Waits on this thread until the lock is granted in memory.
@@ -232,24 +232,23 @@ impl Store {
     }
 
     /// A guard of what was granted in memory.
-    pub(crate) fn settled(&self, request: Request, options: &LockOptions) -> Result<LockGuard> {
+    pub(crate) fn settled(&self, request: Request) -> Result<LockGuard> {
         self.settle(request.grant(), true)?;
-        self.guard(request, options)
+        self.guard(request)
     }
 
     /// A guard of what has its token.
-    pub(crate) fn guard(&self, request: Request, options: &LockOptions) -> Result<LockGuard> {
-        let locks = self.lockable()?;
-        let guard = LockGuard::new(self, locks, request);
-        if options.lease.is_some() {
-            locks.keeper.keep(self, guard.grant())?;
-        }
-        Ok(guard)
+    pub(crate) fn guard(&self, request: Request) -> Result<LockGuard> {
+        Ok(LockGuard::new(self, self.lockable()?, request))
     }
 
-    /// Steps 2 to 6. Without `waits` the grant does not wait for what earlier ones have committed durably.
+    /// Steps 2 to 6. Without `waits` the grant does not wait for what earlier ones have committed durably. A lease is renewed from
+    /// here on, also where the future is gone that had this done on another thread.
     pub(crate) fn settle(&self, grant: &Arc<Grant>, waits: bool) -> Result<()> {
         let locks = self.lockable()?;
+        if grant.has_lease() {
+            locks.keeper.start(self)?;
+        }
         let Some(embedded) = &self.inner.embedded else { return Ok(()) };
         let pipeline = embedded.pipeline();
         if mutated!(TokenBeforeDrain) {
@@ -284,6 +283,9 @@ impl Store {
             locks.heads.tidy(&grant.name, pipeline.durable_ts());
         }
         grant.set_settled();
+        if grant.has_lease() {
+            locks.keeper.keep(grant);
+        }
         check(locks, grant)
     }
 

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use percolite::engine::sim::SimStorage;
 #[cfg_attr(not(feature = "tokio"), allow(unused_imports, reason = "for cases that need it"))]
-use percolite::{Commit, CommitProtocol, Fence, LockGuard, LockOptions, LostReason, Result, Store, Txn, TxnOptions};
+use percolite::{
+    Commit, CommitProtocol, ErrorKind, Fence, LockGuard, LockOptions, LostReason, Result, Store, Txn, TxnOptions,
+};
 
 #[cfg_attr(not(feature = "tokio"), allow(unused_imports, reason = "for cases that need it"))]
 use crate::stops::{PATIENCE, Worker, World, assert_lost, eventually, some, spawn};
@@ -149,4 +151,26 @@ fn f2_e_an_async_transaction_that_loses_its_lock_before_its_commit_point_leaves_
     gate.open();
     assert_lost(joined(task), token, LostReason::Forced);
     assert_eq!((world.get("a"), world.get("b"), world.row_locks()), (None, None, 0));
+}
+
+#[test]
+fn a_transaction_under_several_locks_is_refused_when_any_of_them_is_lost() {
+    let world = World::open();
+    for lost in 0..3 {
+        let guards = ["a", "b", "c"].map(|name| world.store.lock(name).unwrap());
+        let token = guards[lost].token();
+        let mut txn = world.store.begin().unwrap();
+        guards.iter().try_for_each(|guard| txn.fence(&guard.fence())).unwrap();
+        txn.put(&world.rows, "k", "written").unwrap();
+        assert!(world.store.force_unlock(["a", "b", "c"][lost], token).unwrap());
+        let why = txn.commit().unwrap_err();
+        assert!(matches!(why.kind(), ErrorKind::LockLost(loss) if loss.token == token), "{why}");
+        assert_eq!(world.get("k"), None);
+    }
+    let guards = ["a", "b", "c"].map(|name| world.store.lock(name).unwrap());
+    let mut txn = world.store.begin().unwrap();
+    guards.iter().try_for_each(|guard| txn.fence(&guard.fence())).unwrap();
+    txn.put(&world.rows, "k", "written").unwrap();
+    txn.commit().unwrap();
+    assert_eq!(world.get("k"), some("written"));
 }

@@ -152,3 +152,38 @@ fn a_dropped_guard_leaves_no_row_behind_a_close() {
         assert_free(&memory, &clocks);
     }
 }
+
+#[test]
+fn a_store_that_closes_never_denies_a_lease_that_stays() {
+    let memory = SimStorage::new();
+    let (clocks, gate) = (Clocks::new(), Gate::new(&memory));
+    let store = clocks.builder().open_engine(Arc::<Gate>::clone(&gate)).unwrap();
+    let token = store.get_lock("job", HOUR).unwrap().unwrap();
+    let guard = store.lock_with("other", lease(HOUR)).unwrap();
+    gate.shut();
+    let closing = {
+        let store = store.clone();
+        begin("closes", move || store.close())
+    };
+    // The row of the other lease goes, and what is in memory went before.
+    until("the row goes", || gate.holds_a_lease());
+    let answers = [
+        store.resume_lock("job", token).map(drop),
+        store.release_lock("job", token).map(drop),
+        store.force_unlock("job", token).map(drop),
+        store.lock_holders("job").map(drop),
+        store.is_free_lock("job").map(drop),
+        store.lock_table().map(drop),
+        store.get_lock("job", HOUR).map(drop),
+    ];
+    for (call, answer) in answers.into_iter().enumerate() {
+        assert!(answer.is_err_and(|why| matches!(why.kind(), ErrorKind::Closed(_))), "call {call}");
+    }
+    gate.open();
+    answer(&closing).unwrap();
+    assert!(!guard.is_held());
+    drop((guard, store));
+    let store = open(&memory, &clocks);
+    assert_eq!(store.resume_lock("job", token).unwrap().token(), token);
+    assert!(!has_row(&memory.embedded(), "other"));
+}

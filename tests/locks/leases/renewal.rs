@@ -9,6 +9,7 @@ use percolite::engine::sim::SimStorage;
 use super::{answer, assert_about, assert_lost, begin, has_row, lease, left, open};
 use crate::support::clocks::{Clocks, HOUR};
 use crate::support::gate::Gate;
+use crate::support::rows::damage;
 use crate::support::until;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -128,4 +129,39 @@ fn the_background_does_not_take_a_renewal_back_that_is_being_written() {
     memory.crash(0);
     let store = open(&memory, &Clocks::at(clocks.wall()));
     assert!(left(&store, "job").unwrap() > 9 * HOUR);
+}
+
+#[test]
+fn a_renewal_counts_from_before_its_row_is_written() {
+    let memory = SimStorage::new();
+    let (clocks, gate) = (Clocks::new(), Gate::new(&memory));
+    let store = clocks.builder().open_engine(Arc::<Gate>::clone(&gate)).unwrap();
+    let guard = Arc::new(store.lock_with("job", lease(HOUR).once()).unwrap());
+    for renews in [HOUR, HOUR / 2] {
+        gate.shut();
+        let renewal = {
+            let guard = Arc::clone(&guard);
+            begin("renews", move || guard.renew(renews))
+        };
+        until("the row is written", || gate.holds_a_lease());
+        clocks.pass(600 * SECOND);
+        gate.open();
+        answer(&renewal).unwrap();
+        assert_about(left(&store, "job"), renews - 600 * SECOND);
+    }
+}
+
+#[test]
+fn a_lease_ends_at_its_time_after_a_renewal_that_failed() {
+    let memory = SimStorage::new();
+    let clocks = Clocks::new();
+    let store = open(&memory, &clocks);
+    let guard = store.lock_with("job", lease(HOUR)).unwrap();
+    damage(&memory, "job", guard.token(), false);
+    store.get_lock("elsewhere", HOUR).unwrap().unwrap();
+    assert!(guard.renew(HOUR).is_err());
+    assert!(guard.is_held(), "what it was given before stands");
+    clocks.pass(HOUR);
+    assert!(!guard.is_held());
+    assert!(guard.wait_lost(Duration::ZERO));
 }

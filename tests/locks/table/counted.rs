@@ -156,14 +156,7 @@ impl Script {
     }
 
     /// Without a wait, or one that could not succeed.
-    fn answered(
-        &mut self,
-        at: usize,
-        mode: LockMode,
-        leased: bool,
-        answer: Result<LockGuard, ()>,
-        was_to_wait: bool,
-    ) {
+    fn answered(&mut self, at: usize, mode: LockMode, leased: bool, answer: Result<LockGuard, ()>, was_to_wait: bool) {
         let counted = self.of(mode);
         match answer {
             Ok(guard) => {
@@ -190,7 +183,7 @@ impl Script {
         let (over, guards): (Vec<_>, Vec<_>) = std::mem::take(&mut self.guards).into_iter().partition(is_over);
         self.guards = guards;
         let ended = over.len() as u64;
-        // A guard that is dropped before the store has ended its lease releases it.
+        // Their guards end nothing any more.
         self.lost.extend(over);
         self.expected.expired += ended;
         self.expected.lost += ended;
@@ -230,8 +223,16 @@ impl Script {
     fn release(&mut self) {
         if !self.guards.is_empty() {
             let at = self.random.below(self.guards.len());
-            drop(self.guards.swap_remove(at));
+            let held = self.guards.swap_remove(at);
+            self.drops(held);
         }
+    }
+
+    /// What is over when its guard is dropped was lost before.
+    fn drops(&mut self, held: Guarded) {
+        let lost = u64::from(held.lease == Lease::Over);
+        self.expected.expired += lost;
+        self.expected.lost += lost;
     }
 
     fn force(&mut self) {
@@ -274,7 +275,9 @@ impl Script {
     }
 
     fn upgrade(&mut self) {
-        let Some(found) = self.guards.iter().position(|held| held.mode == Shared && held.at < SEMAPHORE) else { return };
+        let Some(found) = self.guards.iter().position(|held| held.mode == Shared && held.at < SEMAPHORE) else {
+            return;
+        };
         self.requests += 1;
         let mut held = self.guards.swap_remove(found);
         let alone = self.guards.iter().all(|other| other.at != held.at);

@@ -6,6 +6,7 @@ use percolite::{AsyncLockGuard, AsyncStore, ErrorKind, LockMode, LockOptions, Lo
 
 use super::common::{Busy, Steps, both_runtimes, eventually, has_row, in_memory, on_both, takes, waits};
 use crate::stops::{World, assert_lost};
+use crate::support::clocks::Clocks;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -226,4 +227,22 @@ fn a_lease_whose_conversion_was_given_up_leaves_no_row_when_it_ends() {
 fn leased(store: &AsyncStore, options: LockOptions) -> AsyncLockGuard {
     let options = options.lease(Duration::from_secs(60));
     Steps::new(store.lock_with("n", options)).end().unwrap()
+}
+
+#[test]
+fn a_leased_conversion_whose_future_was_dropped_is_settled_and_renewed() {
+    for runtime in both_runtimes(2) {
+        let clocks = Clocks::new();
+        let store = AsyncStore::from(clocks.builder().in_memory().unwrap());
+        let _inside = runtime.enter();
+        let mut guard = runtime.block_on(store.lock_with("n", LockOptions::shared().lease(HOUR))).unwrap();
+        let token = guard.token();
+        drop(Steps::waiting(guard.upgrade(Wait::No)));
+        eventually("it is settled", || guard.token() > token);
+        assert_eq!(mode(&guard), LockMode::Exclusive);
+        eventually("the background rests", || clocks.is_parked("percolite-leases"));
+        clocks.pass(HOUR / 2);
+        eventually("it is renewed", || guard.info().lease_left.is_some_and(|left| left > HOUR / 2));
+        assert!(guard.is_held());
+    }
 }

@@ -95,7 +95,8 @@ impl Script {
     }
 
     fn is_free(&self, at: usize, mode: LockMode) -> bool {
-        let waits = self.waiting.iter().any(|other| other.at == at) || self.upgrading.iter().any(|other| other.at == at);
+        let waits =
+            self.waiting.iter().any(|other| other.at == at) || self.upgrading.iter().any(|other| other.at == at);
         let held: Vec<LockMode> = self.held.iter().filter(|held| held.at == at).map(|held| held.mode).collect();
         !waits
             && match mode {
@@ -155,7 +156,7 @@ impl Script {
         let (over, held): (Vec<_>, Vec<_>) = std::mem::take(&mut self.held).into_iter().partition(is_over);
         self.held = held;
         let ended = over.len() as u64;
-        // A guard that is dropped before the store has ended its lease releases it.
+        // Their guards end nothing any more.
         self.lost.extend(over);
         self.expected.expired += ended;
         self.expected.lost += ended;
@@ -181,8 +182,15 @@ impl Script {
     fn release(&mut self) {
         if !self.held.is_empty() {
             let at = self.below(self.held.len());
-            drop(self.held.swap_remove(at));
+            let held = self.held.swap_remove(at);
+            self.drops(held);
         }
+    }
+
+    /// What is over when its guard is dropped was lost before.
+    fn drops(&mut self, held: Held) {
+        self.expected.expired += u64::from(held.is_over);
+        self.expected.lost += u64::from(held.is_over);
     }
 
     fn force(&mut self) {

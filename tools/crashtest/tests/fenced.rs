@@ -4,8 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "a test, whose helpers are no tests")]
 
 use percolite::LockMode;
-use percolite_crashtest::fenced::{Held, Records, Under, check, conflict, out_of_turn};
-use percolite_crashtest::mutex::note::Moment;
+use percolite_crashtest::fenced::{Held, Records, Under, check, conflict, fold, out_of_turn};
+use percolite_crashtest::mutex::note::{Commit, Look, Moment, Note};
 
 const TOKENS: [u64; 3] = [10, 20, 30];
 /// Before, between and after the tokens.
@@ -125,4 +125,23 @@ fn whoever_does_not_wait_passes_nobody() {
     };
     assert_eq!(passed(true).len(), 1);
     assert_eq!(passed(false), []);
+}
+
+#[test]
+fn only_a_holder_that_excludes_the_one_before_has_to_find_its_commits_durable() {
+    let taken = |request, mode, token| {
+        let (name, at) = ("name".to_owned(), Moment::default());
+        [
+            Note::Asked { request, name, mode, at_once: false, at },
+            Note::Returned { request, token, id: Some(request), at, term: None },
+        ]
+    };
+    for (later, broken) in [(LockMode::Shared, 0), (LockMode::Exclusive, 1)] {
+        let mut notes = [taken(1, LockMode::Shared, 10), taken(2, later, 20)].concat();
+        let commit = Commit { number: 1, name: "name".into(), token: 10, durable: true, ..Commit::default() };
+        notes.push(Note::Commit(Box::new(commit)));
+        notes.push(Note::Look(Look { name: "name".into(), token: 20, saw: 1, ..Look::default() }));
+        notes.push(Note::NotCommitted { number: 1 });
+        assert_eq!(fold(&notes).broken.len(), broken, "{later}");
+    }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use percolite::LockMode;
 
-use super::{Held, Under};
+use super::{Held, Under, conflict};
 use crate::mutex::note::{Commit, Look, Moment, Note, Term};
 use crate::violation::Broken;
 
@@ -235,7 +235,12 @@ impl Folding {
         let lost: BTreeSet<u64> =
             self.commits.iter().filter(|(_, (_, end))| *end == End::Missing).map(|(number, _)| *number).collect();
         for look in &self.looks {
-            let seen = self.commits.get(&look.saw).filter(|(commit, _)| commit.durable && commit.token < look.token);
+            let mode = |token| Some(self.grants.get(&(look.name.clone(), token))?.mode);
+            let excludes = |commit: &Commit| {
+                let modes = mode(commit.token).zip(mode(look.token));
+                commit.token < look.token && modes.is_none_or(|(earlier, later)| conflict(earlier, later))
+            };
+            let seen = self.commits.get(&look.saw).filter(|(commit, _)| commit.durable && excludes(commit));
             if seen.is_some() && lost.contains(&look.saw) {
                 let how = format!("a power cut has taken back what a holder has seen: {look:?}");
                 records.broken.push(Broken::new("I4 sees earlier holders", how));
