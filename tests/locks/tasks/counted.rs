@@ -95,7 +95,8 @@ impl Script {
     }
 
     fn is_free(&self, at: usize, mode: LockMode) -> bool {
-        let waits = self.waiting.iter().any(|other| other.at == at) || self.upgrading.iter().any(|other| other.at == at);
+        let waits =
+            self.waiting.iter().any(|other| other.at == at) || self.upgrading.iter().any(|other| other.at == at);
         let held: Vec<LockMode> = self.held.iter().filter(|held| held.at == at).map(|held| held.mode).collect();
         !waits
             && match mode {
