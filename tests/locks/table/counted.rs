@@ -195,7 +195,8 @@ impl Script {
     fn time_passes(&mut self) {
         // Those that wait have to have set their timers.
         until("all wait", || self.clocks.resting(ASKS) == self.waiting.len());
-        self.clocks.pass(LEASE);
+        // More than enough: a wait of a millisecond may have come between a look at the clock and the timer.
+        self.clocks.pass(2 * LEASE);
         for held in self.guards.iter_mut().filter(|held| held.lease != Lease::None) {
             held.lease = Lease::Over;
             assert!(!held.guard.is_held());
