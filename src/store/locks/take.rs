@@ -373,10 +373,12 @@ fn is_expired(grant: &Grant) -> bool {
 
 /// Whether the new grant still stands.
 fn check(locks: &NamedLocks, grant: &Grant) -> Result<()> {
+    let lost = grant.lost_by(&*locks.runtime);
+    // Looked at afterwards: closing says so first, and then ends the grants.
     if let Some(why) = locks.heads.closed() {
         return Err(Error::closed(why));
     }
-    match grant.lost_by(&*locks.runtime) {
+    match lost {
         Some(reason) => Err(ErrorKind::LockLost(Box::new(grant.loss(reason))).into()),
         None => Ok(()),
     }

@@ -1,6 +1,7 @@
 //! What closing does to leases that are about to come or go. Whoever got no token must not be kept out by a row.
 
 use std::sync::{Arc, Barrier};
+use std::time::Duration;
 
 use percolite::engine::sim::SimStorage;
 use percolite::{ErrorKind, LockOptions};
@@ -80,7 +81,7 @@ fn a_lease_that_is_taken_while_the_store_closes_leaves_no_row() {
     let (mut dice, clocks) = (Random::new("closing"), Clocks::new());
     let (mut taken, mut refused) = (0, 0);
     // Both ends of the race have to be met.
-    for round in 0..3000 {
+    for round in 0..1000 {
         let memory = SimStorage::new();
         let store = open(&memory, &clocks);
         let start = Arc::new(Barrier::new(2));
@@ -110,6 +111,39 @@ fn a_lease_that_is_taken_while_the_store_closes_leaves_no_row() {
         assert_free(&memory, &clocks);
     }
     assert!(taken > 0 && refused > 0, "{taken} were taken and {refused} refused: nothing has met the close");
+}
+
+/// The call stands at each of its looks at the clock, one after the other.
+#[test]
+fn a_lease_that_a_close_overtakes_anywhere_is_refused_as_closed_and_leaves_no_row() {
+    for looks in 0.. {
+        let (memory, clocks) = (SimStorage::new(), Clocks::new());
+        let store = open(&memory, &clocks);
+        clocks.stall_after("locks", looks);
+        let lock = begin("locks", {
+            let store = store.clone();
+            move || store.lock_with("job", lease(HOUR))
+        });
+        let mut early = None;
+        until("it stands or is through", || {
+            early = early.take().or_else(|| lock.try_recv().ok());
+            early.is_some() || clocks.is_stalled()
+        });
+        if let Some(taken) = early {
+            assert!(taken.is_ok() && looks > 3, "it has looked {looks} times");
+            break;
+        }
+        let closing = begin("closes", move || store.close());
+        // It may have to wait for the call.
+        let closed = closing.recv_timeout(Duration::from_millis(20));
+        clocks.let_go();
+        closed.unwrap_or_else(|_| answer(&closing)).unwrap();
+        match answer(&lock) {
+            Ok(guard) => assert!(!guard.is_held(), "{looks} looks: it has outlived its store"),
+            Err(why) => assert!(matches!(why.kind(), ErrorKind::Closed(_)), "{looks} looks: {why}"),
+        }
+        assert_free(&memory, &clocks);
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ use percolite::{Store, Timestamp};
 
 use super::{assert_about, begin, has_row, left, open};
 use crate::support::clocks::{Clocks, HOUR};
+use crate::support::rows;
 
 #[test]
 fn g1_a_a_name_is_free_then_taken_then_free() {
@@ -26,7 +27,8 @@ fn g1_a_a_name_is_free_then_taken_then_free() {
 #[test]
 fn g1_b_a_second_caller_gets_none_and_changes_nothing() {
     let clocks = Clocks::new();
-    let store = clocks.builder().in_memory().unwrap();
+    let memory = SimStorage::new();
+    let store = open(&memory, &clocks);
     let token = store.get_lock("some_resource", HOUR).unwrap().unwrap();
     clocks.pass(HOUR / 2);
     assert_eq!(store.get_lock("some_resource", 10 * HOUR).unwrap(), None);
@@ -41,6 +43,8 @@ fn g1_b_a_second_caller_gets_none_and_changes_nothing() {
     // Any number of names by one caller.
     assert!(store.get_lock("another", HOUR).unwrap().is_some());
     assert!(!store.is_free_lock("some_resource").unwrap());
+    assert_eq!(store.lock_stats().exclusive.timed_out, 2);
+    assert_eq!(rows::names(&memory.embedded()), ["another", "some_resource"]);
 }
 
 #[test]
@@ -63,6 +67,9 @@ fn g1_c_a_wrong_token_releases_nothing() {
     assert_about(left(&store, "job"), HOUR);
     assert!(store.release_lock("job", token).unwrap());
     assert!(!store.release_lock("job", token).unwrap(), "once");
+    // That of the other name is there yet.
+    assert_eq!(rows::names(&memory.embedded()), ["other"]);
+    assert_eq!((store.lock_stats().lost, store.lock_table().unwrap().held), (0, 1));
 }
 
 #[test]

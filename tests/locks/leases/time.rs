@@ -10,7 +10,7 @@ use percolite::{ErrorKind, LockGuard, LockOptions, LostReason, Result, Store, Wa
 use super::{answer, assert_about, assert_lost, assert_waits, begin, has_row, lease, left, open};
 use crate::support::clocks::{Clocks, DAY, HOUR};
 use crate::support::gate::Gate;
-use crate::support::until;
+use crate::support::{rows, until};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -44,8 +44,8 @@ fn l3_a_a_guard_is_renewed_for_three_times_its_lease_and_beyond() {
 
 #[test]
 fn l3_b_a_lease_for_once_is_lost_at_its_time() {
-    let clocks = Clocks::new();
-    let store = clocks.builder().label("first").in_memory().unwrap();
+    let (memory, clocks) = (SimStorage::new(), Clocks::new());
+    let store = clocks.builder().label("first").open_sim(&memory).unwrap();
     let guard = store.lock_with("job", lease(HOUR).once()).unwrap();
     clocks.pass(HOUR - SECOND);
     assert!(guard.is_held());
@@ -56,10 +56,15 @@ fn l3_b_a_lease_for_once_is_lost_at_its_time() {
     let next = store.try_lock("job").unwrap().unwrap();
     let taken_over = next.info().taken_over.expect("a lease was over");
     assert_eq!((taken_over.token, taken_over.holder.label.as_deref()), (guard.token(), Some("first")));
-    assert_eq!((store.lock_stats().expired, store.lock_stats().taken_over), (1, 1));
+    assert!(!has_row(&memory.embedded(), "job"), "returned before the row of the first was gone");
+    let stats = store.lock_stats();
+    assert_eq!((stats.expired, stats.taken_over, stats.lost, stats.forced), (1, 1, 1, 0));
     // The late end of the first one does not touch the next.
     drop(guard);
     assert!(next.is_held());
+    drop(next);
+    assert_eq!((store.lock_table().unwrap().entries.len(), store.lock_stats().lost), (0, 1));
+    assert_eq!(rows::names(&memory.embedded()), [""; 0]);
 }
 
 #[test]
@@ -139,8 +144,8 @@ fn l3_d_whether_a_lease_outlives_its_time_in_a_renewal_is_what_that_answers() {
 
 #[test]
 fn l3_e_the_timer_behind_a_lease_goes_to_the_next_in_line() {
-    let clocks = Clocks::new();
-    let store = clocks.builder().in_memory().unwrap();
+    let (memory, clocks) = (SimStorage::new(), Clocks::new());
+    let store = open(&memory, &clocks);
     let token = store.get_lock("job", 10 * SECOND).unwrap().unwrap();
     let waiting = [("first", 2), ("second", 60), ("third", 60)].map(|(name, seconds)| {
         let waiter = begin(name, {
@@ -171,6 +176,10 @@ fn l3_e_the_timer_behind_a_lease_goes_to_the_next_in_line() {
     drop(guard);
     drop(answer(&waiting[2]).unwrap());
     assert_eq!(store.lock_stats().wakes, 1);
+    let stats = store.lock_stats();
+    assert_eq!((stats.expired, stats.taken_over, stats.lost, stats.exclusive.timed_out), (1, 1, 1, 1));
+    assert_eq!(store.lock_table().unwrap().entries.len(), 0);
+    assert_eq!(rows::names(&memory.embedded()), [""; 0]);
 }
 
 #[test]
