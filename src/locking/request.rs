@@ -50,11 +50,6 @@ impl Request {
         !self.left.swap(true, Ordering::AcqRel) && self.heads.release(&self.grant, now)
     }
 
-    /// Whether the grant was ended by this, or left to itself.
-    pub fn has_left(&self) -> bool {
-        self.left.load(Ordering::Acquire)
-    }
-
     /// Leaves the grant to itself: a lease that goes on without a guard.
     pub fn forget(&self) {
         self.left.store(true, Ordering::Release);

@@ -272,7 +272,8 @@ impl LockGuard {
             return Ok(());
         }
         let store = self.store()?;
-        let rows = self.end();
+        self.end();
+        let rows = self.rows_left();
         if let Some(why) = self.locks.heads.closed() {
             return Err(Error::closed(why));
         }
@@ -287,15 +288,19 @@ impl LockGuard {
         Ok(())
     }
 
-    /// Ends the grant. Returns the leases with rows that this leaves: its own and, where its conversion was given up before it had a row,
-    /// that of the grant before.
-    fn end(&self) -> Vec<Arc<Grant>> {
+    /// Ends the grant; the answer is whether it was there.
+    fn end(&self) -> bool {
+        let now = if self.grant().has_lease() { self.locks.runtime.elapsed() } else { Duration::ZERO };
+        self.request.release_at(now)
+    }
+
+    /// The leases with rows that the end of this one leaves: its own and, where its conversion was given up before it had a row, that of
+    /// the grant before.
+    fn rows_left(&self) -> Vec<Arc<Grant>> {
         let grant = self.grant();
         if !grant.has_lease() {
-            self.request.release();
             return Vec::new();
         }
-        self.request.release_at(self.locks.runtime.elapsed());
         let mut rows = if grant.is_settled() { Vec::new() } else { self.locks.heads.past_of(grant).leases };
         if grant.has_row() && !rows.iter().any(|row| Arc::ptr_eq(row, grant)) {
             rows.push(Arc::clone(grant));
@@ -306,8 +311,9 @@ impl LockGuard {
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
-        if !self.request.has_left() {
-            self.end().iter().for_each(|row| self.locks.keeper.remove(row));
+        // The row of one that was lost is left to the next holder, which reports whose it was.
+        if self.end() {
+            self.rows_left().iter().for_each(|row| self.locks.keeper.remove(row));
         }
     }
 }
