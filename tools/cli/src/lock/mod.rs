@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Subcommand;
-use percolite::{LOCK_WHY_MAX_BYTES, LockGuard, Timestamp, bounds};
+use percolite::{KEYSPACE_NAME_MAX_BYTES, LOCK_WHY_MAX_BYTES, LockGuard, Timestamp, bounds};
 
 use self::lease::{Lease, Released};
 use self::signals::Signals;
@@ -64,7 +64,7 @@ struct Request {
     #[command(flatten)]
     store: Folder,
     /// The lock's name
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_parser = name)]
     name: String,
     /// Beside others that say --shared, too
     #[arg(long)]
@@ -105,7 +105,7 @@ struct ReleaseArgs {
     #[command(flatten)]
     store: Folder,
     /// The lock's name
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_parser = name)]
     name: String,
     /// What `lock take` has printed
     #[arg(value_name = "TOKEN", value_parser = locks::timestamp)]
@@ -213,6 +213,14 @@ fn lease_time(text: &str) -> Result<Duration, String> {
     let time = history::time(text)?;
     bounds::LEASE.check(time.as_nanos()).map_err(|_| format!("it must be {}", bounds::LEASE))?;
     Ok(time)
+}
+
+/// What the library refuses, refused as what makes no sense on a command line, before a store is opened.
+fn name(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.len() > KEYSPACE_NAME_MAX_BYTES || text.chars().any(char::is_control) {
+        return Err(format!("a lock's name has 1 to {KEYSPACE_NAME_MAX_BYTES} bytes and no control characters"));
+    }
+    Ok(text.to_owned())
 }
 
 fn why(text: &str) -> Result<String, String> {

@@ -356,6 +356,13 @@ fn a_lock_command_that_makes_no_sense_is_told_and_one_for_no_store_too() {
     ] {
         place.run(line).fails(code, what);
     }
+    for wrong in ["", "a\tb", "a\n\nb", &"x".repeat(256)] {
+        for (command, others) in [("take", "--for 1h"), ("run", "-- true"), ("release", "5.0")] {
+            let mut command = place.command(&format!("lock {command} shop"));
+            let ran = command.arg(wrong).args(others.split(' ')).output().unwrap();
+            Ran::of(wrong, ran).fails(2, "<NAME>");
+        }
+    }
     let ran = place.run(&format!("lock take shop nightly --for 1h --why {}", "x".repeat(256)));
     ran.fails(2, "at most 255 bytes");
     assert!(!place.has("missing"));
