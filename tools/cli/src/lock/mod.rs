@@ -19,7 +19,7 @@ use percolite::{KEYSPACE_NAME_MAX_BYTES, LOCK_WHY_MAX_BYTES, LockGuard, Timestam
 
 use self::lease::{Lease, Released};
 use self::signals::Signals;
-use self::waiting::Wanted;
+use self::waiting::{Taken, Wanted};
 use crate::exit::Code;
 use crate::open::{self, Folder};
 use crate::output::say;
@@ -70,7 +70,7 @@ struct Request {
     #[arg(long)]
     shared: bool,
     /// How long to wait for it, and for a store that another process has open
-    #[arg(long, value_name = "TIME", value_parser = history::time, default_value = "30s")]
+    #[arg(long, value_name = "TIME", value_parser = history::time, default_value = "30s", allow_hyphen_values = true)]
     wait: Duration,
     /// What it is for, shown where the lock is found held
     #[arg(long, value_name = "TEXT", value_parser = why)]
@@ -90,7 +90,7 @@ struct TakeArgs {
     #[command(flatten)]
     request: Request,
     /// How long to hold it
-    #[arg(long = "for", value_name = "TIME", value_parser = lease_time)]
+    #[arg(long = "for", value_name = "TIME", value_parser = lease_time, allow_hyphen_values = true)]
     time: Duration,
 }
 
@@ -100,7 +100,8 @@ Examples:
   percolite lock release shop nightly 1763726400123.7
   percolite locks shop               shows the tokens of the locks that are held
 
-With a token that no holder of the lock has any more, the exit code is 3 and nothing changes: it was released before, or its time was over.")]
+With a token that no grant of the lock has, the exit code is 3 and nothing changes. The store keeps nothing of a grant that has ended, so it \
+cannot be said whether it was released, its time was over, or there never was one.")]
 struct ReleaseArgs {
     #[command(flatten)]
     store: Folder,
@@ -111,7 +112,7 @@ struct ReleaseArgs {
     #[arg(value_name = "TOKEN", value_parser = locks::timestamp)]
     token: Timestamp,
     /// How long to wait for a store that another process has open
-    #[arg(long, value_name = "TIME", value_parser = history::time, default_value = "30s")]
+    #[arg(long, value_name = "TIME", value_parser = history::time, default_value = "30s", allow_hyphen_values = true)]
     wait: Duration,
 }
 
@@ -137,7 +138,7 @@ struct RunArgs {
     #[command(flatten)]
     request: Request,
     /// How long it outlives this process, at most
-    #[arg(long = "for", value_name = "TIME", value_parser = lease_time, default_value = "60s")]
+    #[arg(long = "for", value_name = "TIME", value_parser = lease_time, default_value = "60s", allow_hyphen_values = true)]
     time: Duration,
     /// What to run, and its arguments
     #[arg(value_name = "COMMAND", last = true, required = true)]
@@ -171,7 +172,7 @@ pub fn run(args: &Args) -> Result<u8> {
 
 fn take(args: &TakeArgs) -> Result<()> {
     let signals = Signals::watch()?;
-    let (store, guard) =
+    let Taken { store, guard, .. } =
         args.request.wanted(args.time, "percolite lock take", args.request.why.clone()).take(&signals)?;
     // A lock whose token was not printed could only wait for its end.
     let said = signals.check().and_then(|()| say(guard.token()));
@@ -198,10 +199,11 @@ fn release(args: &ReleaseArgs) -> Result<()> {
     match lease.release(Some(&signals), args.wait)? {
         Released::Yes => Ok(()),
         Released::Busy => Err(args.store.still_open(args.wait)),
-        Released::NotHeld => {
+        Released::NotHeld(others) => {
             let folder = open::quoted(&args.store.folder);
+            let held = if others.is_empty() { "not held".into() } else { shown::holders(&others) };
             let what = format!(
-                "lock {:?} is not held with the token {}: it was released before, or its time was over; percolite locks {folder} shows what is held",
+                "no grant of lock {:?} has the token {}; the lock is {held}; percolite locks {folder} shows what is held",
                 args.name, args.token
             );
             Err(Code::Missing.error(what))
@@ -210,9 +212,8 @@ fn release(args: &ReleaseArgs) -> Result<()> {
 }
 
 fn lease_time(text: &str) -> Result<Duration, String> {
-    let time = history::time(text)?;
-    bounds::LEASE.check(time.as_nanos()).map_err(|_| format!("it must be {}", bounds::LEASE))?;
-    Ok(time)
+    let time = history::time(text).ok().filter(|time| bounds::LEASE.check(time.as_nanos()).is_ok());
+    time.ok_or_else(|| format!("it must be {}, for example 1h 30m", bounds::LEASE))
 }
 
 /// What the library refuses, refused as what makes no sense on a command line, before a store is opened.
