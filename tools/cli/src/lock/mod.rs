@@ -35,11 +35,14 @@ Examples:
                                      holds the lock for an hour, and prints its token
   percolite lock release shop nightly 1763726400123.7
                                      before the hour is over
-  percolite locks shop --tree        holders and waiters of each lock
+  percolite locks shop --tree        the holders of each lock
 
 A lock excludes other holders of the same name, in any process: with these commands, or in a program with Store::lock. It has \
 nothing to do with keyspaces and rows. It is held by a lease, so it is free when its time is over, whatever becomes of the holder. \
 What must not happen without the lock compares tokens: later ones are greater.
+
+Commands that wait are in no queue and have no order. Each watches the folder, looks into the store when that has changed, when the lease is over \
+and every ten seconds, and the first that looks after the end has the lock. `percolite locks` does not show them.
 
 None of these commands keeps the store open. Where another process has it open they wait for that, and say so with exit code 4 when \
 --wait is over; exit code 8 says that the lock is held.")]
@@ -84,6 +87,8 @@ Examples:
   token=$(percolite lock take shop nightly --for 1h --wait 10m --why 'nightly report') || exit
   percolite lock take shop catalogue --for 5m --shared
 
+Commands that wait are in no queue: which of them has the lock next is left open (see `percolite lock --help`).
+
 The token is all that is printed. Nothing renews the lock: it is free when its time is over, or when \
 `percolite lock release` was called with the token.")]
 struct TakeArgs {
@@ -127,13 +132,22 @@ COMMAND runs while the lock is held, with the token in PERCOLITE_LOCK_TOKEN. The
 released when COMMAND has ended; the exit code is COMMAND's, or 128 and the number of the signal that ended it. Signals that ask for an \
 end (INT, TERM, HUP) are passed on to COMMAND; before it runs they end the wait, and the exit code is 130.
 
-The store is closed while COMMAND runs, so COMMAND may open it, except for moments in which other processes look: it is busy then (exit code 4), and \
-can be opened a moment later. To renew the lock the store is opened, too. Where COMMAND or another process has \
-it open at that time, renewing is tried again until it works, and COMMAND is left alone however long that takes. A program that keeps the store open for \
+Commands that wait are in no queue: which of them has the lock next is left open (see `percolite lock --help`).
+
+The store is closed while COMMAND runs, so COMMAND may open it. It is busy for moments: at half of the lock's time, when `lock run` renews it, and when \
+other processes look. An opening that meets such a moment fails with exit code 4, so a script repeats it, and a longer --for makes renewals rare.
+
+In a script that is COMMAND:
+  until percolite put shop fruit kiwi green; do
+      code=$?; [ $code = 4 ] || exit $code; sleep 0.1
+  done
+
+Where COMMAND or another process has the store open when the lock is to be renewed, renewing is tried again until it works, and COMMAND is left alone however long that takes. A program that keeps the store open for \
 longer than the lock's time goes on with the lock by its token: Store::resume_lock renews it, LockGuard::into_token keeps it for `lock run`.
 
 COMMAND is ended (TERM, and KILL ten seconds later; exit code 8) only when the lock is seen to be lost: another holds it, or the store could be opened and \
-its time was over. Nothing ends COMMAND when `lock run` itself is killed; so what must not happen without the lock goes by the token, or by Txn::fence.")]
+its time was over. Where COMMAND ended before that was seen its exit code stays, and a warning \
+says what may have happened. Nothing ends COMMAND when `lock run` itself is killed; so what must not happen without the lock goes by the token, or by Txn::fence.")]
 struct RunArgs {
     #[command(flatten)]
     request: Request,
