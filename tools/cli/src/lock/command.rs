@@ -49,7 +49,7 @@ pub fn run(args: &RunArgs) -> Result<u8> {
 
     if Instant::now() >= since + lease.time {
         let what = format!(
-            "the time of lock {:?} was over before {} could be run: it needs a longer --for",
+            "the time of lock {:?} was over before {} could be run; say a longer --for",
             request.name,
             program.to_string_lossy()
         );

@@ -50,9 +50,10 @@ impl Lease<'_> {
         loop {
             match self.folder.write_unless_busy(Store::builder())? {
                 Opened::Store(store) => {
-                    let released = match store.release_lock(self.name, self.token)? {
-                        true => Released::Yes,
-                        false => Released::NotHeld(store.lock_holders(self.name)?),
+                    let released = if store.release_lock(self.name, self.token)? {
+                        Released::Yes
+                    } else {
+                        Released::NotHeld(store.lock_holders(self.name)?)
                     };
                     store.close()?;
                     return Ok(released);

@@ -128,6 +128,11 @@ Examples:
   percolite lock run shop migration --wait 0s -- ./migrate.sh || echo 'it runs elsewhere'
   percolite lock run shop report --for 5m --shared -- sh -c 'make report > report.txt'
 
+In COMMAND, where the store may be busy:
+  until percolite put shop fruit kiwi green; do
+      code=$?; [ $code = 4 ] || exit $code; sleep 0.1
+  done
+
 COMMAND runs while the lock is held, with the token in PERCOLITE_LOCK_TOKEN. The lock is renewed when half of its time is over, and \
 released when COMMAND has ended; the exit code is COMMAND's, or 128 and the number of the signal that ended it. Signals that ask for an \
 end (INT, TERM, HUP) are passed on to COMMAND; before it runs they end the wait, and the exit code is 130.
@@ -135,18 +140,13 @@ end (INT, TERM, HUP) are passed on to COMMAND; before it runs they end the wait,
 Commands that wait are in no queue: which of them has the lock next is left open (see `percolite lock --help`).
 
 The store is closed while COMMAND runs, so COMMAND may open it. It is busy for moments: at half of the lock's time, when `lock run` renews it, and when \
-other processes look. An opening that meets such a moment fails with exit code 4, so a script repeats it, and a longer --for makes renewals rare.
-
-In a script that is COMMAND:
-  until percolite put shop fruit kiwi green; do
-      code=$?; [ $code = 4 ] || exit $code; sleep 0.1
-  done
+other processes look. An opening that meets such a moment fails with exit code 4, so a script repeats it, as above, and a longer --for makes renewals rare.
 
 Where COMMAND or another process has the store open when the lock is to be renewed, renewing is tried again until it works, and COMMAND is left alone however long that takes. A program that keeps the store open for \
 longer than the lock's time goes on with the lock by its token: Store::resume_lock renews it, LockGuard::into_token keeps it for `lock run`.
 
 COMMAND is ended (TERM, and KILL ten seconds later; exit code 8) only when the lock is seen to be lost: another holds it, or the store could be opened and \
-its time was over. Where COMMAND ended before that was seen its exit code stays, and a warning \
+its time was over. It is not run at all (exit code 8) when the time was over before it could begin. Where COMMAND ended before a loss was seen its exit code stays, and a warning \
 says what may have happened. Nothing ends COMMAND when `lock run` itself is killed; so what must not happen without the lock goes by the token, or by Txn::fence.")]
 struct RunArgs {
     #[command(flatten)]

@@ -98,7 +98,7 @@ fn requests_beyond_the_first_hundred_are_counted_in_the_table_the_tree_and_json(
     let place = Place::new();
     let path = place.path().join("s");
     let store = publishing().open(&path).unwrap();
-    let held: Vec<_> = (0..103).map(|number| store.lock(&format!("name {number}")).unwrap()).collect();
+    let held: Vec<_> = (0..103).map(|number| store.lock(format!("name {number}")).unwrap()).collect();
     wait_for("not all was told", || Status::read(&path).unwrap().is_some_and(|told| told.held_locks_total == 103));
     let [table, tree, json, json_tree] = locks_shown(&place);
     assert!(table.contains("\nand 3 more\t") && tree.ends_with("\nand 3 more requests not listed\n"), "{table}{tree}");
