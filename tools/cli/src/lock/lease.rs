@@ -101,7 +101,7 @@ impl Lease<'_> {
     }
 
     fn told_lost(&self, store: &Store, why: &Error, ends: Instant) -> String {
-        // Of a lease that is over the store knows no more than of one that never was.
+        // Of a lease that is over the store answers as of one that never was.
         let told = if Instant::now() >= ends {
             let Self { name, token, .. } = self;
             format!("lock {name:?} with token {token} is lost: its time was over before it could be renewed")

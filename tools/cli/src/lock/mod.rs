@@ -105,8 +105,8 @@ Examples:
   percolite lock release shop nightly 1763726400123.7
   percolite locks shop               shows the tokens of the locks that are held
 
-With a token that no grant of the lock has, the exit code is 3 and nothing changes. The store keeps nothing of a grant that has ended, so it \
-cannot be said whether it was released, its time was over, or there never was one.")]
+With a token that no grant of the lock has, the exit code is 3 and nothing changes. \
+The store does not tell whether the grant was released, its time was over, or there never was one.")]
 struct ReleaseArgs {
     #[command(flatten)]
     store: Folder,
