@@ -40,9 +40,12 @@ Of a store that a process has open it shows the first hundred that this process 
 and escaped where they are none: --keys does not apply.
 
 Locks by name that are held by leases stand in the store. Others, and requests that wait, come from the process that has the store open: the first hundred of each. \
+Commands that wait, `lock run` and `lock take`, are not shown: they keep the store closed, and are in no queue. Cycles of requests are not shown either: the process does not publish them, and finds them with Store::lock_table.
+
 In plain lines a lock by name has an empty first column, then its name, token, holder, mode, whether it is held, how many seconds of the lease are left, and what it is for. \
 JSON lines have a `kind`: `row` for a row lock; `name` for a lock by name, with id, target, mode, state (`held`, `waiting` or `converting`), token, holder, why, since_ms, lease_left_s, \
-waiters, taken_over, and blocked_by: the ids of those that it waits for. With --tree those that wait are in `behind` of the first that they wait for.")]
+waiters, taken_over, and blocked_by: the ids of those that it waits for. (Here the target is the name. In what the library serialises, and so in `stats --json`, it is {\"name\": …}.) With --tree those that wait are in `behind` of the first that they wait for. \
+Where there are more than the hundred of each, a last line of the kind `not_listed` says how many more are held and waiting.")]
 pub struct Args {
     #[command(flatten)]
     pub store: Folder,
@@ -152,19 +155,20 @@ fn fate(lock: &RowLock) -> (&'static str, Option<Timestamp>) {
 /// What the process tells that has the store open.
 fn of_open(args: &Args, status: &Status) -> Result<()> {
     let by_name = || status.held_locks.iter().chain(&status.lock_waits);
+    let not_listed = told::not_listed(status);
     if args.json && !args.tree {
-        return say_each(status.row_locks.iter().map(told::lock_json).chain(by_name().map(shown::json)));
+        let listed = status.row_locks.iter().map(told::lock_json).chain(by_name().map(shown::json));
+        return say_each(listed.chain(not_listed.json()));
     }
     if !args.json {
         say(told::heading(status))?;
     }
     if args.tree {
         show_tree(args, &by_name().cloned().collect::<Vec<_>>(), status.written)?;
-        let hidden = told::not_listed(status);
-        return if hidden == 0 || args.json {
-            Ok(())
-        } else {
-            say(format_args!("and {} not listed", count(hidden, "more request")))
+        return match not_listed.all() {
+            0 => Ok(()),
+            _ if args.json => say_each(not_listed.json()),
+            more => say(format_args!("and {} not listed", count(more, "more request"))),
         };
     }
     say(told::row_locks(&status.row_locks).unwrap_or_else(|| "no row locks were met".into()))?;

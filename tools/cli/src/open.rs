@@ -7,6 +7,7 @@ use anyhow::Result;
 use percolite::{Builder, Error, ErrorKind, Keyspace, Status, Store};
 
 use crate::exit::Code;
+use crate::history;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 use crate::tuning::Tuning;
@@ -81,7 +82,11 @@ impl Folder {
 
     /// What is said when it was busy all the time.
     pub fn still_open(&self, waited: Duration) -> anyhow::Error {
-        let what = format!("{} is open in another process; waited {waited:?} for it", self.folder.display());
+        let what = format!(
+            "{} is open in another process; waited {} for it",
+            self.folder.display(),
+            history::readable(waited)
+        );
         Code::Busy.error(what)
     }
 

@@ -25,7 +25,7 @@ large by what was replaced or deleted and not compacted yet. What is only in the
 A log that was damaged in the middle, and what of it is not read, stands below the table (--json: lost_log_bytes).
 
 Of a store that a process has open it shows what that process says of it (commits, conflicts, syncs, who is live, who was slow), if it \
-does: see `percolite top --help`. --json is then that document, with its age_s. \
+does: see `percolite top --help`. --json is then that document, with its age_s; of a lock by name the target is {\"name\": …} there, and the name alone in `locks --json`. \
 Anything else only that process can tell.")]
 pub struct Args {
     #[command(flatten)]

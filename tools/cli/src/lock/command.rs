@@ -12,8 +12,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::RunArgs;
 use super::lease::{Keeper, Lease, Released};
 use super::signals::{Event, Signals};
+use super::waiting::Taken;
 use crate::exit::Code;
-use crate::open;
+use crate::{history, open};
 
 /// The command finds its token here.
 const TOKEN: &str = "PERCOLITE_LOCK_TOKEN";
@@ -41,12 +42,19 @@ pub fn run(args: &RunArgs) -> Result<u8> {
         return Err(Code::Usage.error("there is no COMMAND"));
     };
     let why = request.why.clone().unwrap_or_else(|| short(&program.to_string_lossy()));
-    let (store, guard) = request.wanted(args.time, "percolite lock run", Some(why)).take(&signals)?;
+    let Taken { store, guard, since } = request.wanted(args.time, "percolite lock run", Some(why)).take(&signals)?;
     let token = super::kept(guard)?;
-    let granted = Instant::now();
     let lease = Lease { folder: &request.store, name: &request.name, token, time: args.time };
     store.close()?;
 
+    if Instant::now() >= since + lease.time {
+        let what = format!(
+            "the time of lock {:?} was over before {} could be run; say a longer --for",
+            request.name,
+            program.to_string_lossy()
+        );
+        return Err(Code::LockHeld.error(what));
+    }
     // A signal that comes before this finds nothing to be passed on to.
     signals.has_command();
     let started = signals.check().and_then(|()| {
@@ -56,18 +64,19 @@ pub fn run(args: &RunArgs) -> Result<u8> {
     let mut child = match started {
         Ok(child) => child,
         Err(why) => {
-            release(&lease, granted + lease.time, &signals);
+            release(&lease, since + lease.time, None, &signals);
             return Err(why);
         }
     };
-    let keeper = Keeper::start(&lease, granted, signals.sender());
+    let keeper = Keeper::start(&lease, since, signals.sender());
     let ended = attend(&mut child, &signals);
+    let at = Instant::now();
     let ends = keeper.stop();
     let Ended { status, lost } = ended?;
     if let Some(why) = lost {
         return Err(Code::LockHeld.error(format!("{why}; so {} was ended", program.to_string_lossy())));
     }
-    release(&lease, ends, &signals);
+    release(&lease, ends, Some(at), &signals);
     Ok(code(status))
 }
 
@@ -101,29 +110,38 @@ fn attend(child: &mut Child, signals: &Signals) -> Result<Ended> {
     }
 }
 
-/// Releases the lock after the command, whose end is what counts: what goes wrong here is a warning.
-fn release(lease: &Lease<'_>, ends: Instant, signals: &Signals) {
+/// Releases a lock that lasts until `ends` at least, after the command, if one ran, has `ended`. That end is what counts: what goes wrong
+/// here is a warning.
+fn release(lease: &Lease<'_>, ends: Instant, ended: Option<Instant>, signals: &Signals) {
     let left = || ends.saturating_duration_since(Instant::now());
     let Lease { name, token, .. } = lease;
-    let still_held = |why: &str| {
-        let folder = open::quoted(&lease.folder.folder);
-        eprintln!(
-            "warning: lock {name:?} was not released ({why}); it is free in {:.0?}, or after: percolite lock release {folder} {name:?} {token}",
-            left()
-        );
-    };
     let released = match lease.release(None, left().min(RELEASE_TRIED)) {
         Ok(Released::Busy) => lease.release(Some(signals), left().min(RELEASE_PATIENCE)),
         released => released,
     };
+    let left = left();
+    let still_held = |why: &str| {
+        let folder = open::quoted(&lease.folder.folder);
+        let left = history::readable(left);
+        eprintln!(
+            "warning: lock {name:?} was not released ({why}); it is free in {left}, or after: percolite lock release {folder} {name:?} {token}"
+        );
+    };
     match released {
         Ok(Released::Yes) => {}
-        Ok(Released::NotHeld) => {
+        Ok(Released::NotHeld(_)) if !left.is_zero() => {
             eprintln!(
-                "warning: the time of lock {name:?} was over before the command had ended, and it could not be renewed"
+                "warning: lock {name:?} was released by its token, or taken away, before `lock run` did so; another may have held it while the command ran"
             );
         }
-        Ok(Released::Busy) => still_held("the store is open in another process"),
+        // All its time was the lock's. Then it was free without being released.
+        Ok(Released::NotHeld(_) | Released::Busy) if left.is_zero() && ended.is_none_or(|ended| ended < ends) => {}
+        Ok(Released::NotHeld(_) | Released::Busy) if left.is_zero() => {
+            eprintln!(
+                "warning: the time of lock {name:?} was over before the command had ended, and it could not be renewed; another may have held it while the command ran"
+            );
+        }
+        Ok(_) => still_held("the store is open in another process"),
         Err(why) => still_held(&format!("{why:#}")),
     }
 }

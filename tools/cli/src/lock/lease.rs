@@ -5,7 +5,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use percolite::{Error, ErrorKind, LostReason, Store, Timestamp};
+use percolite::{Error, ErrorKind, LockEntry, LostReason, Store, Timestamp};
 
 use super::signals::{Event, Signals};
 use super::{shown, waiting};
@@ -28,8 +28,8 @@ pub struct Lease<'a> {
 /// What releasing has come to.
 pub enum Released {
     Yes,
-    /// No grant of the lock has this token.
-    NotHeld,
+    /// No grant of the lock has this token. Those that there are:
+    NotHeld(Vec<LockEntry>),
     /// The store was open elsewhere all the time.
     Busy,
 }
@@ -50,9 +50,13 @@ impl Lease<'_> {
         loop {
             match self.folder.write_unless_busy(Store::builder())? {
                 Opened::Store(store) => {
-                    let released = store.release_lock(self.name, self.token)?;
+                    let released = if store.release_lock(self.name, self.token)? {
+                        Released::Yes
+                    } else {
+                        Released::NotHeld(store.lock_holders(self.name)?)
+                    };
                     store.close()?;
-                    return Ok(if released { Released::Yes } else { Released::NotHeld });
+                    return Ok(released);
                 }
                 Opened::Busy => {}
             }
@@ -70,7 +74,8 @@ impl Lease<'_> {
         }
     }
 
-    fn renew(&self) -> Result<Renewed> {
+    /// Renews a lease that lasts at least until `ends`.
+    fn renew(&self, ends: Instant) -> Result<Renewed> {
         let store = match self.folder.write_unless_busy(Store::builder())? {
             Opened::Store(store) => store,
             Opened::Busy => return Ok(Renewed::Busy),
@@ -85,7 +90,7 @@ impl Lease<'_> {
             Err(why) => Err(why),
         };
         let lost = match &renewed {
-            Err(why) if is_loss(why) => Some(self.told_lost(&store, why)),
+            Err(why) if is_loss(why) => Some(self.told_lost(&store, why, ends)),
             _ => None,
         };
         store.close()?;
@@ -95,10 +100,17 @@ impl Lease<'_> {
         }
     }
 
-    fn told_lost(&self, store: &Store, why: &Error) -> String {
+    fn told_lost(&self, store: &Store, why: &Error, ends: Instant) -> String {
+        // Of a lease that is over the store answers as of one that never was.
+        let told = if Instant::now() >= ends {
+            let Self { name, token, .. } = self;
+            format!("lock {name:?} with token {token} is lost: its time was over before it could be renewed")
+        } else {
+            why.to_string()
+        };
         match store.lock_holders(self.name).unwrap_or_default().as_slice() {
-            [] => why.to_string(),
-            [other, ..] => format!("{why}; it is held by {}", shown::holder(other)),
+            [] => told,
+            others => format!("{told}; it is {}", shown::holders(others)),
         }
     }
 }
@@ -124,7 +136,7 @@ struct Kept {
 }
 
 impl Keeper {
-    /// The lease was granted before this moment.
+    /// The lease was granted after this moment.
     pub fn start(lease: &Lease<'_>, granted: Instant, events: Sender<Event>) -> Self {
         let (running, stop) = channel();
         let folder = Folder { folder: lease.folder.folder.clone() };
@@ -136,7 +148,7 @@ impl Keeper {
         Self { running, thread }
     }
 
-    /// Ends it; the answer is how long the lease was to last when it was last renewed.
+    /// Ends it; the answer is until when the lease lasts at least, as it was last renewed.
     pub fn stop(self) -> Instant {
         drop(self.running);
         self.thread.join().unwrap_or_else(|why| std::panic::resume_unwind(why))
@@ -156,13 +168,13 @@ fn keep(lease: &Lease<'_>, granted: Instant, stop: &Receiver<()>, events: &Sende
         let began = Instant::now();
         let again = (lease.time / 20).clamp(TRY_EVERY_MIN, TRY_EVERY_MAX).mul_f64(waiting::spread());
         due = began + again;
-        match lease.renew() {
+        match lease.renew(ends) {
             Ok(Renewed::Yes) => (ends, due) = (began + lease.time, began + lease.time / 2),
             Ok(Renewed::Busy) => {}
             Ok(Renewed::Lost(why)) => {
                 // The receiver is gone when the command has ended meanwhile.
                 let _ = events.send(Event::Lost(why));
-                return began;
+                return ends;
             }
             Err(why) if !warned => {
                 warned = true;

@@ -15,11 +15,11 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Subcommand;
-use percolite::{LOCK_WHY_MAX_BYTES, LockGuard, Timestamp, bounds};
+use percolite::{KEYSPACE_NAME_MAX_BYTES, LOCK_WHY_MAX_BYTES, LockGuard, Timestamp, bounds};
 
 use self::lease::{Lease, Released};
 use self::signals::Signals;
-use self::waiting::Wanted;
+use self::waiting::{Taken, Wanted};
 use crate::exit::Code;
 use crate::open::{self, Folder};
 use crate::output::say;
@@ -35,11 +35,14 @@ Examples:
                                      holds the lock for an hour, and prints its token
   percolite lock release shop nightly 1763726400123.7
                                      before the hour is over
-  percolite locks shop --tree        holders and waiters of each lock
+  percolite locks shop --tree        the holders of each lock
 
 A lock excludes other holders of the same name, in any process: with these commands, or in a program with Store::lock. It has \
 nothing to do with keyspaces and rows. It is held by a lease, so it is free when its time is over, whatever becomes of the holder. \
 What must not happen without the lock compares tokens: later ones are greater.
+
+Commands that wait are in no queue and have no order. Each watches the folder, looks into the store when that has changed, when the lease is over \
+and every ten seconds, and the first that looks after the end has the lock. `percolite locks` does not show them.
 
 None of these commands keeps the store open. Where another process has it open they wait for that, and say so with exit code 4 when \
 --wait is over; exit code 8 says that the lock is held.")]
@@ -64,13 +67,13 @@ struct Request {
     #[command(flatten)]
     store: Folder,
     /// The lock's name
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_parser = name)]
     name: String,
     /// Beside others that say --shared, too
     #[arg(long)]
     shared: bool,
     /// How long to wait for it, and for a store that another process has open
-    #[arg(long, value_name = "TIME", value_parser = history::time, default_value = "30s")]
+    #[arg(long, value_name = "TIME", value_parser = history::time, default_value = "30s", allow_hyphen_values = true)]
     wait: Duration,
     /// What it is for, shown where the lock is found held
     #[arg(long, value_name = "TEXT", value_parser = why)]
@@ -84,13 +87,15 @@ Examples:
   token=$(percolite lock take shop nightly --for 1h --wait 10m --why 'nightly report') || exit
   percolite lock take shop catalogue --for 5m --shared
 
+Commands that wait are in no queue: which of them has the lock next is left open (see `percolite lock --help`).
+
 The token is all that is printed. Nothing renews the lock: it is free when its time is over, or when \
 `percolite lock release` was called with the token.")]
 struct TakeArgs {
     #[command(flatten)]
     request: Request,
     /// How long to hold it
-    #[arg(long = "for", value_name = "TIME", value_parser = lease_time)]
+    #[arg(long = "for", value_name = "TIME", value_parser = lease_time, allow_hyphen_values = true)]
     time: Duration,
 }
 
@@ -100,18 +105,19 @@ Examples:
   percolite lock release shop nightly 1763726400123.7
   percolite locks shop               shows the tokens of the locks that are held
 
-With a token that no holder of the lock has any more, the exit code is 3 and nothing changes: it was released before, or its time was over.")]
+With a token that no grant of the lock has, the exit code is 3 and nothing changes. \
+The store does not tell whether the grant was released, its time was over, or there never was one.")]
 struct ReleaseArgs {
     #[command(flatten)]
     store: Folder,
     /// The lock's name
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", value_parser = name)]
     name: String,
     /// What `lock take` has printed
     #[arg(value_name = "TOKEN", value_parser = locks::timestamp)]
     token: Timestamp,
     /// How long to wait for a store that another process has open
-    #[arg(long, value_name = "TIME", value_parser = history::time, default_value = "30s")]
+    #[arg(long, value_name = "TIME", value_parser = history::time, default_value = "30s", allow_hyphen_values = true)]
     wait: Duration,
 }
 
@@ -122,22 +128,31 @@ Examples:
   percolite lock run shop migration --wait 0s -- ./migrate.sh || echo 'it runs elsewhere'
   percolite lock run shop report --for 5m --shared -- sh -c 'make report > report.txt'
 
+In COMMAND, where the store may be busy:
+  until percolite put shop fruit kiwi green; do
+      code=$?; [ $code = 4 ] || exit $code; sleep 0.1
+  done
+
 COMMAND runs while the lock is held, with the token in PERCOLITE_LOCK_TOKEN. The lock is renewed when half of its time is over, and \
 released when COMMAND has ended; the exit code is COMMAND's, or 128 and the number of the signal that ended it. Signals that ask for an \
 end (INT, TERM, HUP) are passed on to COMMAND; before it runs they end the wait, and the exit code is 130.
 
-The store is closed while COMMAND runs, so COMMAND may open it, except for moments in which other processes look: it is busy then (exit code 4), and \
-can be opened a moment later. To renew the lock the store is opened, too. Where COMMAND or another process has \
-it open at that time, renewing is tried again until it works, and COMMAND is left alone however long that takes. A program that keeps the store open for \
+Commands that wait are in no queue: which of them has the lock next is left open (see `percolite lock --help`).
+
+The store is closed while COMMAND runs, so COMMAND may open it. It is busy for moments: at half of the lock's time, when `lock run` renews it, and when \
+other processes look. An opening that meets such a moment fails with exit code 4, so a script repeats it, as above, and a longer --for makes renewals rare.
+
+Where COMMAND or another process has the store open when the lock is to be renewed, renewing is tried again until it works, and COMMAND is left alone however long that takes. A program that keeps the store open for \
 longer than the lock's time goes on with the lock by its token: Store::resume_lock renews it, LockGuard::into_token keeps it for `lock run`.
 
 COMMAND is ended (TERM, and KILL ten seconds later; exit code 8) only when the lock is seen to be lost: another holds it, or the store could be opened and \
-its time was over. Nothing ends COMMAND when `lock run` itself is killed; so what must not happen without the lock goes by the token, or by Txn::fence.")]
+its time was over. It is not run at all (exit code 8) when the time was over before it could begin. Where COMMAND ended before a loss was seen its exit code stays, and a warning \
+says what may have happened. Nothing ends COMMAND when `lock run` itself is killed; so what must not happen without the lock goes by the token, or by Txn::fence.")]
 struct RunArgs {
     #[command(flatten)]
     request: Request,
     /// How long it outlives this process, at most
-    #[arg(long = "for", value_name = "TIME", value_parser = lease_time, default_value = "60s")]
+    #[arg(long = "for", value_name = "TIME", value_parser = lease_time, default_value = "60s", allow_hyphen_values = true)]
     time: Duration,
     /// What to run, and its arguments
     #[arg(value_name = "COMMAND", last = true, required = true)]
@@ -171,7 +186,7 @@ pub fn run(args: &Args) -> Result<u8> {
 
 fn take(args: &TakeArgs) -> Result<()> {
     let signals = Signals::watch()?;
-    let (store, guard) =
+    let Taken { store, guard, .. } =
         args.request.wanted(args.time, "percolite lock take", args.request.why.clone()).take(&signals)?;
     // A lock whose token was not printed could only wait for its end.
     let said = signals.check().and_then(|()| say(guard.token()));
@@ -198,10 +213,11 @@ fn release(args: &ReleaseArgs) -> Result<()> {
     match lease.release(Some(&signals), args.wait)? {
         Released::Yes => Ok(()),
         Released::Busy => Err(args.store.still_open(args.wait)),
-        Released::NotHeld => {
+        Released::NotHeld(others) => {
             let folder = open::quoted(&args.store.folder);
+            let held = if others.is_empty() { "not held".into() } else { shown::holders(&others) };
             let what = format!(
-                "lock {:?} is not held with the token {}: it was released before, or its time was over; percolite locks {folder} shows what is held",
+                "no grant of lock {:?} has the token {}; the lock is {held}; percolite locks {folder} shows what is held",
                 args.name, args.token
             );
             Err(Code::Missing.error(what))
@@ -210,9 +226,16 @@ fn release(args: &ReleaseArgs) -> Result<()> {
 }
 
 fn lease_time(text: &str) -> Result<Duration, String> {
-    let time = history::time(text)?;
-    bounds::LEASE.check(time.as_nanos()).map_err(|_| format!("it must be {}", bounds::LEASE))?;
-    Ok(time)
+    let time = history::time(text).ok().filter(|time| bounds::LEASE.check(time.as_nanos()).is_ok());
+    time.ok_or_else(|| format!("it must be {}, for example 1h 30m", bounds::LEASE))
+}
+
+/// What the library refuses, refused as what makes no sense on a command line, before a store is opened.
+fn name(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.len() > KEYSPACE_NAME_MAX_BYTES || text.chars().any(char::is_control) {
+        return Err(format!("a lock's name has 1 to {KEYSPACE_NAME_MAX_BYTES} bytes and no control characters"));
+    }
+    Ok(text.to_owned())
 }
 
 fn why(text: &str) -> Result<String, String> {

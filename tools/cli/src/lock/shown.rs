@@ -8,16 +8,23 @@ use percolite::{LockEntry, LockModeStats, LockState, LockStats, LockTarget};
 use serde_json::{Value, json};
 
 use crate::bytes::Form;
+use crate::history::readable;
 use crate::table;
 
 const WIDTH: usize = 40;
+
+/// Its holders, in a line.
+pub fn holders(entries: &[LockEntry]) -> String {
+    let told: Vec<String> = entries.iter().map(holder).collect();
+    format!("held by {}", told.join("; by "))
+}
 
 /// The holder, what the lock is for, and how long it lasts, in a line.
 pub fn holder(entry: &LockEntry) -> String {
     let mut told = entry.holder.to_string();
     told.extend(entry.why.iter().map(|why| format!(" ({why:?})")));
     told.extend(entry.token.iter().map(|token| format!(", token {token}")));
-    told.extend(entry.lease_left.iter().map(|left| format!(", {} left", time(*left))));
+    told.extend(entry.lease_left.iter().map(|left| format!(", {} left", readable(*left))));
     told
 }
 
@@ -26,12 +33,6 @@ fn name(entry: &LockEntry) -> String {
         LockTarget::Name(name) => name.to_string(),
         other => other.to_string(),
     }
-}
-
-/// To the second, where there are some.
-fn time(time: Duration) -> String {
-    let whole = Duration::from_secs(time.as_secs());
-    if whole.as_secs() >= 10 { crate::history::span(whole) } else { format!("{time:.1?}") }
 }
 
 /// How long it has waited at this moment.
@@ -52,7 +53,7 @@ pub fn held(entries: &[LockEntry], more: u64) -> Option<String> {
             entry.holder.to_string(),
             entry.why.clone().unwrap_or_else(|| "-".into()),
             entry.token.map_or_else(|| "-".into(), |token| token.to_string()),
-            entry.lease_left.map_or_else(|| "-".into(), time),
+            entry.lease_left.map_or_else(|| "-".into(), readable),
         ]
     };
     let mut rows: Vec<_> = entries.iter().filter(|entry| !waits(entry)).map(row).collect();
@@ -78,7 +79,7 @@ pub fn waiting(entries: &[LockEntry], at: SystemTime, shown: usize, more: u64) -
             table::shorten(&name(entry), WIDTH),
             told,
             entry.holder.to_string(),
-            time(waited(entry, at)),
+            readable(waited(entry, at)),
             behind(entry, entries),
         ]
     };
@@ -147,7 +148,7 @@ impl<'a> Tree<'a> {
         let told = match entry.state {
             LockState::Held => format!("{mode}, held by {}", holder(entry)),
             LockState::Converting => format!("{mode}, held by {}, which waits to convert it{more}", holder(entry)),
-            _ => format!("{mode}, waited for by {}, for {}{more}", holder(entry), time(waited(entry, at))),
+            _ => format!("{mode}, waited for by {}, for {}{more}", holder(entry), readable(waited(entry, at))),
         };
         lines.push(format!("{indent}{told}"));
         self.behind(entry).iter().for_each(|next| self.lines(next, depth + 1, at, lines));
@@ -222,9 +223,10 @@ pub fn counted(stats: &LockStats) -> String {
     let sum = |count: fn(&LockModeStats) -> u64| HumanCount(modes.iter().map(|mode| count(mode)).sum());
     let longest = modes.iter().map(|mode| mode.waiting.percentile(100.0)).max().unwrap_or_default();
     let told = format!(
-        "{} taken, {} waited for, at most {longest:.1?}; {} timed out, {} cancelled",
+        "{} taken, {} waited for, at most {}; {} timed out, {} cancelled",
         sum(|mode| mode.acquired),
         sum(|mode| mode.waited),
+        readable(longest),
         sum(|mode| mode.timed_out),
         sum(|mode| mode.cancelled)
     );

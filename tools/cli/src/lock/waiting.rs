@@ -20,6 +20,7 @@ use percolite::{ErrorKind, LockEntry, LockGuard, LockMode, LockOptions, Store, W
 use super::shown;
 use super::signals::Signals;
 use crate::exit::Code;
+use crate::history;
 use crate::open::{self, Folder, Opened};
 
 /// Between two looks at the names in the folder, and two tries to open a store that is open elsewhere.
@@ -41,9 +42,17 @@ pub struct Wanted<'a> {
     pub why: Option<String>,
 }
 
+/// A lock that was taken. The store is open, for a moment.
+pub struct Taken {
+    pub store: Store,
+    pub guard: LockGuard,
+    /// The time of the lease began after this, before its row was written.
+    pub since: Instant,
+}
+
 /// What a try or a look has come to.
 enum Found {
-    Granted(Store, LockGuard),
+    Granted(Taken),
     Free,
     Held(Held),
     Busy,
@@ -57,8 +66,8 @@ struct Held {
 }
 
 impl Wanted<'_> {
-    /// Takes it, within the time. The store is open then, for a moment.
-    pub fn take(&self, signals: &Signals) -> Result<(Store, LockGuard)> {
+    /// Takes it, within the time.
+    pub fn take(&self, signals: &Signals) -> Result<Taken> {
         let end = Instant::now().checked_add(self.wait);
         let mut names = names_in(&self.folder.folder);
         let mut found = self.try_once()?;
@@ -67,7 +76,7 @@ impl Wanted<'_> {
             signals.check()?;
             let is_over = end.is_some_and(|end| Instant::now() >= end);
             match found {
-                Found::Granted(store, guard) => return Ok((store, guard)),
+                Found::Granted(taken) => return Ok(taken),
                 Found::Held(held) if is_over => return Err(self.too_late(&held.told)),
                 Found::Busy if is_over => {
                     // Others that wait open the store for moments. That is not what this has waited for.
@@ -99,8 +108,9 @@ impl Wanted<'_> {
         };
         let options = if self.shared { LockOptions::shared() } else { LockOptions::exclusive() };
         let options = self.why.iter().fold(options, LockOptions::why);
+        let since = Instant::now();
         match store.lock_with(self.name, options.wait(Wait::No).lease(self.time).once()) {
-            Ok(guard) => Ok(Found::Granted(open::telling_lost(store), guard)),
+            Ok(guard) => Ok(Found::Granted(Taken { store: open::telling_lost(store), guard, since })),
             Err(why) => match why.kind() {
                 ErrorKind::LockHeld(held) => {
                     let held = Held::by(self.name, &held.holders);
@@ -124,15 +134,14 @@ impl Wanted<'_> {
     }
 
     fn too_late(&self, told: &str) -> anyhow::Error {
-        Code::LockHeld.error(format!("{told}; waited {:?}", self.wait))
+        Code::LockHeld.error(format!("{told}; waited {}", history::readable(self.wait)))
     }
 }
 
 impl Held {
     fn by(name: &str, holders: &[LockEntry]) -> Self {
-        let told: Vec<String> = holders.iter().map(shown::holder).collect();
         let left = holders.iter().filter_map(|holder| holder.lease_left).max().unwrap_or(LOOK_AT_LEAST_EVERY);
-        Self { told: format!("lock {name:?} is held by {}", told.join("; by ")), until: Instant::now() + left }
+        Self { told: format!("lock {name:?} is {}", shown::holders(holders)), until: Instant::now() + left }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Locks in the status of a running store: of rows, and by name.
 
-use percolite::{OwnerId, RowLockStatus, Status};
+use percolite::{LockEntry, OwnerId, RowLockStatus, Status};
 use serde_json::{Value, json};
 
 use super::place;
@@ -9,23 +9,48 @@ use crate::table;
 
 /// So many row locks are shown,
 const LOCKS_SHOWN: usize = 12;
-/// of those in a status, which are so many at most.
+/// of those in a status, which are so many at most. Of locks by name it has so many that are held, and so many that wait.
 const LOCKS_LISTED: usize = 100;
 
 /// Locks by name: those that are held, and those that have waited longest, so many of each.
 pub fn by_name(status: &Status, shown: usize) -> Vec<String> {
     let held = status.held_locks.get(..shown).unwrap_or(&status.held_locks);
-    let more = status.held_locks_total.saturating_sub(held.len() as u64);
+    let not_listed = not_listed(status);
+    let more = not_listed.held + (status.held_locks.len() - held.len()) as u64;
     // The holders are needed too: a waiter is shown with the holder that it waits for.
     let entries: Vec<_> = status.held_locks.iter().chain(&status.lock_waits).cloned().collect();
-    let more_wait = status.lock_waits_total.saturating_sub(status.lock_waits.len() as u64);
-    shown::held(held, more).into_iter().chain(shown::waiting(&entries, status.written, shown, more_wait)).collect()
+    let waiting = shown::waiting(&entries, status.written, shown, not_listed.waiting);
+    shown::held(held, more).into_iter().chain(waiting).collect()
 }
 
 /// How many requests for locks by name a status does not list.
-pub fn not_listed(status: &Status) -> u64 {
-    let listed = status.held_locks.len() + status.lock_waits.len();
-    (status.held_locks_total + status.lock_waits_total).saturating_sub(listed as u64)
+#[derive(Clone, Copy)]
+pub struct NotListed {
+    pub held: u64,
+    pub waiting: u64,
+}
+
+impl NotListed {
+    pub fn all(self) -> u64 {
+        self.held.saturating_add(self.waiting)
+    }
+
+    /// The last of the JSON lines, if not all are listed.
+    pub fn json(self) -> Option<Value> {
+        let Self { held, waiting } = self;
+        (self.all() > 0).then(|| json!({ "kind": "not_listed", "held": held, "waiting": waiting }))
+    }
+}
+
+/// A list with room left is whole, whatever the total says: leases that are over may count in it, and conversions twice.
+pub fn not_listed(status: &Status) -> NotListed {
+    let more = |total: u64, listed: &[LockEntry]| {
+        if listed.len() < LOCKS_LISTED { 0 } else { total.saturating_sub(listed.len() as u64) }
+    };
+    NotListed {
+        held: more(status.held_locks_total, &status.held_locks),
+        waiting: more(status.lock_waits_total, &status.lock_waits),
+    }
 }
 
 /// A row lock as `locks --json` shows one; the keys are as the process that has the store open has put them.

@@ -71,6 +71,15 @@ fn commands_of_a_command_teach_by_example_too_and_have_pages() {
 }
 
 #[test]
+fn help_says_that_commands_that_wait_for_a_lock_have_no_order() {
+    let place = Place::new();
+    for command in ["lock", "lock take", "lock run", "locks"] {
+        let help = place.ok(&format!("{command} --help")).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(help.contains("in no queue"), "{help}");
+    }
+}
+
+#[test]
 fn there_are_no_colours_where_there_is_no_terminal() {
     let place = Place::with_shop();
     for line in ["scan shop fruit", "locks shop", "stats shop", "--help", "verify shop"] {

@@ -123,7 +123,8 @@ fn g2_c_a_command_that_keeps_the_store_open_beyond_the_time_of_the_lock_is_left_
     let script = "{ sleep 3; echo put fruit kiwi green; sleep 1; } | $percolite shell shop && echo done";
     let ran = ends(place.lock_run("shop nightly --for 1s", script));
     assert_eq!((ran.code, ran.out.lines().last()), (Some(0), Some("done")), "{} {}", ran.out, ran.err);
-    assert!(ran.err.starts_with("warning: the time of lock \"nightly\" was over"), "{}", ran.err);
+    let over = "warning: the time of lock \"nightly\" was over before the command had ended";
+    assert!(ran.err.starts_with(over) && ran.err.contains("; another may have held it"), "{}", ran.err);
     assert_eq!(place.ok("get shop fruit kiwi"), "green\n");
 }
 
@@ -169,10 +170,12 @@ fn g2_f_a_token_releases_once() {
     assert_eq!(token.lines().count(), 1, "{token}");
     let release = format!("lock release shop nightly {token}");
     assert_eq!(place.ok(&release), "");
-    place.run(&release).fails(3, "is not held with the token");
+    let no_grant = format!("no grant of lock \"nightly\" has the token {}; the lock is ", token.trim_end());
+    place.run(&release).fails(3, &format!("{no_grant}not held; percolite locks shop shows what is held"));
     // Nor is what others hold since.
     let second = place.ok("lock take shop nightly --for 1h");
-    place.run(&release).fails(3, "percolite locks shop shows what is held");
+    let told = place.run(&release).fails(3, &format!("{no_grant}held by \"percolite lock take\", process ")).err;
+    assert!(told.contains(&format!(", token {}, ", second.trim_end())), "{told}");
     assert_eq!(place.token_of("nightly").unwrap(), second.trim_end());
 }
 
@@ -272,6 +275,35 @@ fn a_lock_is_renewed_while_its_command_runs_and_released_behind_it() {
 }
 
 #[test]
+fn a_lock_that_was_not_renewed_in_time_is_lost_because_its_time_was_over() {
+    let place = Place::with_shop();
+    let holder = place.lock_run("shop nightly --for 4s", &format!("echo > running; {WAITS}"));
+    wait_for("it does not run", || place.has("running"));
+    kill("-STOP", holder.id());
+    std::thread::sleep(Duration::from_millis(4500));
+    kill("-CONT", holder.id());
+    ends(holder).fails(8, "is lost: its time was over before it could be renewed; so sh was ended");
+}
+
+#[test]
+fn a_command_that_releases_its_lock_by_the_token_is_warned_of_and_keeps_its_exit_code() {
+    let place = Place::with_shop();
+    let ran =
+        ends(place.lock_run("shop nightly", "$percolite lock release shop nightly $PERCOLITE_LOCK_TOKEN; exit 5"));
+    assert_eq!((ran.code, ran.out.as_str()), (Some(5), ""), "{}", ran.err);
+    assert!(ran.err.starts_with("warning: lock \"nightly\" was released by its token"), "{}", ran.err);
+}
+
+#[test]
+fn a_lock_whose_time_ends_behind_its_command_is_free_without_a_warning() {
+    let place = Place::with_shop();
+    // Another process has the store open from the end of the command to the end of the lease.
+    let opens = "{ echo get fruit apple; sleep 10; } 2>/dev/null | $percolite shell shop > opened 2>&1 &";
+    let script = format!("{opens} until [ -s opened ]; do sleep 0.02; done");
+    assert_eq!(ends(place.lock_run("shop nightly --for 6s", &script)).succeeds(), "");
+}
+
+#[test]
 fn a_command_that_does_not_end_when_the_lock_is_lost_is_killed() {
     let place = Place::with_shop();
     let script = format!("trap '' TERM; echo $PERCOLITE_LOCK_TOKEN > token; {WAITS}");
@@ -331,9 +363,9 @@ fn a_store_that_another_process_keeps_open_is_waited_for_as_long_as_is_said() {
     let place = Place::with_shop();
     let store = Store::open(place.path().join("shop")).unwrap();
     for line in ["lock take shop nightly --for 1h --wait 500ms", "lock run shop nightly --wait 0s -- true"] {
-        place.run(line).fails(4, "shop is open in another process; waited");
+        place.run(line).fails(4, "shop is open in another process; waited ");
     }
-    place.run("lock release shop nightly 5.0 --wait 0s").fails(4, "shop is open in another process; waited");
+    place.run("lock release shop nightly 5.0 --wait 0s").fails(4, "shop is open in another process; waited 0s for it");
     let waiting = place.lock_run("shop nightly", "echo done");
     watches_for_signals(&waiting);
     std::thread::sleep(Duration::from_millis(300));
@@ -341,13 +373,23 @@ fn a_store_that_another_process_keeps_open_is_waited_for_as_long_as_is_said() {
     assert_eq!(ends(waiting).succeeds(), "done\n");
 }
 
+/// What a time of a lease must be.
+const LEASE: &str = "it must be from 100 ms to 366 days, for example 1h 30m";
+
 #[test]
 fn a_lock_command_that_makes_no_sense_is_told_and_one_for_no_store_too() {
     let place = Place::with_shop();
     for (line, code, what) in [
         ("lock take shop nightly", 2, "--for"),
-        ("lock take shop nightly --for 1ms", 2, "it must be from 100 ms to 366 days"),
-        ("lock take shop nightly --for long", 2, "--for"),
+        ("lock take shop nightly --for 1ms", 2, LEASE),
+        ("lock take shop nightly --for long", 2, LEASE),
+        ("lock take shop nightly --for 0", 2, LEASE),
+        ("lock take shop nightly --for 1y", 2, LEASE),
+        ("lock run shop nightly --for -5s -- true", 2, LEASE),
+        ("lock take shop nightly --for 1h --wait -1s", 2, "'-1s' for '--wait <TIME>': it must not be negative"),
+        ("lock run shop nightly --wait -1s -- true", 2, "it must not be negative"),
+        ("lock release shop nightly 5.0 --wait -1s", 2, "it must not be negative"),
+        ("lock take shop nightly --for 1h --wait 1y", 2, "it must be a time such as 200ms, 90s, 1h 30m or 7d"),
         ("lock release shop nightly yesterday", 2, "not a timestamp"),
         ("lock take missing nightly --for 1h", 5, "no folder"),
         ("lock release missing nightly 5.0", 5, "no folder"),
@@ -355,6 +397,13 @@ fn a_lock_command_that_makes_no_sense_is_told_and_one_for_no_store_too() {
         ("locks shop --tree --resolve", 2, "cannot be used with"),
     ] {
         place.run(line).fails(code, what);
+    }
+    for wrong in ["", "a\tb", "a\n\nb", &"x".repeat(256)] {
+        for (command, others) in [("take", "--for 1h"), ("run", "-- true"), ("release", "5.0")] {
+            let mut command = place.command(&format!("lock {command} shop"));
+            let ran = command.arg(wrong).args(others.split(' ')).output().unwrap();
+            Ran::of(wrong, ran).fails(2, "<NAME>");
+        }
     }
     let ran = place.run(&format!("lock take shop nightly --for 1h --why {}", "x".repeat(256)));
     ran.fails(2, "at most 255 bytes");

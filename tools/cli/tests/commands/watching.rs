@@ -5,7 +5,7 @@ use std::process::{Child, ChildStdout, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use percolite::{Builder, Durability, Status, Store, TxnOptions};
+use percolite::{Builder, Durability, LockOptions, Status, Store, TxnOptions, Wait};
 
 use crate::common::Place;
 use crate::orphans::leave_locks;
@@ -65,6 +65,49 @@ fn the_commands_that_look_show_what_the_process_tells_that_has_the_store_open() 
     let closed = Place::new();
     leave_locks(&closed.path().join("s"), false);
     assert_eq!(names(&closed.json("locks s --json")[0]), open);
+}
+
+/// `locks` of an open store in each way that says how many requests are not listed.
+fn locks_shown(place: &Place) -> [String; 4] {
+    ["locks s", "locks s --tree", "locks s --json", "locks s --tree --json"].map(|line| place.ok(line))
+}
+
+#[test]
+fn leases_that_are_over_and_conversions_are_no_requests_that_are_not_listed() {
+    let place = Place::new();
+    let path = place.path().join("s");
+    let store = publishing().open(&path).unwrap();
+    let short = LockOptions::exclusive().lease(Duration::from_millis(100)).once();
+    let over = store.lock_with("over", short).unwrap();
+    let [mut shared, other] = [(); 2].map(|()| store.lock_with("converted", LockOptions::shared()).unwrap());
+    std::thread::scope(|scope| {
+        scope.spawn(|| shared.upgrade(Wait::AtMost(Duration::from_secs(60))));
+        wait_for("no conversion was told", || {
+            let told = Status::read(&path).unwrap();
+            told.is_some_and(|told| (told.held_locks.len(), told.lock_waits.len()) == (1, 1) && !over.is_held())
+        });
+        for shown in locks_shown(&place) {
+            assert!(!shown.contains("\nand ") && !shown.contains("\"not_listed\""), "{shown}");
+        }
+        drop(other);
+    });
+}
+
+#[test]
+fn requests_beyond_the_first_hundred_are_counted_in_the_table_the_tree_and_json() {
+    let place = Place::new();
+    let path = place.path().join("s");
+    let store = publishing().open(&path).unwrap();
+    let held: Vec<_> = (0..103).map(|number| store.lock(format!("name {number}")).unwrap()).collect();
+    wait_for("not all was told", || Status::read(&path).unwrap().is_some_and(|told| told.held_locks_total == 103));
+    let [table, tree, json, json_tree] = locks_shown(&place);
+    assert!(table.contains("\nand 3 more\t") && tree.ends_with("\nand 3 more requests not listed\n"), "{table}{tree}");
+    for lines in [json, json_tree] {
+        let last = lines.lines().last().unwrap();
+        assert_eq!(last, r#"{"held":3,"kind":"not_listed","waiting":0}"#);
+        assert_eq!(lines.lines().count(), 101);
+    }
+    drop(held);
 }
 
 #[test]
