@@ -139,8 +139,10 @@ impl<Work: Send + 'static, Answer: Send + 'static> Hands<Work, Answer> {
     }
 }
 
+type Committer = Hands<(Fence, u64), Result<Commit>>;
+
 /// Commits under fences, and the last round of which it has begun one.
-fn committer(world: &World) -> (Hands<(Fence, u64), Result<Commit>>, Arc<AtomicU64>) {
+fn committer(world: &World) -> (Committer, Arc<AtomicU64>) {
     let begun = Arc::new(AtomicU64::new(0));
     let (World { store, rows, .. }, begins) = (world.clone(), Arc::clone(&begun));
     let commit = move |(fence, round): (Fence, u64)| {

@@ -20,7 +20,7 @@ pub const LIMIT: Duration = Duration::from_secs(30);
 pub const NOBODY: [u64; 0] = [];
 
 /// How the names of threads begin that ask for others, each of which has a name of its own.
-pub const ASKS: &str = "asks";
+const ASKS: &str = "asks";
 static ASKED: AtomicU64 = AtomicU64::new(0);
 
 /// A request that another thread has made, and waits for.

@@ -122,16 +122,6 @@ impl Clocks {
         alarms.iter().any(|alarm| alarm.thread == thread && alarm.state.lock().is_parked)
     }
 
-    /// How many threads of which the name begins so wait to be woken, and are not being woken.
-    pub fn resting(&self, begins: &str) -> usize {
-        let alarms: Vec<_> = self.state.lock().alarms.iter().filter_map(Weak::upgrade).collect();
-        let rests = |alarm: &&Arc<Alarm>| {
-            let state = alarm.state.lock();
-            alarm.thread.starts_with(begins) && state.is_parked && !state.is_rung
-        };
-        alarms.iter().filter(rests).count()
-    }
-
     /// The time by the clock that does not go back.
     pub fn now(&self) -> Duration {
         self.state.lock().elapsed

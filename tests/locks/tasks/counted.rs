@@ -171,9 +171,9 @@ impl Script {
             held.is_over = true;
             assert!(!held.guard.is_held());
         }
-        for at in LEASED..NAMES.len() {
+        for (at, name) in NAMES.iter().enumerate().skip(LEASED) {
             if self.waiting.iter().any(|waiting| waiting.at == at) && self.ends(at) {
-                assert!(Steps::new(self.store.try_lock(NAMES[at])).end().unwrap().is_none());
+                assert!(Steps::new(self.store.try_lock(*name)).end().unwrap().is_none());
                 self.expected.exclusive.timed_out += 1;
             }
         }

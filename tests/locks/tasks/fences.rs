@@ -81,7 +81,7 @@ fn task_f1_b_what_was_decided_before_the_end_stands_and_the_next_task_begins_wit
 /// Commits under the fence, and says when it is about to.
 async fn commit(world: World, store: AsyncStore, fence: Fence, round: u64, begun: Arc<AtomicU64>) -> Result<Commit> {
     let work = move |store: &Store| {
-        let protocol = if round % 2 == 0 { CommitProtocol::Auto } else { CommitProtocol::TwoPhase };
+        let protocol = if round.is_multiple_of(2) { CommitProtocol::Auto } else { CommitProtocol::TwoPhase };
         let mut txn = store.begin_with(buffered(protocol))?;
         let fenced = txn.fence(&fence).and_then(|()| txn.put(&world.rows, "k", round.to_string()));
         begun.store(round, Ordering::SeqCst);
