@@ -125,7 +125,10 @@ impl Heads {
                     self.expire(entry, now, &mut wakes);
                 }
             }
-            stale.extend(shard.values().flat_map(|entry| entry.past()).filter(|grant| grant.has_row()).map(Arc::clone));
+            // A grant that is on its way removes those before it, and reports whose they were.
+            let settled = |entry: &&Name| entry.head.granted().iter().all(|asked| asked.value.is_settled());
+            let past = shard.values().map(|entry| &**entry).filter(settled).flat_map(Name::past);
+            stale.extend(past.filter(|grant| grant.has_row()).map(Arc::clone));
         }
         self.wake(wakes);
         stale
