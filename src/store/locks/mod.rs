@@ -5,6 +5,11 @@
 //!   fence ──> condition of a transaction ──> looked at by the leader of the commit pipeline
 //! ```
 //!
+//! From a lost lock to the refused commit: `Txn::fence` notes the grant (`store/own.rs`); the submission counts itself in the
+//! grant's word (`locking::Entered`, made in `pipeline/combiner.rs`); the leader asks `Entered::lost` when it decides
+//! (`pipeline/decide.rs`), and `coordinator/embedded/commit.rs` makes [`LockLost`](crate::ErrorKind::LockLost) of its answer. A
+//! transaction that only reads looks at its grants at its end (`store/own.rs`).
+//!
 //! `docs/locks.md` in the repository has the whole: what each step is for, and what was rejected.
 
 mod fence;

@@ -135,7 +135,8 @@ In COMMAND, where the store may be busy:
 
 COMMAND runs while the lock is held, with the token in PERCOLITE_LOCK_TOKEN. The lock is renewed when half of its time is over, and \
 released when COMMAND has ended; the exit code is COMMAND's, or 128 and the number of the signal that ended it. Signals that ask for an \
-end (INT, TERM, HUP) are passed on to COMMAND; before it runs they end the wait, and the exit code is 130.
+end (INT, TERM, HUP) are passed on to COMMAND; before it runs they end the wait, and the exit code is 130. A second one before it runs \
+ends this program at once, and the lock may stay until its time is over.
 
 Commands that wait are in no queue: which of them has the lock next is left open (see `percolite lock --help`).
 
