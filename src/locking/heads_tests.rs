@@ -11,7 +11,7 @@ use crate::runtime::{Joined, Parker, Runtime, System};
 use LockMode::{Exclusive, Semaphore, Shared};
 
 /// Whatever waits longer has missed its wake.
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(60);
 
 fn heads() -> Arc<Heads> {
     Arc::new(Heads::new(7, LockCounters::new(Arc::new(Counters::new(0)))))

@@ -19,6 +19,7 @@ use std::time::Duration;
 use percolite::engine::sim::SimStorage;
 use percolite::{ErrorKind, LockOptions, LostReason, Result, Store};
 
+use crate::support::LIMIT;
 use crate::support::clocks::Clocks;
 use crate::support::rows::{has_row, row_of};
 
@@ -60,7 +61,7 @@ fn begin<T: Send + 'static>(thread: &str, work: impl FnOnce() -> T + Send + 'sta
 
 #[track_caller]
 fn answer<T>(receiver: &Receiver<T>) -> T {
-    receiver.recv_timeout(Duration::from_secs(20)).expect("no answer")
+    receiver.recv_timeout(LIMIT).expect("no answer")
 }
 
 /// That nothing comes of it while the clocks stand still.

@@ -14,7 +14,7 @@ use percolite::{
 use crate::tap::{Act, Control, Gate, Tap, commits, locks};
 
 /// Waits that last longer have failed.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 /// More than enough for a sync of many.
 const MANY: usize = 24;
 

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use percolite::{Error, ErrorKind, LockEntry, LockGuard, LockOptions, LockState, Result, Store, Wait};
 
 /// Whatever takes longer does not come any more.
-pub const LIMIT: Duration = Duration::from_secs(30);
+pub const LIMIT: Duration = Duration::from_secs(120);
 
 /// Held by nobody, waited for by nobody.
 pub const NOBODY: [u64; 0] = [];

@@ -105,6 +105,9 @@ fn renewed_on_the_edge(end: impl FnOnce(&SimStorage)) -> Edge {
     end(&memory);
     gate.open();
     let (renewed, guard) = answer(&renewal);
+    if renewed.is_ok() {
+        until("it waits for the new time", || clocks.is_parked("waiter"));
+    }
     Edge { clocks, store, renewed, guard, waiter }
 }
 

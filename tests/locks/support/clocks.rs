@@ -119,7 +119,11 @@ impl Clocks {
     /// Whether a thread of this name waits to be woken. Time that passes before it does is not noticed by it.
     pub fn is_parked(&self, thread: &str) -> bool {
         let alarms: Vec<_> = self.state.lock().alarms.iter().filter_map(Weak::upgrade).collect();
-        alarms.iter().any(|alarm| alarm.thread == thread && alarm.state.lock().is_parked)
+        let is_parked = |alarm: &Alarm| {
+            let state = alarm.state.lock();
+            state.is_parked && !state.is_rung
+        };
+        alarms.iter().any(|alarm| alarm.thread == thread && is_parked(alarm))
     }
 
     /// The time by the clock that does not go back.

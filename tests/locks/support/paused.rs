@@ -13,6 +13,8 @@ use crate::stops::{Dice, World};
 use crate::tap::Act;
 
 const LEASE: Duration = Duration::from_millis(100);
+/// So many runs have to do for some holders to be refused.
+const RUNS: usize = 20;
 
 /// What takes the lock away from its holders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,12 +185,21 @@ pub fn assert_undone(run: impl Fn(Taken) -> (Tally, u64)) {
 #[track_caller]
 pub fn assert_nothing_is_undone(rounds: u64, run: impl Fn(Taken) -> (Tally, u64)) {
     for taken in [Taken::ByTime, Taken::ByForce] {
-        let (tally, missing) = run(taken);
-        assert_eq!((missing, tally.late), (0, 0), "{taken:?} {tally:?}");
-        assert!(tally.refused >= tally.outlived && tally.refused > 10, "{taken:?} {tally:?}");
-        assert!(tally.acknowledged() > 1000, "too few were let alone: {taken:?} {tally:?}");
-        if taken == Taken::ByTime {
-            assert!(tally.outlived > rounds / 8, "too few were paused: {tally:?}");
+        let mut refused = 0;
+        // On a busy machine the operator has little of the time.
+        for _ in 0..RUNS {
+            let (tally, missing) = run(taken);
+            assert_eq!((missing, tally.late), (0, 0), "{taken:?} {tally:?}");
+            assert!(tally.refused >= tally.outlived, "{taken:?} {tally:?}");
+            assert!(tally.acknowledged() > 1000, "too few were let alone: {taken:?} {tally:?}");
+            if taken == Taken::ByTime {
+                assert!(tally.outlived > rounds / 8, "too few were paused: {tally:?}");
+            }
+            refused += tally.refused;
+            if refused > 10 {
+                break;
+            }
         }
+        assert!(refused > 10, "{taken:?}: {refused}");
     }
 }

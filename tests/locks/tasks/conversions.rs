@@ -1,12 +1,15 @@
 //! M4: upgrades and downgrades of tasks, those that are given up included.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use percolite::engine::sim::SimStorage;
 use percolite::{AsyncLockGuard, AsyncStore, ErrorKind, LockMode, LockOptions, LostReason, Timestamp, Txn, Wait};
 
 use super::common::{Busy, Steps, both_runtimes, eventually, has_row, in_memory, on_both, takes, waits};
 use crate::stops::{World, assert_lost};
 use crate::support::clocks::Clocks;
+use crate::support::gate::Gate;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -233,11 +236,15 @@ fn leased(store: &AsyncStore, options: LockOptions) -> AsyncLockGuard {
 fn a_leased_conversion_whose_future_was_dropped_is_settled_and_renewed() {
     for runtime in both_runtimes(2) {
         let clocks = Clocks::new();
-        let store = AsyncStore::from(clocks.builder().in_memory().unwrap());
+        let gate = Gate::new(&SimStorage::new());
+        let store = AsyncStore::from(clocks.builder().open_engine(Arc::<Gate>::clone(&gate)).unwrap());
         let _inside = runtime.enter();
         let mut guard = runtime.block_on(store.lock_with("n", LockOptions::shared().lease(HOUR))).unwrap();
         let token = guard.token();
+        // Its row cannot be written while the future is there.
+        gate.shut();
         drop(Steps::waiting(guard.upgrade(Wait::No)));
+        gate.open();
         eventually("it is settled", || guard.token() > token);
         assert_eq!(mode(&guard), LockMode::Exclusive);
         eventually("the background rests", || clocks.is_parked("percolite-leases"));
