@@ -169,6 +169,7 @@ pub fn summarize(
                 operations: all.iter().map(|one| one.operations).sum(),
                 commits: all.iter().map(|one| one.commits).sum(),
                 aborts_per_commit: median_of(|one| one.aborts_per_commit),
+                processor: median(|one| one.processor).unwrap_or_default(),
                 p50: median(|one| one.p50).unwrap_or_default(),
                 p95: median(|one| one.p95).unwrap_or_default(),
                 p99: median(|one| one.p99).unwrap_or_default(),
@@ -198,11 +199,12 @@ pub fn run(choice: &Choice, arguments: &Arguments, journal: &mut Journal) -> Res
 }
 
 /// The heads of the columns of figures. The last one is for what more clients loaded meanwhile, where there are such.
-const COLUMNS: [&str; 10] = [
+const COLUMNS: [&str; 11] = [
     "a second",
     "least..greatest",
     "percolite over it",
     "aborts/commit",
+    "processor",
     "p50",
     "p99",
     "p99.9",
@@ -232,6 +234,7 @@ pub fn figures(summary: &Summary) -> [String; COLUMNS.len()] {
         or_none(rate.map(|rate| format!("{}..{}", count(rate.least), count(rate.greatest)))),
         or_none(summary.percolite_over_it.map(|ratio| ratio.to_string())),
         or_none(median.and_then(|one| one.aborts_per_commit).map(|aborts| format!("{aborts:.3}"))),
+        or_none(median.map(|one| time(one.processor))),
         or_none(median.map(|one| time(one.p50))),
         or_none(median.map(|one| time(one.p99))),
         or_none(median.map(|one| time(one.p999))),

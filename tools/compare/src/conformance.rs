@@ -205,6 +205,7 @@ macro_rules! conforms {
 
 conforms!(one_phase, Percolite<false>, Kind::Percolite);
 conforms!(two_phase, Percolite<true>, Kind::PercoliteTwoPhase);
+conforms!(proof, Proof, Kind::Proof);
 conforms!(rocks_optimistic, Optimistic, Kind::RocksOptimistic);
 conforms!(rocks_transaction, Pessimistic, Kind::RocksTransaction);
 conforms!(rocks, Plain, Kind::Rocks);
