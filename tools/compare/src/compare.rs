@@ -12,7 +12,8 @@ use crate::rounds::{self, Journal, Plan};
 use crate::spec::{Conditions, Measured, Setting};
 use crate::statistics::{Contestant, Outcomes, Spread};
 use crate::workload::{
-    BulkLoad, Counters, HotRow, How, Index, Mix, Reads, ReadsDuringLoad, TimeTravel, Transfers, Workload, Ycsb,
+    BulkLoad, Counters, HotRow, How, Index, LongSnapshot, Mix, Reads, ReadsDuringLoad, TimeTravel, Transfers, Workload,
+    Ycsb,
 };
 
 /// A workload's name.
@@ -20,6 +21,8 @@ use crate::workload::{
 pub enum Name {
     /// Reads a few accounts and writes them
     Transfers,
+    /// The same, beside snapshots that are held for ten seconds
+    LongSnapshot,
     YcsbA,
     YcsbB,
     YcsbC,
@@ -106,6 +109,9 @@ impl Choice {
         let reads = |how| Workload::Reads(Reads { rows, how, skew });
         match name {
             Name::Transfers => Workload::Transfers(Transfers { accounts: rows, touched: self.touched, skew }),
+            Name::LongSnapshot => Workload::LongSnapshot(LongSnapshot {
+                transfers: Transfers { accounts: rows, touched: self.touched, skew },
+            }),
             Name::YcsbA => ycsb(Mix::A),
             Name::YcsbB => ycsb(Mix::B),
             Name::YcsbC => ycsb(Mix::C),

@@ -6,8 +6,8 @@ use anyhow::Result;
 
 use crate::dice::{Skew, key, number};
 use crate::peer::{
-    Fjall, Kind, Lmdb, Optimistic, Peer, Percolite, Pessimistic, Plain, Read as _, Redb, Row, Session, Setup, Sqlite,
-    SurrealKv,
+    Fjall, Kind, Lmdb, Optimistic, Peer, Percolite, Pessimistic, Plain, Proof, Read as _, Redb, Row, Session, Setup,
+    Sqlite, SurrealKv,
 };
 use crate::spec::{Conditions, Setting, Spec};
 use crate::testing;

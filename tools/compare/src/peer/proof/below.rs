@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
-use anyhow::Result;
-use rocksdb::{DB, DBRawIteratorWithThreadMode, Options, ReadOptions, Snapshot, WriteBatch, WriteOptions};
+use anyhow::{Context as _, Result};
+use rocksdb::{
+    ColumnFamily, DB, DBRawIteratorWithThreadMode, DEFAULT_COLUMN_FAMILY_NAME, FlushOptions, Options, ReadOptions,
+    Snapshot, WriteBatch, WriteOptions,
+};
 use self_cell::self_cell;
 
 use super::super::Setup;
@@ -12,19 +15,23 @@ use super::window::Generation;
 
 /// So many rows are handed down at a time.
 const BATCH_ROWS: usize = 1000;
-/// Below all keys in use: the last sequence that is below.
-const POSITION: [u8; 1] = [0];
-/// Where keys begin.
-const FIRST: [u8; 1] = [1];
+/// A column of its own, and its only key: the last sequence that is below.
+const POSITION: &str = "position";
 
 self_cell!(
     /// See the [module](self).
     pub struct Below {
         owner: Arc<DB>,
         #[covariant]
-        dependent: Snapshot,
+        dependent: Moment,
     }
 );
+
+/// A snapshot, and the options of reads at it, which are not made anew for each.
+pub struct Moment<'a> {
+    options: ReadOptions,
+    snapshot: Snapshot<'a>,
+}
 
 /// Opens the tables; the answer has the last sequence that is in them, too.
 pub fn open(setup: &Setup) -> Result<(Arc<DB>, u64)> {
@@ -33,24 +40,35 @@ pub fn open(setup: &Setup) -> Result<(Arc<DB>, u64)> {
     options.set_write_buffer_size(setup.write_buffer_bytes);
     // It has no log.
     options.set_recycle_log_file_num(0);
-    let db = Arc::new(DB::open(&options, setup.folder.join("tables"))?);
-    let position = db.get(POSITION)?.and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_be_bytes);
+    options.create_missing_column_families(true);
+    options.set_atomic_flush(true);
+    let db = Arc::new(DB::open_cf(&options, setup.folder.join("tables"), [DEFAULT_COLUMN_FAMILY_NAME, POSITION])?);
+    let position =
+        db.get_cf(position_of(&db)?, POSITION)?.and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_be_bytes);
     Ok((db, position))
+}
+
+fn position_of(db: &DB) -> Result<&ColumnFamily> {
+    db.cf_handle(POSITION).context("the tables have no position")
 }
 
 impl Below {
     pub fn of(db: &Arc<DB>) -> Arc<Self> {
-        Arc::new(Self::new(Arc::clone(db), |db| db.snapshot()))
+        Arc::new(Self::new(Arc::clone(db), |db| {
+            let (snapshot, mut options) = (db.snapshot(), ReadOptions::default());
+            options.set_snapshot(&snapshot);
+            Moment { options, snapshot }
+        }))
     }
 
     pub fn get(&self, key: &[u8], see: impl FnOnce(&[u8])) -> Result<bool> {
-        let found = self.borrow_dependent().get_pinned(key)?;
+        let found = self.borrow_owner().get_pinned_opt(key, &self.borrow_dependent().options)?;
         Ok(found.map(|value| see(&value)).is_some())
     }
 
     pub fn cursor(&self, from: &[u8]) -> Cursor<'_> {
-        let mut cursor = self.borrow_dependent().raw_iterator_opt(ReadOptions::default());
-        cursor.seek(if from < &FIRST[..] { &FIRST } else { from });
+        let mut cursor = self.borrow_dependent().snapshot.raw_iterator();
+        cursor.seek(from);
         Cursor(cursor)
     }
 }
@@ -92,7 +110,9 @@ pub fn hand_down(db: &DB, generation: &Generation, end: u64) -> Result<()> {
         }
         Ok(())
     })?;
-    batch.put(POSITION, end.to_be_bytes());
+    let position = position_of(db)?;
+    batch.put_cf(position, POSITION, end.to_be_bytes());
     db.write_opt(batch, &options)?;
-    Ok(db.flush()?)
+    let rows = db.cf_handle(DEFAULT_COLUMN_FAMILY_NAME).context("the tables have no rows")?;
+    Ok(db.flush_cfs_opt(&[rows, position], &FlushOptions::default())?)
 }

@@ -172,10 +172,13 @@ impl Core {
     }
 }
 
+/// By number.
+type Segments = Vec<(u64, PathBuf)>;
+
 /// What the log has that is not below.
-fn replay(folder: &Path, position: u64) -> Result<(Generation, u64, Vec<(u64, PathBuf)>)> {
+fn replay(folder: &Path, position: u64) -> Result<(Generation, u64, Segments)> {
     let number = |path: &Path| path.file_stem()?.to_str()?.parse().ok();
-    let mut segments = Vec::new();
+    let mut segments = Segments::new();
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
         if path.extension().is_some_and(|kind| kind == "segment") {

@@ -82,15 +82,14 @@ impl Generation {
     pub fn add(&self, key: &[u8], value: Value, sequence: u64, oldest: u64) {
         let mut bytes = value.len() + 48;
         let rows = self.rows.pin();
-        match rows.get(key) {
-            Some(row) => row.add(sequence, value, oldest),
-            None => {
-                let (key, row): (Key, _) = (key.into(), Arc::new(Row::default()));
-                bytes += key.len() + ROW_BYTES;
-                row.add(sequence, value, oldest);
-                self.index.insert(Arc::clone(&key), Arc::clone(&row));
-                rows.insert(key, row);
-            }
+        if let Some(row) = rows.get(key) {
+            row.add(sequence, value, oldest);
+        } else {
+            let (key, row): (Key, _) = (key.into(), Arc::new(Row::default()));
+            bytes += key.len() + ROW_BYTES;
+            row.add(sequence, value, oldest);
+            self.index.insert(Arc::clone(&key), Arc::clone(&row));
+            rows.insert(key, row);
         }
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
