@@ -16,7 +16,8 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use comfy_table::{CellAlignment, Table};
 use serde::Serialize;
 
-use crate::compare::count;
+use crate::client::{Moment, Took};
+use crate::compare::{count, time};
 use crate::interrupt;
 use crate::options::Arguments;
 use crate::statistics::Spread;
@@ -35,6 +36,8 @@ pub struct BareLog {
     pub clients: u64,
     pub commits_a_second: Spread,
     pub commits_a_sync: Spread,
+    /// Of the processor for each commit, in microseconds.
+    pub processor: Spread,
 }
 
 /// `None` if the run was interrupted.
@@ -57,7 +60,8 @@ pub fn run(clients: &[u64], arguments: &Arguments) -> Result<Option<Vec<BareLog>
     };
     let summarize = |(&clients, measurements): (&u64, &Vec<Measurement>)| {
         let commits_a_second = of_all(measurements, Measurement::a_second)?;
-        Ok(BareLog { clients, commits_a_second, commits_a_sync: of_all(measurements, Measurement::a_sync)? })
+        let processor = of_all(measurements, Measurement::processor)?;
+        Ok(BareLog { clients, commits_a_second, commits_a_sync: of_all(measurements, Measurement::a_sync)?, processor })
     };
     clients.iter().zip(&rounds).map(summarize).collect::<Result<_>>().map(Some)
 }
@@ -66,13 +70,17 @@ pub fn run(clients: &[u64], arguments: &Arguments) -> Result<Option<Vec<BareLog>
 struct Measurement {
     commits: u64,
     syncs: u64,
-    took: Duration,
+    took: Took,
 }
 
 #[allow(clippy::cast_precision_loss, reason = "figures for people")]
 impl Measurement {
     fn a_second(&self) -> f64 {
-        self.commits as f64 / self.took.as_secs_f64()
+        self.commits as f64 / self.took.time.as_secs_f64()
+    }
+
+    fn processor(&self) -> f64 {
+        self.took.processor.as_secs_f64() * 1e6 / self.commits as f64
     }
 
     fn a_sync(&self) -> f64 {
@@ -240,14 +248,14 @@ fn measure(
             })
         }));
         sleep(warm_up, commits);
-        let (began, before) = (Instant::now(), commits.state().counts);
+        let (began, before) = (Moment::now(), commits.state().counts);
         sleep(measured, commits);
-        let (took, after) = (began.elapsed(), commits.state().counts);
+        let (took, after) = (began.took(), commits.state().counts);
         drop(ends);
         for thread in threads {
             thread.join().map_err(|_| anyhow!("a thread panicked"))??;
         }
-        ensure!(after.commits > before.commits || interrupt::came(), "no commit became durable in {took:?}");
+        ensure!(after.commits > before.commits || interrupt::came(), "no commit became durable");
         let (commits, syncs) = (after.commits - before.commits, after.syncs - before.syncs);
         Ok((!interrupt::came()).then_some(Measurement { commits, syncs, took }))
     })
@@ -269,7 +277,7 @@ fn sleep(duration: Duration, commits: &Commits) {
 pub fn show(all: &[BareLog]) -> Table {
     let mut table = Table::new();
     table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
-    table.set_header(["clients", "commits a second", "least..greatest", "commits a sync"]);
+    table.set_header(["clients", "commits a second", "least..greatest", "commits a sync", "processor"]);
     for one in all {
         let Spread { median, least, greatest } = one.commits_a_second;
         table.add_row([
@@ -277,6 +285,7 @@ pub fn show(all: &[BareLog]) -> Table {
             count(median),
             format!("{}..{}", count(least), count(greatest)),
             format!("{:.1}", one.commits_a_sync.median),
+            time(one.processor.median),
         ]);
     }
     table.column_iter_mut().for_each(|column| column.set_cell_alignment(CellAlignment::Right));

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 
-use crate::client::{Client, Course, Total};
+use crate::client::{Client, Course, Took, Total};
 use crate::dice::Dice;
-use crate::peer::{Fjall, Kind, Lmdb, Optimistic, Peer, Percolite, Pessimistic, Plain, Redb, Setup, Sqlite, SurrealKv};
+use crate::peer::{
+    Fjall, Kind, Lmdb, Optimistic, Peer, Percolite, Pessimistic, Plain, Proof, Redb, Setup, Sqlite, SurrealKv,
+};
 use crate::spec::{Attempts, Measured, Outcome, Spec};
 use crate::usage::{self, Written};
 use crate::workload::{Values, Work, with_work};
@@ -37,6 +39,7 @@ fn measure(spec: &Spec, folder: &Path) -> Result<Measured> {
     with_work!(&spec.setting.work, work => match spec.store {
         Kind::Percolite => measure_on::<Percolite<false>>(spec, &setup, work),
         Kind::PercoliteTwoPhase => measure_on::<Percolite<true>>(spec, &setup, work),
+        Kind::Proof => measure_on::<Proof>(spec, &setup, work),
         Kind::RocksOptimistic => measure_on::<Optimistic>(spec, &setup, work),
         Kind::RocksTransaction => measure_on::<Pessimistic>(spec, &setup, work),
         Kind::Rocks => measure_on::<Plain>(spec, &setup, work),
@@ -75,7 +78,7 @@ fn prepare<P: Peer>(spec: &Spec, setup: &Setup, work: &impl Work) -> Result<()> 
     peer.close()
 }
 
-fn drive<P: Peer>(spec: &Spec, peer: &P, work: &impl Work) -> Result<(Total, Duration)> {
+fn drive<P: Peer>(spec: &Spec, peer: &P, work: &impl Work) -> Result<(Total, Took)> {
     let conditions = &spec.conditions;
     let is_extra = |number| number >= spec.setting.clients;
     let all = spec.setting.clients + spec.setting.work.extras();
@@ -98,12 +101,12 @@ fn drive<P: Peer>(spec: &Spec, peer: &P, work: &impl Work) -> Result<(Total, Dur
         for thread in threads {
             total.add(&thread.join().map_err(|_| anyhow!("a client panicked"))??)?;
         }
-        Ok((total, took.unwrap_or_else(|| began.elapsed())))
+        Ok((total, took.unwrap_or_else(|| began.took())))
     })
 }
 
 #[allow(clippy::cast_precision_loss, reason = "figures for people")]
-fn figures(total: &Total, took: Duration, written: Written, peak_bytes: u64) -> Measured {
+fn figures(total: &Total, took: Took, written: Written, peak_bytes: u64) -> Measured {
     let micros = |quantile| total.latencies.value_at_quantile(quantile) as f64 / 1000.0;
     let per_byte = |written: u64| (total.bytes > 0).then(|| written as f64 / total.bytes as f64);
     let (disk_per_byte, dirtied_per_byte) = match written {
@@ -111,7 +114,8 @@ fn figures(total: &Total, took: Duration, written: Written, peak_bytes: u64) -> 
         Written::Dirtied(bytes) => (None, per_byte(bytes)),
     };
     Measured {
-        rate: total.operations as f64 / took.as_secs_f64(),
+        rate: total.operations as f64 / took.time.as_secs_f64(),
+        processor: took.processor.as_secs_f64() * 1e6 / total.operations as f64,
         operations: total.operations,
         commits: total.commits,
         aborts_per_commit: (total.measured_commits > 0).then(|| total.aborts as f64 / total.measured_commits as f64),
@@ -122,7 +126,7 @@ fn figures(total: &Total, took: Duration, written: Written, peak_bytes: u64) -> 
         disk_per_byte,
         dirtied_per_byte,
         peak_bytes,
-        loaded_beside: total.loaded_beside.map(|rows| rows as f64 / took.as_secs_f64()),
+        loaded_beside: total.loaded_beside.map(|rows| rows as f64 / took.time.as_secs_f64()),
         attempts: (!total.attempts.is_empty()).then(|| Attempts {
             p50: total.attempts.value_at_quantile(0.5),
             p99: total.attempts.value_at_quantile(0.99),

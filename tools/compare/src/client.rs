@@ -13,6 +13,7 @@ use hdrhistogram::Histogram;
 
 use crate::dice::Dice;
 use crate::peer::{Session, Write};
+use crate::usage;
 
 const READS_A_SAMPLE: u64 = 32;
 const SIGNIFICANT_DIGITS: u8 = 3;
@@ -36,21 +37,44 @@ impl Course {
         Self { phase: AtomicU8::new(phase), start: Barrier::new(clients + 1), operations }
     }
 
-    /// Waits for all clients and lets them run. The answer is when they began, and if they run for a time, for how long they
-    /// were measured.
-    pub fn direct(&self, warm: Duration, measured: Duration) -> (Instant, Option<Duration>) {
+    /// Waits for all clients and lets them run. Returns when they began to be measured and, if they run for a time, what it took.
+    pub fn direct(&self, warm: Duration, measured: Duration) -> (Moment, Option<Took>) {
         self.start.wait();
-        let began = Instant::now();
         if self.operations.is_some() {
-            return (began, None);
+            return (Moment::now(), None);
         }
         std::thread::sleep(warm);
         // Not if a client has failed meanwhile.
         let _ = self.phase.compare_exchange(WARMING_UP, MEASURING, Ordering::Relaxed, Ordering::Relaxed);
-        let began = Instant::now();
+        let began = Moment::now();
         std::thread::sleep(measured);
         self.phase.store(OVER, Ordering::Relaxed);
-        (began, Some(began.elapsed()))
+        (began, Some(began.took()))
+    }
+}
+
+/// When something began.
+#[derive(Clone, Copy)]
+pub struct Moment {
+    at: Instant,
+    processor: Duration,
+}
+
+/// What it took.
+#[derive(Clone, Copy, Debug)]
+pub struct Took {
+    pub time: Duration,
+    /// Of the processor, for all threads.
+    pub processor: Duration,
+}
+
+impl Moment {
+    pub fn now() -> Self {
+        Self { at: Instant::now(), processor: usage::processor() }
+    }
+
+    pub fn took(self) -> Took {
+        Took { time: self.at.elapsed(), processor: usage::processor().saturating_sub(self.processor) }
     }
 }
 

@@ -12,7 +12,8 @@ use crate::rounds::{self, Journal, Plan};
 use crate::spec::{Conditions, Measured, Setting};
 use crate::statistics::{Contestant, Outcomes, Spread};
 use crate::workload::{
-    BulkLoad, Counters, HotRow, How, Index, Mix, Reads, ReadsDuringLoad, TimeTravel, Transfers, Workload, Ycsb,
+    BulkLoad, Counters, HotRow, How, Index, LongSnapshot, Mix, Reads, ReadsDuringLoad, TimeTravel, Transfers, Workload,
+    Ycsb,
 };
 
 /// A workload's name.
@@ -20,6 +21,8 @@ use crate::workload::{
 pub enum Name {
     /// Reads a few accounts and writes them
     Transfers,
+    /// The same, beside snapshots that are held for ten seconds
+    LongSnapshot,
     YcsbA,
     YcsbB,
     YcsbC,
@@ -106,6 +109,9 @@ impl Choice {
         let reads = |how| Workload::Reads(Reads { rows, how, skew });
         match name {
             Name::Transfers => Workload::Transfers(Transfers { accounts: rows, touched: self.touched, skew }),
+            Name::LongSnapshot => Workload::LongSnapshot(LongSnapshot {
+                transfers: Transfers { accounts: rows, touched: self.touched, skew },
+            }),
             Name::YcsbA => ycsb(Mix::A),
             Name::YcsbB => ycsb(Mix::B),
             Name::YcsbC => ycsb(Mix::C),
@@ -169,6 +175,7 @@ pub fn summarize(
                 operations: all.iter().map(|one| one.operations).sum(),
                 commits: all.iter().map(|one| one.commits).sum(),
                 aborts_per_commit: median_of(|one| one.aborts_per_commit),
+                processor: median(|one| one.processor).unwrap_or_default(),
                 p50: median(|one| one.p50).unwrap_or_default(),
                 p95: median(|one| one.p95).unwrap_or_default(),
                 p99: median(|one| one.p99).unwrap_or_default(),
@@ -198,11 +205,12 @@ pub fn run(choice: &Choice, arguments: &Arguments, journal: &mut Journal) -> Res
 }
 
 /// The heads of the columns of figures. The last one is for what more clients loaded meanwhile, where there are such.
-const COLUMNS: [&str; 10] = [
+const COLUMNS: [&str; 11] = [
     "a second",
     "least..greatest",
     "percolite over it",
     "aborts/commit",
+    "processor",
     "p50",
     "p99",
     "p99.9",
@@ -232,6 +240,7 @@ pub fn figures(summary: &Summary) -> [String; COLUMNS.len()] {
         or_none(rate.map(|rate| format!("{}..{}", count(rate.least), count(rate.greatest)))),
         or_none(summary.percolite_over_it.map(|ratio| ratio.to_string())),
         or_none(median.and_then(|one| one.aborts_per_commit).map(|aborts| format!("{aborts:.3}"))),
+        or_none(median.map(|one| time(one.processor))),
         or_none(median.map(|one| time(one.p50))),
         or_none(median.map(|one| time(one.p99))),
         or_none(median.map(|one| time(one.p999))),

@@ -6,8 +6,8 @@ use anyhow::Result;
 
 use crate::dice::{Skew, key, number};
 use crate::peer::{
-    Fjall, Kind, Lmdb, Optimistic, Peer, Percolite, Pessimistic, Plain, Read as _, Redb, Row, Session, Setup, Sqlite,
-    SurrealKv,
+    Fjall, Kind, Lmdb, Optimistic, Peer, Percolite, Pessimistic, Plain, Proof, Read as _, Redb, Row, Session, Setup,
+    Sqlite, SurrealKv,
 };
 use crate::spec::{Conditions, Setting, Spec};
 use crate::testing;
@@ -205,6 +205,7 @@ macro_rules! conforms {
 
 conforms!(one_phase, Percolite<false>, Kind::Percolite);
 conforms!(two_phase, Percolite<true>, Kind::PercoliteTwoPhase);
+conforms!(proof, Proof, Kind::Proof);
 conforms!(rocks_optimistic, Optimistic, Kind::RocksOptimistic);
 conforms!(rocks_transaction, Pessimistic, Kind::RocksTransaction);
 conforms!(rocks, Plain, Kind::Rocks);

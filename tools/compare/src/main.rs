@@ -9,6 +9,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::cast_precision_loss))]
 
 mod bare_log;
+mod candidates;
 mod cell;
 mod child;
 mod client;
@@ -111,6 +112,8 @@ enum Command {
         #[command(flatten)]
         arguments: Arguments,
     },
+    /// Measure what the window of a core of our own could find its rows with
+    Candidates(Arguments),
     /// Measure locks by name, beside PostgreSQL's advisory locks and the mutexes of one process
     Locks(locks::Choice),
     /// Do one thing about locks over and over; this is how `locks` counts
@@ -154,6 +157,7 @@ fn run(command: Command) -> Result<u8> {
         Command::Fairness { stores, arguments } => run_fairness(&stores, &arguments)?,
         Command::Syncs { stores, arguments } => run_syncs(&stores, &arguments)?,
         Command::BareLog { clients, arguments } => run_bare_log(&clients, &arguments)?,
+        Command::Candidates(arguments) => run_candidates(&arguments)?,
         Command::Locks(choice) => locks::run(&choice)?.map(|missed| if missed > 0 { MISSED } else { 0 }),
     };
     Ok(code.unwrap_or_else(|| {
@@ -238,6 +242,16 @@ fn run_bare_log(clients: &[u64], arguments: &Arguments) -> Result<Option<u8>> {
         println!("{}", serde_json::to_string_pretty(&all)?);
     } else {
         println!("{}", bare_log::show(&all));
+    }
+    Ok(Some(0))
+}
+
+fn run_candidates(arguments: &Arguments) -> Result<Option<u8>> {
+    let Some(all) = candidates::run(arguments)? else { return Ok(None) };
+    if arguments.json {
+        println!("{}", serde_json::to_string_pretty(&all)?);
+    } else {
+        println!("{}", candidates::show(&all));
     }
     Ok(Some(0))
 }

@@ -53,6 +53,8 @@ pub struct Measured {
     /// Operations a second.
     pub rate: f64,
     pub operations: u64,
+    /// Of the processor for each operation, in microseconds.
+    pub processor: f64,
     /// Acknowledged, warming up included.
     pub commits: u64,
     /// `None` where nothing was committed.

@@ -3,10 +3,12 @@
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use rustix::fs::{major, minor, syncfs};
 use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit};
+use rustix::time::{ClockId, Timespec, clock_gettime};
 
 /// In the kernel's statistics, whatever the disk has.
 const SECTOR_BYTES: u64 = 512;
@@ -30,6 +32,12 @@ pub fn reset_peak() -> Result<()> {
 /// The most that was resident, in bytes.
 pub fn peak_bytes() -> Result<u64> {
     Ok(field("/proc/self/status", "VmHWM:")? << 10)
+}
+
+/// How long the threads of this process have run so far.
+pub fn processor() -> Duration {
+    let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(u64::try_from(tv_sec).unwrap_or_default(), u32::try_from(tv_nsec).unwrap_or_default())
 }
 
 /// How many bytes were written so far, for differences, and who counted them.

@@ -8,6 +8,7 @@ mod backoff;
 mod fjall;
 mod lmdb;
 mod percolite;
+mod proof;
 mod redb;
 mod rocks;
 mod sqlite;
@@ -22,6 +23,7 @@ use serde::{Deserialize, Serialize};
 pub use self::fjall::Fjall;
 pub use self::lmdb::Lmdb;
 pub use self::percolite::Percolite;
+pub use self::proof::Proof;
 pub use self::redb::Redb;
 pub use self::rocks::{Optimistic, Pessimistic, Plain};
 pub use self::sqlite::Sqlite;
@@ -37,6 +39,8 @@ pub const BUFFERED_FOR: std::time::Duration = std::time::Duration::from_millis(5
 pub enum Kind {
     Percolite,
     PercoliteTwoPhase,
+    /// The proof of percolite's next core.
+    Proof,
     RocksOptimistic,
     RocksTransaction,
     /// RocksDB without transactions: reads and loads only.
@@ -67,6 +71,7 @@ impl Kind {
         match self {
             Self::Percolite => "percolite",
             Self::PercoliteTwoPhase => "percolite, two-phase",
+            Self::Proof => "proof of the core",
             Self::RocksOptimistic => "RocksDB Optimistic",
             Self::RocksTransaction => "RocksDB TransactionDB",
             Self::Rocks => "RocksDB",

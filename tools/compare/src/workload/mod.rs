@@ -7,6 +7,7 @@ mod bystanders;
 mod counters;
 mod hot_row;
 mod index;
+mod long_snapshot;
 mod reads;
 mod reads_during_load;
 mod time_travel;
@@ -23,6 +24,7 @@ pub use self::bystanders::Bystanders;
 pub use self::counters::Counters;
 pub use self::hot_row::HotRow;
 pub use self::index::Index;
+pub use self::long_snapshot::LongSnapshot;
 pub use self::reads::{How, Reads};
 pub use self::reads_during_load::ReadsDuringLoad;
 pub use self::time_travel::TimeTravel;
@@ -36,6 +38,7 @@ use crate::peer::{Kind, Read, Row, Session};
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Workload {
     Transfers(Transfers),
+    LongSnapshot(LongSnapshot),
     Bystanders(Bystanders),
     Ycsb(Ycsb),
     Index(Index),
@@ -101,7 +104,7 @@ impl Workload {
     /// How many clients do other work beside those that are counted.
     pub fn extras(&self) -> u64 {
         match self {
-            Self::ReadsDuringLoad(_) => 1,
+            Self::ReadsDuringLoad(_) | Self::LongSnapshot(_) => 1,
             Self::Bystanders(work) => work.others,
             _ => 0,
         }
@@ -115,7 +118,7 @@ impl Workload {
     /// What one operation is.
     pub fn unit(&self) -> &'static str {
         match self {
-            Self::Transfers(_) | Self::Bystanders(_) => "transfers",
+            Self::Transfers(_) | Self::LongSnapshot(_) | Self::Bystanders(_) => "transfers",
             Self::Ycsb(_) => "operations",
             Self::Index(_) => "records",
             Self::Counters(_) => "increments",
@@ -130,6 +133,7 @@ impl fmt::Display for Workload {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
             Self::Transfers(work) => work.fmt(f),
+            Self::LongSnapshot(work) => work.fmt(f),
             Self::Bystanders(work) => work.fmt(f),
             Self::Ycsb(work) => work.fmt(f),
             Self::Index(work) => work.fmt(f),
@@ -148,6 +152,7 @@ macro_rules! with_work {
     ($workload:expr, $work:ident => $what:expr) => {
         match $workload {
             $crate::workload::Workload::Transfers($work) => $what,
+            $crate::workload::Workload::LongSnapshot($work) => $what,
             $crate::workload::Workload::Bystanders($work) => $what,
             $crate::workload::Workload::Ycsb($work) => $what,
             $crate::workload::Workload::Index($work) => $what,

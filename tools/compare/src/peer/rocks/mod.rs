@@ -21,7 +21,7 @@ use super::{LOAD_ROWS, Row, Setup};
 
 const WRITE_BUFFERS: usize = 2;
 
-fn options(setup: &Setup) -> Options {
+pub(super) fn options(setup: &Setup) -> Options {
     let mut table = BlockBasedOptions::default();
     table.set_block_cache(&Cache::new_hyper_clock_cache(setup.cache_bytes, 0));
     table.set_bloom_filter(10.0, false);

@@ -1,0 +1,112 @@
+//! The log: segments that are filled with zeros ahead, so that a sync writes blocks that exist.
+//!
+//! A frame is a header of its length, the checksum of the rest, the first sequence of its batch, and the sequence that was durable when
+//! it was written; then the records. A segment begins a generation of the window, and goes once that is below.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result};
+
+/// A segment is made longer by so much at a time.
+const STEP: u64 = 1 << 20;
+/// So much is there when a segment begins.
+const FIRST: u64 = 4 << 20;
+pub const HEADER: usize = 24;
+
+/// See the [module](self).
+pub struct Segment {
+    pub path: PathBuf,
+    pub file: Arc<File>,
+    written: u64,
+    filled: u64,
+}
+
+impl Segment {
+    pub fn new(folder: &Path, number: u64) -> Result<Self> {
+        let path = folder.join(format!("{number:09}.segment"));
+        let file = File::create(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        let mut segment = Self { path, file: Arc::new(file), written: 0, filled: 0 };
+        segment.fill(FIRST)?;
+        segment.file.sync_all()?;
+        File::open(folder)?.sync_all()?;
+        Ok(segment)
+    }
+
+    fn fill(&mut self, to: u64) -> Result<()> {
+        let zeros = vec![0; usize::try_from(STEP)?];
+        while self.filled < to {
+            self.file.write_all_at(&zeros, self.filled)?;
+            self.filled += STEP;
+        }
+        Ok(())
+    }
+
+    /// Writes a frame whose records follow [`HEADER`] bytes that are free.
+    pub fn append(&mut self, frame: &mut [u8], sequence: u64, durable: u64) -> Result<()> {
+        let length = u32::try_from(frame.len())?;
+        frame[8..16].copy_from_slice(&sequence.to_le_bytes());
+        frame[16..24].copy_from_slice(&durable.to_le_bytes());
+        let sum = crc32c::crc32c(&frame[8..]);
+        frame[..4].copy_from_slice(&length.to_le_bytes());
+        frame[4..8].copy_from_slice(&sum.to_le_bytes());
+        let end = self.written + frame.len() as u64;
+        if end > self.filled {
+            self.fill(end)?;
+        }
+        self.file.write_all_at(frame, self.written)?;
+        self.written = end;
+        Ok(())
+    }
+
+    /// Shows the records of each whole frame, with its first sequence.
+    pub fn replay(path: &Path, mut see: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
+        let bytes = std::fs::read(path)?;
+        let mut rest = &bytes[..];
+        while let Some((header, _)) = rest.split_first_chunk::<HEADER>() {
+            let length = u32::from_le_bytes(header[..4].try_into()?) as usize;
+            let sum = u32::from_le_bytes(header[4..8].try_into()?);
+            if length < HEADER || length > rest.len() || crc32c::crc32c(&rest[8..length]) != sum {
+                break;
+            }
+            see(u64::from_le_bytes(header[8..16].try_into()?), &rest[HEADER..length])?;
+            rest = &rest[length..];
+        }
+        Ok(())
+    }
+}
+
+/// Appends a transaction's rows.
+pub fn encode(rows: &[(Vec<u8>, Vec<u8>)], bytes: &mut Vec<u8>) {
+    let put = |bytes: &mut Vec<u8>, part: &[u8]| {
+        bytes.extend_from_slice(&u32::try_from(part.len()).unwrap_or(u32::MAX).to_le_bytes());
+        bytes.extend_from_slice(part);
+    };
+    bytes.extend_from_slice(&u32::try_from(rows.len()).unwrap_or(u32::MAX).to_le_bytes());
+    for (key, value) in rows {
+        put(bytes, key);
+        put(bytes, value);
+    }
+}
+
+/// Shows the rows of each transaction of a frame.
+pub fn decode(mut records: &[u8], mut see: impl FnMut(Vec<(&[u8], &[u8])>) -> Result<()>) -> Result<()> {
+    fn number(records: &mut &[u8]) -> Result<usize> {
+        let (number, rest) = records.split_first_chunk::<4>().context("a record is cut off")?;
+        *records = rest;
+        Ok(u32::from_le_bytes(*number) as usize)
+    }
+    fn part<'a>(records: &mut &'a [u8]) -> Result<&'a [u8]> {
+        let length = number(records)?;
+        let (part, rest) = records.split_at_checked(length).context("a record is cut off")?;
+        *records = rest;
+        Ok(part)
+    }
+    while !records.is_empty() {
+        let rows = (0..number(&mut records)?).map(|_| Ok((part(&mut records)?, part(&mut records)?)));
+        see(rows.collect::<Result<_>>()?)?;
+    }
+    Ok(())
+}
