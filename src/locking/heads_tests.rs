@@ -147,6 +147,15 @@ fn semaphores_wait_for_the_commits_of_those_of_another_number_only() {
     assert_eq!(found(Semaphore(3)), commit_ts);
     // What was of another number is of any that comes.
     assert_eq!(found(Semaphore(2)), commit_ts);
+
+    // And of what is under way.
+    let held = wait_of(&heads, Semaphore(2), None, None).into_request();
+    let before = Arc::clone(held.grant());
+    before.word().fetch_add(1, Ordering::SeqCst);
+    drop(held);
+    let finds = |mode| heads.past_of(wait_of(&heads, mode, None, None).request.grant()).is_under_way;
+    assert_eq!((finds(Semaphore(2)), finds(Semaphore(3))), (false, true));
+    before.word().fetch_sub(1, Ordering::SeqCst);
     heads.tidy("name", commit_ts);
     assert!(heads.is_empty());
 }

@@ -13,7 +13,7 @@ use crate::stops::{Dice, World};
 use crate::tap::Act;
 
 const LEASE: Duration = Duration::from_millis(100);
-/// So many runs have to do for some holders to be refused.
+/// The most runs that are made until enough holders were refused.
 const RUNS: usize = 20;
 
 /// What takes the lock away from its holders.

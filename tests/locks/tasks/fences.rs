@@ -384,7 +384,7 @@ fn loses_it_between_two_attempts(world: &World, store: &AsyncStore) {
     stop.meanwhile(|| {
         world.put("k", "an outsider's").unwrap();
     });
-    // It is told of the conflict, begins again, and stands in its second attempt.
+    // Its commit returns the conflict, it begins again, and its second attempt is under way.
     let mut task = std::cell::RefCell::new(task);
     eventually("it tries again", || {
         let task = &mut *task.borrow_mut();

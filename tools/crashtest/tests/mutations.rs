@@ -1,6 +1,12 @@
 //! Valid histories with one thing changed: each change is noticed, and called what it is.
 
-#![allow(clippy::unwrap_used, clippy::panic, missing_docs, clippy::pedantic)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    missing_docs,
+    clippy::pedantic,
+    reason = "a test, whose helpers are no tests"
+)]
 
 mod support;
 

@@ -90,7 +90,7 @@ impl Lease<'_> {
             Err(why) => Err(why),
         };
         let lost = match &renewed {
-            Err(why) if is_loss(why) => Some(self.told_lost(&store, why, ends)),
+            Err(why) if is_loss(why) => Some(self.loss_message(&store, why, ends)),
             _ => None,
         };
         store.close()?;
@@ -100,17 +100,17 @@ impl Lease<'_> {
         }
     }
 
-    fn told_lost(&self, store: &Store, why: &Error, ends: Instant) -> String {
+    fn loss_message(&self, store: &Store, why: &Error, ends: Instant) -> String {
         // Of a lease that is over the store answers as of one that never was.
-        let told = if Instant::now() >= ends {
+        let message = if Instant::now() >= ends {
             let Self { name, token, .. } = self;
             format!("lock {name:?} with token {token} is lost: its time was over before it could be renewed")
         } else {
             why.to_string()
         };
         match store.lock_holders(self.name).unwrap_or_default().as_slice() {
-            [] => told,
-            others => format!("{told}; it is {}", shown::holders(others)),
+            [] => message,
+            others => format!("{message}; it is {}", shown::holders(others)),
         }
     }
 }

@@ -15,17 +15,17 @@ const WIDTH: usize = 40;
 
 /// Its holders, in a line.
 pub fn holders(entries: &[LockEntry]) -> String {
-    let told: Vec<String> = entries.iter().map(holder).collect();
-    format!("held by {}", told.join("; by "))
+    let message: Vec<String> = entries.iter().map(holder).collect();
+    format!("held by {}", message.join("; by "))
 }
 
 /// The holder, what the lock is for, and how long it lasts, in a line.
 pub fn holder(entry: &LockEntry) -> String {
-    let mut told = entry.holder.to_string();
-    told.extend(entry.why.iter().map(|why| format!(" ({why:?})")));
-    told.extend(entry.token.iter().map(|token| format!(", token {token}")));
-    told.extend(entry.lease_left.iter().map(|left| format!(", {} left", readable(*left))));
-    told
+    let mut message = entry.holder.to_string();
+    message.extend(entry.why.iter().map(|why| format!(" ({why:?})")));
+    message.extend(entry.token.iter().map(|token| format!(", token {token}")));
+    message.extend(entry.lease_left.iter().map(|left| format!(", {} left", readable(*left))));
+    message
 }
 
 fn name(entry: &LockEntry) -> String {
@@ -74,10 +74,11 @@ pub fn held(entries: &[LockEntry], more: u64) -> Option<String> {
 pub fn waiting(entries: &[LockEntry], at: SystemTime, shown: usize, more: u64) -> Option<String> {
     let waiting = longest(entries);
     let row = |entry: &&LockEntry| {
-        let told = if entry.state == LockState::Converting { "to convert it".into() } else { entry.mode.to_string() };
+        let message =
+            if entry.state == LockState::Converting { "to convert it".into() } else { entry.mode.to_string() };
         [
             table::shorten(&name(entry), WIDTH),
-            told,
+            message,
             entry.holder.to_string(),
             readable(waited(entry, at)),
             behind(entry, entries),
@@ -145,12 +146,12 @@ impl<'a> Tree<'a> {
             0 | 1 => String::new(),
             some => format!(", behind {} more", some - 1),
         };
-        let told = match entry.state {
+        let message = match entry.state {
             LockState::Held => format!("{mode}, held by {}", holder(entry)),
             LockState::Converting => format!("{mode}, held by {}, which waits to convert it{more}", holder(entry)),
             _ => format!("{mode}, waited for by {}, for {}{more}", holder(entry), readable(waited(entry, at))),
         };
-        lines.push(format!("{indent}{told}"));
+        lines.push(format!("{indent}{message}"));
         self.behind(entry).iter().for_each(|next| self.lines(next, depth + 1, at, lines));
     }
 
@@ -222,7 +223,7 @@ pub fn counted(stats: &LockStats) -> String {
     let modes = [exclusive, shared, semaphore];
     let sum = |count: fn(&LockModeStats) -> u64| HumanCount(modes.iter().map(|mode| count(mode)).sum());
     let longest = modes.iter().map(|mode| mode.waiting.percentile(100.0)).max().unwrap_or_default();
-    let told = format!(
+    let message = format!(
         "{} taken, {} waited for, at most {}; {} timed out, {} cancelled",
         sum(|mode| mode.acquired),
         sum(|mode| mode.waited),
@@ -232,7 +233,7 @@ pub fn counted(stats: &LockStats) -> String {
     );
     let rare = [(lost, "lost"), (expired, "leases over"), (forced, "taken away"), (deadlocks, "deadlocks")];
     let rare = rare.into_iter().filter(|(count, _)| **count > 0);
-    std::iter::once(told)
+    std::iter::once(message)
         .chain(rare.map(|(count, what)| format!("{} {what}", HumanCount(*count))))
         .collect::<Vec<_>>()
         .join(", ")

@@ -60,7 +60,7 @@ enum Found {
 
 /// A lock in other hands.
 struct Held {
-    told: String,
+    message: String,
     /// When all leases that are in the way are over, unless they are renewed or released before.
     until: Instant,
 }
@@ -77,12 +77,12 @@ impl Wanted<'_> {
             let is_over = end.is_some_and(|end| Instant::now() >= end);
             match found {
                 Found::Granted(taken) => return Ok(taken),
-                Found::Held(held) if is_over => return Err(self.too_late(&held.told)),
+                Found::Held(held) if is_over => return Err(self.too_late(&held.message)),
                 Found::Busy if is_over => {
                     // Others that wait open the store for moments. That is not what this has waited for.
                     let held = last_held.filter(|held: &Held| held.until > Instant::now());
                     return Err(
-                        held.map_or_else(|| self.folder.still_open(self.wait), |held| self.too_late(&held.told))
+                        held.map_or_else(|| self.folder.still_open(self.wait), |held| self.too_late(&held.message))
                     );
                 }
                 Found::Free | Found::Busy => signals.sleep(until(end, LOOK_EVERY.mul_f64(spread())))?,
@@ -133,15 +133,15 @@ impl Wanted<'_> {
         Ok(if holders.is_empty() { Found::Free } else { Found::Held(Held::by(self.name, &holders)) })
     }
 
-    fn too_late(&self, told: &str) -> anyhow::Error {
-        Code::LockHeld.error(format!("{told}; waited {}", history::readable(self.wait)))
+    fn too_late(&self, message: &str) -> anyhow::Error {
+        Code::LockHeld.error(format!("{message}; waited {}", history::readable(self.wait)))
     }
 }
 
 impl Held {
     fn by(name: &str, holders: &[LockEntry]) -> Self {
         let left = holders.iter().filter_map(|holder| holder.lease_left).max().unwrap_or(LOOK_AT_LEAST_EVERY);
-        Self { told: format!("lock {name:?} is {}", shown::holders(holders)), until: Instant::now() + left }
+        Self { message: format!("lock {name:?} is {}", shown::holders(holders)), until: Instant::now() + left }
     }
 }
 
