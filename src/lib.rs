@@ -121,6 +121,11 @@ pub mod timestamp;
 mod typed;
 mod view;
 mod waiter;
+#[cfg_attr(not(test), expect(dead_code, unused_imports, reason = "the core that stands on it is being built"))]
+mod window;
+#[cfg(test)]
+#[path = "window/tests.rs"]
+mod window_tests;
 pub mod writes;
 
 // Its Rust examples are compiled, and run where they leave no folder behind.

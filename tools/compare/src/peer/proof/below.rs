@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
+use percolite::engine::RowRange;
 use rocksdb::{
     ColumnFamily, DB, DBRawIteratorWithThreadMode, DEFAULT_COLUMN_FAMILY_NAME, FlushOptions, Options, ReadOptions,
     Snapshot, WriteBatch, WriteOptions,
@@ -11,6 +12,7 @@ use self_cell::self_cell;
 
 use super::super::Setup;
 use super::super::rocks;
+use super::layers::ROWS;
 use super::window::Generation;
 
 /// So many rows are handed down at a time.
@@ -103,13 +105,15 @@ pub fn hand_down(db: &DB, generation: &Generation, end: u64) -> Result<()> {
     let mut options = WriteOptions::default();
     options.disable_wal(true);
     let mut batch = WriteBatch::default();
-    generation.each(|key, value| {
-        batch.put(key, value);
+    for (key, value) in generation.range(ROWS, &RowRange::all(), false, u64::MAX) {
+        match value {
+            Some(value) => batch.put(key, value),
+            None => batch.delete(key),
+        }
         if batch.len() >= BATCH_ROWS {
             db.write_opt(std::mem::take(&mut batch), &options)?;
         }
-        Ok(())
-    })?;
+    }
     let position = position_of(db)?;
     batch.put_cf(position, POSITION, end.to_be_bytes());
     db.write_opt(batch, &options)?;

@@ -4,7 +4,7 @@
 //! otherwise it parks. What is decided is in the log before it is visible. One thread syncs, and wakes those that waited for that; one
 //! hands generations down.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -14,14 +14,19 @@ use std::thread::{JoinHandle, Thread};
 use anyhow::{Context as _, Result, anyhow};
 use arc_swap::ArcSwap;
 use parking_lot::{Condvar, Mutex};
+use rapidhash::v3::RapidSecrets;
 use rocksdb::DB;
 
 use super::super::{BUFFERED_FOR, Setup};
 use super::below::{self, Below};
-use super::log::{self, HEADER, Segment};
+use super::layers::{Layers, ROWS};
+use super::log::{HEADER, Segment};
 use super::readers::{Readers, Slot};
-use super::window::{Generation, Layers, Value};
+use super::window::{Generation, Record, Writer};
 use super::{Row, View};
+
+const RECORD_HEADER: usize = 9;
+const SECRETS: RapidSecrets = RapidSecrets::seed(1);
 
 const WAITS: u8 = 0;
 const COMMITTED: u8 = 1;
@@ -40,8 +45,10 @@ pub struct Pending {
 impl Pending {
     pub fn new(read: u64, rows: Vec<Row>, is_durable: bool) -> Arc<Self> {
         let mut record =
-            Vec::with_capacity(rows.iter().map(|(key, value)| key.len() + value.len() + 8).sum::<usize>() + 4);
-        log::encode(&rows, &mut record);
+            Vec::with_capacity(rows.iter().map(|(key, value)| key.len() + value.len() + RECORD_HEADER).sum::<usize>());
+        for (key, value) in &rows {
+            Record { column: ROWS, key, content: Some(value) }.encode(&mut record);
+        }
         let (rows, outcome, client) = (Mutex::new(rows), AtomicU8::new(WAITS), std::thread::current());
         Arc::new(Self { read, rows, record, is_durable, outcome, client })
     }
@@ -64,9 +71,12 @@ struct Frozen {
 /// What only the leader touches.
 struct Leader {
     segment: Segment,
+    window: Writer,
     /// Those of the life before, whose rows the generation has, too.
     earlier: Vec<PathBuf>,
     frame: Vec<u8>,
+    /// The keys of the batch.
+    written: HashSet<Vec<u8>, rapidhash::fast::RandomState>,
     last: u64,
     /// Generations that are below, as long as a transaction may have begun before their end.
     past: VecDeque<(u64, Arc<Generation>)>,
@@ -124,13 +134,21 @@ impl Core {
     pub fn open(setup: &Setup) -> Result<Self> {
         std::fs::create_dir_all(&setup.folder)?;
         let (db, position) = below::open(setup)?;
-        let (active, last, segments) = replay(&setup.folder, position)?;
+        let (window, last, segments) = replay(&setup.folder, position)?;
         let first = segments.iter().map(|(number, _)| number + 1).max().unwrap_or(1);
         let earlier = segments.into_iter().map(|(_, path)| path).collect();
         let segment = Segment::new(&setup.folder, first)?;
         let to_sync = ToSync { file: Some(Arc::clone(&segment.file)), written: last, ..ToSync::default() };
-        let layers = Layers { active: Arc::new(active), frozen: None, below: Below::of(&db) };
-        let leader = Leader { segment, earlier, frame: Vec::new(), last, past: VecDeque::new() };
+        let layers = Layers { active: Arc::clone(window.generation()), frozen: None, below: Below::of(&db) };
+        let leader = Leader {
+            segment,
+            window,
+            earlier,
+            frame: Vec::new(),
+            written: HashSet::default(),
+            last,
+            past: VecDeque::new(),
+        };
         let shared = Arc::new(Shared {
             readers: Readers::new(),
             writers: Readers::new(),
@@ -176,7 +194,7 @@ impl Core {
 type Segments = Vec<(u64, PathBuf)>;
 
 /// What the log has that is not below.
-fn replay(folder: &Path, position: u64) -> Result<(Generation, u64, Segments)> {
+fn replay(folder: &Path, position: u64) -> Result<(Writer, u64, Segments)> {
     let number = |path: &Path| path.file_stem()?.to_str()?.parse().ok();
     let mut segments = Segments::new();
     for entry in std::fs::read_dir(folder)? {
@@ -186,21 +204,17 @@ fn replay(folder: &Path, position: u64) -> Result<(Generation, u64, Segments)> {
         }
     }
     segments.sort();
-    let (generation, mut last) = (Generation::new(), position);
+    let (mut window, mut last) = (Writer::new(position, SECRETS), position);
     for (_, path) in &segments {
-        Segment::replay(path, |first, records| {
-            let mut sequence = first;
-            log::decode(records, |rows| {
-                if sequence > last {
-                    last = sequence;
-                    rows.iter().for_each(|(key, value)| generation.add(key, (*value).into(), sequence, sequence));
-                }
-                sequence += 1;
-                Ok(())
-            })
+        Segment::replay(path, |sequence, frame| {
+            if sequence > last {
+                last = sequence;
+                window.add(frame, HEADER, sequence, &[]).map_err(|_| anyhow!("a frame without records"))?;
+            }
+            Ok(())
         })?;
     }
-    Ok((generation, last, segments))
+    Ok((window, last, segments))
 }
 
 impl Shared {
@@ -253,35 +267,45 @@ impl Shared {
     fn decide(&self, leader: &mut Leader, batch: Vec<Arc<Pending>>) -> Result<()> {
         let layers = self.layers.load();
         let visible = leader.last;
-        let oldest = self.readers.oldest(visible).min(self.writers.oldest(visible));
+        let mut views = self.readers.all();
+        views.extend(self.writers.all());
+        views.push(visible);
+        views.sort_unstable();
+        views.dedup();
         leader.frame.clear();
         leader.frame.resize(HEADER, 0);
+        leader.written.clear();
+        let is_alone = batch.len() == 1;
+        leader.frame.reserve(batch.iter().map(|pending| pending.record.len()).sum());
         let mut committed = Vec::with_capacity(batch.len());
         for pending in batch {
             let rows = std::mem::take(&mut *pending.rows.lock());
-            let newest = |key: &[u8]| {
-                let above = layers.active.newest(key);
-                let frozen = || layers.frozen.as_ref().map_or(0, |frozen| frozen.newest(key));
-                let past = || {
-                    leader.past.iter().filter(|(end, _)| *end > pending.read).map(|(_, past)| past.newest(key)).max()
-                };
-                if above > 0 { above } else { frozen().max(past().unwrap_or(0)) }
+            let changed = |generation: &Generation, key: &[u8]| {
+                generation.newest(ROWS, key).is_some_and(|newest| newest > pending.read)
             };
-            if rows.iter().any(|(key, _)| newest(key) > pending.read) {
+            let is_changed = |key: &[u8]| {
+                changed(&layers.active, key)
+                    || layers.frozen.as_ref().is_some_and(|frozen| changed(frozen, key))
+                    || leader.past.iter().filter(|(end, _)| *end > pending.read).any(|(_, past)| changed(past, key))
+            };
+            if rows.iter().any(|(key, _)| leader.written.contains(key) || is_changed(key)) {
                 pending.answer(CONFLICT);
                 continue;
             }
-            leader.last += 1;
             leader.frame.extend_from_slice(&pending.record);
-            for (key, value) in rows {
-                layers.active.add(&key, Value::from(value), leader.last, oldest);
+            // A load comes alone, and its keys are not asked for again.
+            if !is_alone {
+                leader.written.extend(rows.into_iter().map(|(key, _)| key));
             }
-            committed.push((leader.last, pending));
+            committed.push((visible + 1, pending));
         }
         if committed.is_empty() {
             return Ok(());
         }
         leader.segment.append(&mut leader.frame, visible + 1, self.durable.load(Ordering::Relaxed))?;
+        let frame = std::mem::take(&mut leader.frame).into_boxed_slice();
+        leader.window.add(frame, HEADER, visible + 1, &views).map_err(|_| anyhow!("a frame without records"))?;
+        leader.last = visible + 1;
         self.visible.store(leader.last, Ordering::SeqCst);
         let mut to_sync = self.to_sync.lock();
         to_sync.written = leader.last;
@@ -326,7 +350,9 @@ impl Shared {
         segments.push(ended.path);
         to_hand_down.frozen =
             Some(Frozen { generation: Arc::clone(&generation), end: leader.last, file: ended.file, segments });
-        self.layers.store(Arc::new(Layers { active: Arc::new(Generation::new()), frozen: Some(generation), below }));
+        leader.window = Writer::new(leader.last, SECRETS);
+        let active = Arc::clone(leader.window.generation());
+        self.layers.store(Arc::new(Layers { active, frozen: Some(generation), below }));
         drop(to_hand_down);
         self.hand_down.notify_one();
         Ok(())

@@ -1,7 +1,7 @@
 //! The log: segments that are filled with zeros ahead, so that a sync writes blocks that exist.
 //!
-//! A frame is a header of its length, the checksum of the rest, the first sequence of its batch, and the sequence that was durable when
-//! it was written; then the records. A segment begins a generation of the window, and goes once that is below.
+//! A frame is a header of its length, the checksum of the rest, the sequence of its batch, and the sequence that was durable when
+//! it was written; then the records of the window. A segment begins a generation of the window, and goes once that is below.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -61,8 +61,8 @@ impl Segment {
         Ok(())
     }
 
-    /// Shows the records of each whole frame, with its first sequence.
-    pub fn replay(path: &Path, mut see: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
+    /// Shows each whole frame, with its sequence.
+    pub fn replay(path: &Path, mut see: impl FnMut(u64, Box<[u8]>) -> Result<()>) -> Result<()> {
         let bytes = std::fs::read(path)?;
         let mut rest = &bytes[..];
         while let Some((header, _)) = rest.split_first_chunk::<HEADER>() {
@@ -71,42 +71,9 @@ impl Segment {
             if length < HEADER || length > rest.len() || crc32c::crc32c(&rest[8..length]) != sum {
                 break;
             }
-            see(u64::from_le_bytes(header[8..16].try_into()?), &rest[HEADER..length])?;
+            see(u64::from_le_bytes(header[8..16].try_into()?), rest[..length].into())?;
             rest = &rest[length..];
         }
         Ok(())
     }
-}
-
-/// Appends a transaction's rows.
-pub fn encode(rows: &[(Vec<u8>, Vec<u8>)], bytes: &mut Vec<u8>) {
-    let put = |bytes: &mut Vec<u8>, part: &[u8]| {
-        bytes.extend_from_slice(&u32::try_from(part.len()).unwrap_or(u32::MAX).to_le_bytes());
-        bytes.extend_from_slice(part);
-    };
-    bytes.extend_from_slice(&u32::try_from(rows.len()).unwrap_or(u32::MAX).to_le_bytes());
-    for (key, value) in rows {
-        put(bytes, key);
-        put(bytes, value);
-    }
-}
-
-/// Shows the rows of each transaction of a frame.
-pub fn decode(mut records: &[u8], mut see: impl FnMut(Vec<(&[u8], &[u8])>) -> Result<()>) -> Result<()> {
-    fn number(records: &mut &[u8]) -> Result<usize> {
-        let (number, rest) = records.split_first_chunk::<4>().context("a record is cut off")?;
-        *records = rest;
-        Ok(u32::from_le_bytes(*number) as usize)
-    }
-    fn part<'a>(records: &mut &'a [u8]) -> Result<&'a [u8]> {
-        let length = number(records)?;
-        let (part, rest) = records.split_at_checked(length).context("a record is cut off")?;
-        *records = rest;
-        Ok(part)
-    }
-    while !records.is_empty() {
-        let rows = (0..number(&mut records)?).map(|_| Ok((part(&mut records)?, part(&mut records)?)));
-        see(rows.collect::<Result<_>>()?)?;
-    }
-    Ok(())
 }

@@ -13,8 +13,12 @@
 
 mod below;
 mod commit;
+mod layers;
 mod log;
 mod readers;
+// The window that is measured is the library's own.
+#[path = "../../../../../src/window/mod.rs"]
+#[allow(dead_code, unused_imports, clippy::cast_possible_truncation)]
 mod window;
 
 use std::sync::Arc;
@@ -22,8 +26,8 @@ use std::sync::Arc;
 use anyhow::Result;
 
 use self::commit::{Pending, Shared};
+use self::layers::Layers;
 use self::readers::Slot;
-use self::window::Layers;
 use super::backoff::Backoff;
 use super::{LOAD_ROWS, Moment, Peer, Read, Row, Session, Setup, Write};
 

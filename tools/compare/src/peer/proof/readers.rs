@@ -35,6 +35,12 @@ impl Readers {
         Ok(Slot(&self.slots[place]))
     }
 
+    /// All sequences that are read at.
+    pub fn all(&self) -> Vec<u64> {
+        let used = self.used.load(Ordering::Acquire).min(SLOTS);
+        self.slots[..used].iter().map(|slot| slot.load(Ordering::SeqCst)).filter(|slot| *slot != FREE).collect()
+    }
+
     /// The oldest sequence that is read at, or `visible`.
     pub fn oldest(&self, visible: u64) -> u64 {
         let used = self.used.load(Ordering::Acquire).min(SLOTS);

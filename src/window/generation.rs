@@ -1,0 +1,262 @@
+//! A generation: what was written between two hand-downs, found by key and in order, as of any sequence that a view has.
+//!
+//! ```text
+//!   frame     the log's batch, as it was written: records of keys and contents
+//!   node      a cell:    the record of its key │ its newest version │ next │ previous │ upper links
+//!   version   sequence │ the record of its content │ the version before it
+//! ```
+//!
+//! A node is found by hash, and in order in a skip list, one for each column (the memtable of LevelDB). Everything is numbered slots
+//! and atomic numbers, so all of it is safe code. There is one [writer](super::writer); readers take no lock and are never waited for.
+//!
+//! What a reader needs was there before the view's sequence became visible. What is newer it may meet half done: each number that
+//! leads to a slot is stored after the slot (release, acquire), so it meets something older or newer, and never something torn.
+//! Nothing is freed before the whole generation is.
+
+use std::ops::Bound;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
+
+use super::arena::{Arena, Words};
+use super::hash::Hash;
+use super::record::Record;
+use crate::engine::RowRange;
+use crate::engine::storage::Column;
+
+/// The number that leads nowhere.
+pub(super) const NONE: u32 = 0;
+/// The heads of the columns' lists are the first nodes.
+pub(super) const HEADS: u32 = 1;
+/// Levels of a list; each has a quarter of the nodes of the one below.
+pub(super) const HEIGHT: usize = 12;
+
+// The numbers of a node.
+pub(super) const KEY_FRAME: usize = 0;
+pub(super) const KEY_OFFSET: usize = 1;
+pub(super) const NEWEST: usize = 2;
+pub(super) const NEXT: usize = 3;
+pub(super) const PREVIOUS: usize = 4;
+pub(super) const UPPER: usize = 5;
+pub(super) type Node = Words<6>;
+
+// The numbers of a version.
+pub(super) const SEQUENCE: usize = 0;
+pub(super) const FRAME: usize = 1;
+pub(super) const OFFSET: usize = 2;
+pub(super) const OLDER: usize = 3;
+pub(super) type Version = Words<4>;
+
+/// What a cell holds: `None` if it was deleted.
+pub type Content<'a> = Option<&'a [u8]>;
+
+/// See the [module](self).
+pub struct Generation {
+    /// Sequences are kept relative to this, which belongs to the generation before.
+    base: u64,
+    secrets: RapidSecrets,
+    pub(super) frames: Arena<OnceLock<Box<[u8]>>>,
+    pub(super) nodes: Arena<Node>,
+    pub(super) versions: Arena<Version>,
+    pub(super) links: Arena<Words<1>>,
+    pub(super) hash: Hash,
+    pub(super) bytes: AtomicUsize,
+}
+
+impl Generation {
+    /// One whose first sequence follows `base`. `secrets` keep keys from being chosen so that they collide.
+    pub(super) fn new(base: u64, secrets: RapidSecrets) -> Self {
+        let generation = Self {
+            base,
+            secrets,
+            frames: Arena::default(),
+            nodes: Arena::default(),
+            versions: Arena::default(),
+            links: Arena::default(),
+            hash: Hash::default(),
+            bytes: AtomicUsize::new(0),
+        };
+        for column in Column::ALL {
+            let upper = column as u32 * HEIGHT as u32;
+            generation.nodes.get(head(column))[UPPER].store(upper, Ordering::Relaxed);
+        }
+        generation
+    }
+
+    /// What it takes in memory.
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// What the cell holds for a view at `sequence`; `None` if nothing of it is in this generation.
+    #[inline]
+    pub fn get(&self, column: Column, key: &[u8], sequence: u64) -> Option<Content<'_>> {
+        let sequence = self.relative(sequence)?;
+        self.at(self.find(column, key)?, sequence)
+    }
+
+    /// When the cell was last written; `None` if it was not.
+    pub fn newest(&self, column: Column, key: &[u8]) -> Option<u64> {
+        let newest = load(self.nodes.get(self.find(column, key)?), NEWEST);
+        Some(self.base + u64::from(load(self.versions.get(newest), SEQUENCE)))
+    }
+
+    /// The cells of a range as a view at `sequence` has them, those included that were deleted.
+    pub fn range<'a>(
+        &'a self,
+        column: Column,
+        range: &'a RowRange,
+        backwards: bool,
+        sequence: u64,
+    ) -> impl Iterator<Item = (&'a [u8], Content<'a>)> {
+        let sequence = self.relative(sequence);
+        let first = || if backwards { self.last_in(column, range) } else { self.first_in(column, range) };
+        let mut node = if sequence.is_some() { first() } else { NONE };
+        std::iter::from_fn(move || {
+            while node >= HEADS + Column::ALL.len() as u32 {
+                let this = node;
+                node = load(self.nodes.get(this), if backwards { PREVIOUS } else { NEXT });
+                let key = self.key(this);
+                if !is_within(key, range, backwards) {
+                    node = NONE;
+                } else if let Some(content) = self.at(this, sequence?) {
+                    return Some((key, content));
+                }
+            }
+            None
+        })
+    }
+
+    /// How many versions of a cell readers can meet.
+    #[cfg(test)]
+    pub fn versions_of(&self, column: Column, key: &[u8]) -> usize {
+        let newest = self.find(column, key).map_or(NONE, |node| load(self.nodes.get(node), NEWEST));
+        let older = |version: &u32| Some(load(self.versions.get(*version), OLDER));
+        std::iter::successors(Some(newest), older).take_while(|version| *version != NONE).count()
+    }
+
+    fn relative(&self, sequence: u64) -> Option<u32> {
+        let relative = sequence.checked_sub(self.base).filter(|relative| *relative > 0)?;
+        Some(u32::try_from(relative).unwrap_or(u32::MAX))
+    }
+
+    /// How far from its base a sequence of this generation lies. A generation ends long before there are 2^32.
+    pub(super) fn relative_of_writer(&self, sequence: u64) -> u32 {
+        self.relative(sequence).unwrap_or(0)
+    }
+
+    pub(super) fn hash_of(&self, column: Column, key: &[u8]) -> u64 {
+        rapidhash_v3_seeded(key, &self.secrets).rotate_left(column as u32 * 13)
+    }
+
+    fn find(&self, column: Column, key: &[u8]) -> Option<u32> {
+        self.find_hashed(column, key, self.hash_of(column, key))
+    }
+
+    pub(super) fn find_hashed(&self, column: Column, key: &[u8], hash: u64) -> Option<u32> {
+        self.hash.find(hash, |node| {
+            let node = self.nodes.get(node);
+            self.record(node, KEY_FRAME, KEY_OFFSET).is_some_and(|record| record.key == key && record.column == column)
+        })
+    }
+
+    /// What a node's cell holds at a sequence.
+    #[inline]
+    fn at(&self, node: u32, sequence: u32) -> Option<Content<'_>> {
+        let mut version = load(self.nodes.get(node), NEWEST);
+        while version != NONE {
+            let found = self.versions.get(version);
+            if load(found, SEQUENCE) <= sequence {
+                return self.record(found, FRAME, OFFSET).map(|record| record.content);
+            }
+            version = load(found, OLDER);
+        }
+        None
+    }
+
+    #[inline]
+    fn record<const N: usize>(&self, slot: &Words<N>, frame: usize, offset: usize) -> Option<Record<'_>> {
+        let frame = self.frames.value(slot[frame].load(Ordering::Relaxed))?;
+        let bytes = frame.get(slot[offset].load(Ordering::Relaxed) as usize..)?;
+        Record::decode(bytes).map(|(record, _)| record)
+    }
+
+    #[inline]
+    pub(super) fn key(&self, node: u32) -> &[u8] {
+        self.record(self.nodes.get(node), KEY_FRAME, KEY_OFFSET).map_or(&[], |record| record.key)
+    }
+
+    /// The link of a node to the next one of a level.
+    #[inline]
+    pub(super) fn link(&self, node: u32, level: usize) -> &AtomicU32 {
+        let node = self.nodes.get(node);
+        match level.checked_sub(1) {
+            None => &node[NEXT],
+            Some(upper) => &self.links.get(node[UPPER].load(Ordering::Relaxed) + upper as u32)[0],
+        }
+    }
+
+    /// The last node of a column before those for which `is_before` answers `false`; `see` is shown the one of each level.
+    pub(super) fn last_before(
+        &self,
+        column: Column,
+        is_before: impl Fn(&[u8]) -> bool,
+        mut see: impl FnMut(usize, u32),
+    ) -> u32 {
+        let (mut node, mut beyond) = (head(column), NONE);
+        for level in (0..HEIGHT).rev() {
+            loop {
+                let next = self.link(node, level).load(Ordering::Acquire);
+                // Found to be no more before on the level above.
+                if next == NONE || next == beyond {
+                    break;
+                }
+                if !is_before(self.key(next)) {
+                    beyond = next;
+                    break;
+                }
+                node = next;
+            }
+            see(level, node);
+        }
+        node
+    }
+
+    fn first_in(&self, column: Column, range: &RowRange) -> u32 {
+        let before = match &range.start {
+            Bound::Unbounded => head(column),
+            Bound::Included(start) => self.last_before(column, |key| key < &start[..], |_, _| {}),
+            Bound::Excluded(start) => self.last_before(column, |key| key <= &start[..], |_, _| {}),
+        };
+        load(self.nodes.get(before), NEXT)
+    }
+
+    fn last_in(&self, column: Column, range: &RowRange) -> u32 {
+        match &range.end {
+            Bound::Unbounded => self.last_before(column, |_| true, |_, _| {}),
+            Bound::Included(end) => self.last_before(column, |key| key <= &end[..], |_, _| {}),
+            Bound::Excluded(end) => self.last_before(column, |key| key < &end[..], |_, _| {}),
+        }
+    }
+}
+
+pub(super) fn head(column: Column) -> u32 {
+    HEADS + column as u32
+}
+
+#[inline]
+pub(super) fn load<const N: usize>(slot: &Words<N>, number: usize) -> u32 {
+    slot[number].load(Ordering::Acquire)
+}
+
+/// Whether a scan that has reached the key is still in the range.
+fn is_within(key: &[u8], range: &RowRange, backwards: bool) -> bool {
+    match if backwards { &range.start } else { &range.end } {
+        Bound::Unbounded => true,
+        Bound::Included(far) if backwards => key >= &far[..],
+        Bound::Excluded(far) if backwards => key > &far[..],
+        Bound::Included(far) => key <= &far[..],
+        Bound::Excluded(far) => key < &far[..],
+    }
+}

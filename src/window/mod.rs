@@ -1,0 +1,15 @@
+//! The window: what was written since the last hand-down, in memory.
+//!
+//! The log is written first. Its frames then stay in memory as they are, and the window is what finds records in them: a
+//! [generation](generation) for each segment of the log, of which the newest is written to and the one before may be on its way into
+//! the tables. A generation goes as a whole, with its segment.
+
+mod arena;
+mod generation;
+mod hash;
+mod record;
+mod writer;
+
+pub use self::generation::{Content, Generation};
+pub use self::record::{Record, records};
+pub use self::writer::{Malformed, Writer};

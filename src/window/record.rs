@@ -1,0 +1,73 @@
+//! A change of a cell, as the log has it and the window keeps it.
+//!
+//! ```text
+//!   │ kind and column: 1 byte │ length of the key: 4 │ of the content: 4 │ key │ content │
+//! ```
+//!
+//! The log's frame is the window's memory: a cell that is read is a slice of the frame that wrote it, and nothing is copied between.
+
+use crate::engine::storage::Column;
+
+/// The bytes before a record's key.
+pub const HEADER_BYTES: usize = 9;
+
+const PUT: u8 = 0;
+const DELETE: u8 = 8;
+const KINDS: u8 = 8;
+
+/// A record of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    pub column: Column,
+    pub key: &'a [u8],
+    /// `None`: the cell is deleted.
+    pub content: Option<&'a [u8]>,
+}
+
+impl<'a> Record<'a> {
+    /// Appends it to a frame. A key or content of 4 GiB or more is refused long before.
+    pub fn encode(&self, frame: &mut Vec<u8>) {
+        let content = self.content.unwrap_or_default();
+        let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes();
+        let kind = if self.content.is_some() { PUT } else { DELETE };
+        frame.reserve(HEADER_BYTES + self.key.len() + content.len());
+        frame.push(kind | self.column as u8);
+        frame.extend_from_slice(&length(self.key));
+        frame.extend_from_slice(&length(content));
+        frame.extend_from_slice(self.key);
+        frame.extend_from_slice(content);
+    }
+
+    /// The record with which `bytes` begins, and how long it is; `None` where there is none.
+    #[inline]
+    pub fn decode(bytes: &'a [u8]) -> Option<(Self, usize)> {
+        let (header, rest) = bytes.split_first_chunk::<HEADER_BYTES>()?;
+        let [tag, k0, k1, k2, k3, c0, c1, c2, c3] = *header;
+        let key_length = u32::from_le_bytes([k0, k1, k2, k3]) as usize;
+        let (key, rest) = rest.split_at_checked(key_length)?;
+        let content = rest.get(..u32::from_le_bytes([c0, c1, c2, c3]) as usize)?;
+        let column = *Column::ALL.get(usize::from(tag % KINDS))?;
+        let length = HEADER_BYTES + key.len() + content.len();
+        let content = match tag - tag % KINDS {
+            PUT => Some(content),
+            DELETE if content.is_empty() => None,
+            _ => return None,
+        };
+        Some((Self { column, key, content }, length))
+    }
+}
+
+/// The records of a frame, with where each begins; the last is `None` if the frame is not made of records.
+pub fn records(frame: &[u8], start: usize) -> impl Iterator<Item = Option<(usize, Record<'_>)>> {
+    let mut at = start;
+    std::iter::from_fn(move || {
+        let rest = frame.get(at..).filter(|rest| !rest.is_empty())?;
+        let Some((record, length)) = Record::decode(rest) else {
+            at = frame.len();
+            return Some(None);
+        };
+        let begins = at;
+        at += length;
+        Some(Some((begins, record)))
+    })
+}

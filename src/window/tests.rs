@@ -1,0 +1,222 @@
+//! The window held to a model: every version of every cell, as of every sequence.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use proptest::prelude::*;
+use rapidhash::v3::RapidSecrets;
+
+use crate::engine::RowRange;
+use crate::engine::storage::Column;
+use crate::window::*;
+
+const BASE: u64 = 1 << 40;
+
+/// What a step does to a cell of a few.
+type Change = (Column, Vec<u8>, Option<Vec<u8>>);
+
+fn change() -> impl Strategy<Value = Change> {
+    let column = prop::sample::select(Column::ALL.to_vec());
+    let key = prop::collection::vec(0..4_u8, 0..4);
+    (column, key, prop::option::weighted(0.8, prop::collection::vec(any::<u8>(), 0..20)))
+}
+
+fn frame(changes: &[Change]) -> Box<[u8]> {
+    let mut frame = vec![0xee; 24];
+    for (column, key, content) in changes {
+        Record { column: *column, key, content: content.as_deref() }.encode(&mut frame);
+    }
+    frame.into()
+}
+
+fn writer(seed: u64) -> Writer {
+    Writer::new(BASE, RapidSecrets::seed(seed))
+}
+
+/// Cells as of a sequence.
+type State = BTreeMap<(Column, Vec<u8>), Option<Vec<u8>>>;
+
+fn bound(key: Vec<u8>, kind: u8) -> Bound<Vec<u8>> {
+    match kind % 3 {
+        0 => Bound::Unbounded,
+        1 => Bound::Included(key),
+        _ => Bound::Excluded(key),
+    }
+}
+
+fn is_in(key: &[u8], range: &RowRange) -> bool {
+    let after_start = match &range.start {
+        Bound::Unbounded => true,
+        Bound::Included(start) => key >= &start[..],
+        Bound::Excluded(start) => key > &start[..],
+    };
+    let before_end = match &range.end {
+        Bound::Unbounded => true,
+        Bound::Included(end) => key <= &end[..],
+        Bound::Excluded(end) => key < &end[..],
+    };
+    after_start && before_end
+}
+
+fn cells(generation: &Generation, column: Column, range: &RowRange, backwards: bool, sequence: u64) -> Vec<Change> {
+    let cell = |(key, content): (&[u8], Content<'_>)| (column, key.to_vec(), content.map(<[u8]>::to_vec));
+    let mut found: Vec<_> = generation.range(column, range, backwards, sequence).map(cell).collect();
+    if backwards {
+        found.reverse();
+    }
+    found
+}
+
+proptest! {
+    #[test]
+    fn a_view_reads_what_was_there_at_its_sequence_however_much_is_written_later(
+        seed in any::<u64>(),
+        batches in prop::collection::vec((prop::collection::vec(change(), 1..8), any::<bool>()), 1..40),
+        ranges in prop::collection::vec(
+            (prop::collection::vec(0..4_u8, 0..4), 0..3_u8, prop::collection::vec(0..4_u8, 0..4), 0..3_u8), 1..6),
+    ) {
+        let mut writer = writer(seed);
+        let (mut state, mut views) = (State::new(), vec![(BASE, State::new())]);
+        for (number, (changes, is_viewed)) in batches.iter().enumerate() {
+            let sequence = BASE + 1 + number as u64;
+            let mut alive: Vec<u64> = views.iter().map(|(sequence, _)| *sequence).collect();
+            // What is visible while the batch is written.
+            alive.push(sequence - 1);
+            writer.add(frame(changes), 24, sequence, &alive).unwrap();
+            for (column, key, content) in changes {
+                state.insert((*column, key.clone()), content.clone());
+            }
+            if *is_viewed {
+                views.push((sequence, state.clone()));
+            }
+        }
+        views.push((BASE + batches.len() as u64, state));
+        let generation = writer.generation();
+        for (sequence, state) in &views {
+            for at in views.last().unwrap().1.keys() {
+                let found = generation.get(at.0, &at.1, *sequence).map(|content| content.map(<[u8]>::to_vec));
+                prop_assert_eq!(found, state.get(at).cloned(), "{:?} at {}", at, sequence);
+            }
+            for (start, start_kind, end, end_kind) in &ranges {
+                let range = RowRange { start: bound(start.clone(), *start_kind), end: bound(end.clone(), *end_kind) };
+                for column in Column::ALL {
+                    let expected: Vec<Change> = state
+                        .iter()
+                        .filter(|((of, key), _)| *of == column && is_in(key, &range))
+                        .map(|((of, key), content)| (*of, key.clone(), content.clone()))
+                        .collect();
+                    prop_assert_eq!(cells(generation, column, &range, false, *sequence), expected.clone());
+                    prop_assert_eq!(cells(generation, column, &range, true, *sequence), expected);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_decoding_fail_otherwise_than_by_saying_so(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+        for record in records(&bytes, 0) {
+            let Some((at, record)) = record else { break };
+            let mut again = Vec::new();
+            record.encode(&mut again);
+            prop_assert_eq!(&bytes[at..at + again.len()], &again[..]);
+        }
+    }
+}
+
+#[test]
+fn a_million_versions_of_a_row_leave_a_chain_no_longer_than_the_views() {
+    let mut writer = writer(1);
+    let change = |number: u64| [(Column::Write, b"hot".to_vec(), Some(number.to_be_bytes().to_vec()))];
+    let views = [BASE + 10, BASE + 20_000];
+    for number in 1..=200_000 {
+        let alive: Vec<u64> =
+            views.iter().copied().filter(|view| *view < BASE + number).chain([BASE + number - 1]).collect();
+        writer.add(frame(&change(number)), 24, BASE + number, &alive).unwrap();
+    }
+    let read = |sequence| writer.generation().get(Column::Write, b"hot", sequence).unwrap().unwrap().to_vec();
+    assert_eq!(read(BASE + 10), 10_u64.to_be_bytes());
+    assert_eq!(read(BASE + 20_000), 20_000_u64.to_be_bytes());
+    assert_eq!(read(BASE + 200_000), 200_000_u64.to_be_bytes());
+    assert!(writer.generation().versions_of(Column::Write, b"hot") <= 5);
+}
+
+#[test]
+fn many_keys_are_found_and_in_order_whatever_the_order_they_came_in() {
+    let (mut writer, mut model) = (writer(2), BTreeMap::new());
+    let count = 100_000_u64;
+    for number in 0..count {
+        // Half of them ascending, as a load writes them; the others scattered.
+        let place = if number % 2 == 0 { number } else { number * 7_919 % count };
+        let key = place.to_be_bytes().to_vec();
+        let change = [(Column::Write, key.clone(), Some(number.to_be_bytes().to_vec()))];
+        writer.add(frame(&change), 24, BASE + 1 + number, &[BASE + number]).unwrap();
+        model.insert(key, Some(number.to_be_bytes().to_vec()));
+    }
+    let generation = writer.generation();
+    let all = cells(generation, Column::Write, &RowRange::all(), false, u64::MAX);
+    assert!(all.iter().map(|(_, key, content)| (key, content)).eq(model.iter()));
+    for (key, content) in &model {
+        assert_eq!(generation.get(Column::Write, key, u64::MAX), Some(content.as_deref()));
+    }
+    assert_eq!(generation.get(Column::Lock, &model.keys().next().unwrap()[..], u64::MAX), None);
+}
+
+#[test]
+fn readers_beside_the_writer_see_whole_batches_as_of_their_sequence() {
+    const KEYS: u64 = 50;
+    let mut writer = writer(3);
+    let generation = Arc::clone(writer.generation());
+    let (visible, is_over) = (AtomicU64::new(BASE), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let read = || {
+            let mut reads = 0_u64;
+            while !is_over.load(Ordering::Relaxed) || reads == 0 {
+                let sequence = visible.load(Ordering::Acquire);
+                // Of a sequence n, the writer has set every key up to n to the last batch that is a multiple of its number.
+                let found = cells(&generation, Column::Write, &RowRange::all(), reads % 2 == 0, sequence);
+                let expected = (1..=KEYS.min(sequence - BASE)).count();
+                assert_eq!(found.len(), expected, "at {}", sequence - BASE);
+                for (_, key, content) in found {
+                    let key = u64::from_be_bytes(key.try_into().unwrap());
+                    let content = u64::from_be_bytes(content.unwrap().try_into().unwrap());
+                    assert_eq!(content, (sequence - BASE) / key * key, "key {key} at {}", sequence - BASE);
+                }
+                reads += 1;
+            }
+        };
+        let readers = [scope.spawn(read), scope.spawn(read)];
+        for number in 1..=60_000_u64 {
+            let due = (1..=KEYS).filter(|key| number % key == 0);
+            let put = |key: u64| (Column::Write, key.to_be_bytes().to_vec(), Some(number.to_be_bytes().to_vec()));
+            let changes: Vec<Change> = due.map(put).collect();
+            // Every sequence may be read: the readers of this test are not registered.
+            let alive: Vec<u64> = (BASE + number.saturating_sub(2_000)..BASE + number).collect();
+            writer.add(frame(&changes), 24, BASE + number, &alive).unwrap();
+            visible.store(BASE + number, Ordering::Release);
+        }
+        is_over.store(true, Ordering::Relaxed);
+        for reader in readers {
+            reader.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_cell_takes_at_most_100_bytes_beside_its_key_and_content() {
+    let mut writer = writer(4);
+    let (cells, key_and_content) = (100_000_u64, 8 + 100);
+    for batch in 0..cells / 100 {
+        let put = |place: u64| (Column::Write, (place * 7_919 % cells).to_be_bytes().to_vec(), Some(vec![7; 100]));
+        let changes: Vec<Change> = (batch * 100..batch * 100 + 100).map(put).collect();
+        writer.add(frame(&changes), 24, BASE + 1 + batch, &[BASE + batch]).unwrap();
+    }
+    let beside = writer.generation().bytes() as u64 / cells - key_and_content;
+    assert!(beside <= 100, "{beside} bytes");
+}
+
+#[test]
+fn a_frame_that_is_not_made_of_records_is_refused() {
+    assert!(writer(5).add(vec![0xff; 40].into(), 24, BASE + 1, &[]).is_err());
+}

@@ -1,0 +1,192 @@
+//! The one writer of a generation: it adds frames that the log has.
+//!
+//! Of the older versions of a cell those stay that a view may read: one between whose sequence and that of its successor no view lies
+//! goes out of the chain. So a row that is written a million times has a chain no longer than there are views, and a read of it takes
+//! as long as of any other.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rapidhash::v3::RapidSecrets;
+
+use super::generation::{
+    FRAME, Generation, HEADS, HEIGHT, KEY_FRAME, KEY_OFFSET, NEWEST, NEXT, NONE, Node, OFFSET, OLDER, PREVIOUS,
+    SEQUENCE, UPPER, Version, head, load,
+};
+use super::record::{Record, records};
+use crate::engine::storage::Column;
+
+/// What a version and, with its part of the hash, a node take.
+const VERSION_BYTES: usize = size_of::<Version>();
+const NODE_BYTES: usize = size_of::<Node>() + 16;
+
+/// See the [module](self).
+pub struct Writer {
+    generation: Arc<Generation>,
+    frames: u32,
+    nodes: u32,
+    versions: u32,
+    links: u32,
+    /// For each column, the last node of each level before the place where the last one was added: the next is often behind it.
+    places: [[u32; HEIGHT]; Column::ALL.len()],
+    dice: u32,
+}
+
+/// A frame that is not made of records.
+#[derive(Debug)]
+pub struct Malformed;
+
+impl Writer {
+    /// Begins a generation whose first sequence follows `base`.
+    pub fn new(base: u64, secrets: RapidSecrets) -> Self {
+        let generation = Arc::new(Generation::new(base, secrets));
+        Self {
+            generation,
+            frames: 0,
+            nodes: HEADS + Column::ALL.len() as u32,
+            versions: NONE + 1,
+            links: (Column::ALL.len() * HEIGHT) as u32,
+            places: Column::ALL.map(|column| [head(column); HEIGHT]),
+            dice: 0x9e37_79b9,
+        }
+    }
+
+    /// What readers read.
+    pub fn generation(&self) -> &Arc<Generation> {
+        &self.generation
+    }
+
+    /// Adds the records of a frame, from `start` on, as versions of `sequence`, which is greater than every one before. `views` are
+    /// the sequences, ascending, at which anything is read or may be before this is visible.
+    pub fn add(&mut self, frame: Box<[u8]>, start: usize, sequence: u64, views: &[u64]) -> Result<(), Malformed> {
+        let generation = Arc::clone(&self.generation);
+        let number = self.frames;
+        self.frames += 1;
+        let mut bytes = frame.len() + size_of::<Box<[u8]>>();
+        generation.frames.set(number, frame);
+        let frame = generation.frames.value(number).ok_or(Malformed)?;
+        let relative = generation.relative_of_writer(sequence);
+        let views = Views { generation: &generation, views };
+        for record in records(frame, start) {
+            let (offset, record) = record.ok_or(Malformed)?;
+            let place = (number, u32::try_from(offset).map_err(|_| Malformed)?);
+            bytes += VERSION_BYTES;
+            let hash = generation.hash_of(record.column, record.key);
+            if let Some(node) = generation.find_hashed(record.column, record.key, hash) {
+                self.add_version(&generation, node, place, relative, &views);
+            } else {
+                bytes += NODE_BYTES;
+                self.add_node(&generation, &record, hash, place, relative);
+            }
+        }
+        generation.bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn version(&mut self, generation: &Generation, place: (u32, u32), sequence: u32, older: u32) -> u32 {
+        let number = self.versions;
+        self.versions += 1;
+        let version = generation.versions.get(number);
+        for (at, value) in [(SEQUENCE, sequence), (FRAME, place.0), (OFFSET, place.1), (OLDER, older)] {
+            version[at].store(value, Ordering::Relaxed);
+        }
+        number
+    }
+
+    fn add_version(&mut self, generation: &Generation, node: u32, place: (u32, u32), sequence: u32, views: &Views<'_>) {
+        let node = generation.nodes.get(node);
+        let before = load(node, NEWEST);
+        let version = self.version(generation, place, sequence, before);
+        views.forget(generation.versions.get(version));
+        // What was visible before the batch is still read; the one before that mostly no more.
+        views.forget(generation.versions.get(before));
+        node[NEWEST].store(version, Ordering::Release);
+    }
+
+    fn add_node(&mut self, generation: &Generation, record: &Record<'_>, hash: u64, place: (u32, u32), sequence: u32) {
+        let (number, height) = (self.nodes, self.height());
+        self.nodes += 1;
+        let version = self.version(generation, place, sequence, NONE);
+        let before = self.seek(generation, record.column, record.key, height);
+        let node = generation.nodes.get(number);
+        let next = load(generation.nodes.get(before[0]), NEXT);
+        let upper = self.links;
+        self.links += height as u32 - 1;
+        let numbers =
+            [(KEY_FRAME, place.0), (KEY_OFFSET, place.1), (NEWEST, version), (PREVIOUS, before[0]), (UPPER, upper)];
+        for (at, value) in numbers {
+            node[at].store(value, Ordering::Relaxed);
+        }
+        for (level, before) in before.iter().enumerate().take(height) {
+            let beyond = generation.link(*before, level).load(Ordering::Relaxed);
+            generation.link(number, level).store(beyond, Ordering::Relaxed);
+        }
+        if next != NONE {
+            generation.nodes.get(next)[PREVIOUS].store(number, Ordering::Release);
+        }
+        for (level, before) in before.iter().enumerate().take(height) {
+            generation.link(*before, level).store(number, Ordering::Release);
+        }
+        generation.hash.add(hash, number);
+        let places = &mut self.places[record.column as usize];
+        *places = before;
+        places[..height].fill(number);
+    }
+
+    /// The last node before the key, of as many levels as are asked for and those above that are known.
+    fn seek(&self, generation: &Generation, column: Column, key: &[u8], height: usize) -> [u32; HEIGHT] {
+        let mut before = self.places[column as usize];
+        let is_behind = before[0] == head(column) || generation.key(before[0]) < key;
+        let next = load(generation.nodes.get(before[0]), NEXT);
+        if !is_behind || (next != NONE && generation.key(next) < key) {
+            generation.last_before(column, |other| other < key, |level, node| before[level] = node);
+            return before;
+        }
+        for (level, node) in before.iter_mut().enumerate().take(height).skip(1) {
+            loop {
+                let next = generation.link(*node, level).load(Ordering::Relaxed);
+                if next == NONE || generation.key(next) >= key {
+                    break;
+                }
+                *node = next;
+            }
+        }
+        before
+    }
+
+    /// One level, and another with a chance of a quarter, and so on (xorshift).
+    fn height(&mut self) -> usize {
+        self.dice ^= self.dice << 13;
+        self.dice ^= self.dice >> 17;
+        self.dice ^= self.dice << 5;
+        (1 + self.dice.trailing_zeros() as usize / 2).min(HEIGHT)
+    }
+}
+
+struct Views<'a> {
+    generation: &'a Generation,
+    views: &'a [u64],
+}
+
+impl Views<'_> {
+    /// Takes those before a version out of its chain that no view reads. A reader that is at one of them goes on from there.
+    fn forget(&self, version: &Version) {
+        let mut successor = load(version, SEQUENCE);
+        let mut older = load(version, OLDER);
+        while older != NONE {
+            let found = self.generation.versions.get(older);
+            if self.any_between(load(found, SEQUENCE), successor) {
+                break;
+            }
+            successor = load(found, SEQUENCE);
+            older = load(found, OLDER);
+        }
+        version[OLDER].store(older, Ordering::Release);
+    }
+
+    /// Whether any reads what was the newest from `start` on until something of `end` took its place.
+    fn any_between(&self, start: u32, end: u32) -> bool {
+        let first = self.views.partition_point(|view| self.generation.relative_of_writer(*view) < start);
+        self.views.get(first).is_some_and(|view| self.generation.relative_of_writer(*view) < end)
+    }
+}
