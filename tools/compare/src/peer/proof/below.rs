@@ -44,7 +44,9 @@ pub fn open(setup: &Setup) -> Result<(Arc<DB>, u64)> {
     options.set_recycle_log_file_num(0);
     options.create_missing_column_families(true);
     options.set_atomic_flush(true);
-    let db = Arc::new(DB::open_cf(&options, setup.folder.join("tables"), [DEFAULT_COLUMN_FAMILY_NAME, POSITION])?);
+    // Without options of its own a column has RocksDB's, whatever the database has.
+    let columns = [DEFAULT_COLUMN_FAMILY_NAME, POSITION].map(|name| (name, options.clone()));
+    let db = Arc::new(DB::open_cf_with_opts(&options, setup.folder.join("tables"), columns)?);
     let position =
         db.get_cf(position_of(&db)?, POSITION)?.and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_be_bytes);
     Ok((db, position))
