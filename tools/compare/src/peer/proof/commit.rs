@@ -15,7 +15,7 @@ use anyhow::{Context as _, Result, anyhow};
 use arc_swap::ArcSwap;
 use parking_lot::{Condvar, Mutex};
 use rapidhash::v3::RapidSecrets;
-use rocksdb::DB;
+use rocksdb::{DB, Options};
 
 use super::super::{BUFFERED_FOR, Setup};
 use super::below::{self, Below};
@@ -122,6 +122,7 @@ pub struct Shared {
     generation_bytes: usize,
     number: AtomicU64,
     db: Arc<DB>,
+    options: Options,
 }
 
 /// See the [module](self).
@@ -133,7 +134,7 @@ pub struct Core {
 impl Core {
     pub fn open(setup: &Setup) -> Result<Self> {
         std::fs::create_dir_all(&setup.folder)?;
-        let (db, position) = below::open(setup)?;
+        let (db, position, options) = below::open(setup)?;
         let (window, last, segments) = replay(&setup.folder, position)?;
         let first = segments.iter().map(|(number, _)| number + 1).max().unwrap_or(1);
         let earlier = segments.into_iter().map(|(_, path)| path).collect();
@@ -168,6 +169,7 @@ impl Core {
             generation_bytes: setup.write_buffer_bytes / 4,
             number: AtomicU64::new(first),
             db,
+            options,
         });
         let (syncing, handing) = (Arc::clone(&shared), Arc::clone(&shared));
         let threads = vec![
@@ -417,7 +419,10 @@ impl Shared {
                     None => continue,
                 }
             };
-            let down = file.sync_data().map_err(Into::into).and_then(|()| below::hand_down(&self.db, &generation, end));
+            let down = file
+                .sync_data()
+                .map_err(Into::into)
+                .and_then(|()| below::hand_down(&self.db, &self.options, &self.folder, &generation, end));
             down.inspect_err(|why| self.fail(why))?;
             // The leader freezes only under this mutex.
             let mut to = self.to_hand_down.lock();

@@ -14,6 +14,9 @@ use anyhow::{Context as _, Result};
 const STEP: u64 = 1 << 20;
 /// So much is there when a segment begins.
 const FIRST: u64 = 4 << 20;
+/// And written by so much: one write of all makes pages of the cache that large, and the kernel goes through all blocks of such a page at
+/// each write into it, which takes longer than the rest of a commit.
+const PIECE: usize = 4096;
 pub const HEADER: usize = 24;
 
 /// See the [module](self).
@@ -36,10 +39,13 @@ impl Segment {
     }
 
     fn fill(&mut self, to: u64) -> Result<()> {
-        let zeros = vec![0; usize::try_from(STEP)?];
+        let zeros = [0; PIECE];
         while self.filled < to {
-            self.file.write_all_at(&zeros, self.filled)?;
-            self.filled += STEP;
+            let end = self.filled + STEP;
+            while self.filled < end {
+                self.file.write_all_at(&zeros, self.filled)?;
+                self.filled += zeros.len() as u64;
+            }
         }
         Ok(())
     }
