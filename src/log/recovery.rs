@@ -10,11 +10,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::frame::{Frames, HEADER_BYTES};
+use super::frame::Frames;
 use super::search::{Beyond, search};
 use super::segment::{self, End, FORMAT, Found, Header};
 use super::{Error, Lost};
-use crate::disk::{Disk, DiskFile};
+use crate::disk::Disk;
 
 /// The segments in a folder.
 #[derive(Debug, Default)]
@@ -230,7 +230,7 @@ impl Recovered {
 
 /// The same for the same loss, whatever of it an attempt to begin has renamed.
 fn fingerprint(place: [u64; 5], beyond: Beyond) -> u64 {
-    let mut bytes = Vec::with_capacity(2 * HEADER_BYTES);
+    let mut bytes = Vec::with_capacity(64);
     for number in place.into_iter().chain([beyond.durable, beyond.frames, beyond.bytes]) {
         bytes.extend_from_slice(&number.to_le_bytes());
     }
