@@ -44,6 +44,7 @@ mod search;
 mod segment;
 mod syncer;
 #[cfg(test)]
+#[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "the numbers here are small")]
 mod tests;
 mod writer;
 

@@ -28,13 +28,16 @@ const MAGIC: [u8; 8] = *b"percolog";
 /// The format that is written, and the newest that is read.
 pub const FORMAT: u32 = 1;
 /// What file systems allocate and page caches read: the damage that a second header is to survive.
-pub const BLOCK_BYTES: u64 = 4096;
+const BLOCK: usize = 4096;
+/// The same as an offset: of the second header.
+pub const BLOCK_BYTES: u64 = BLOCK as u64;
 /// Where frames begin.
 pub const FRAMES_AT: u64 = 2 * BLOCK_BYTES;
 /// So far ahead of the frames a segment is filled with zeros. A sync behind each step is slower, for the file system must write
 /// down the new blocks, so a step is hundreds of small commits; but each commit waits behind the zeros of its own sync, so a
 /// step takes a disk less than a millisecond.
-pub const STEP_BYTES: u64 = if cfg!(test) { 16 << 10 } else { 256 << 10 };
+pub const STEP_BYTES: u64 = STEP as u64;
+const STEP: usize = if cfg!(test) { 16 << 10 } else { 256 << 10 };
 
 const HEADER_BYTES: usize = 128;
 const CHECKED_BYTES: usize = HEADER_BYTES - 4;
@@ -94,9 +97,9 @@ impl Header {
         let checksum = crc32c::crc32c(&header);
         header.extend_from_slice(&checksum.to_le_bytes());
         let mut both = header.clone();
-        both.resize(FRAMES_AT as usize / 2, 0);
+        both.resize(BLOCK, 0);
         both.extend_from_slice(&header);
-        both.resize(FRAMES_AT as usize, 0);
+        both.resize(2 * BLOCK, 0);
         both
     }
 
@@ -158,7 +161,7 @@ pub fn read_header(file: &impl DiskFile, number: u64) -> io::Result<Found> {
 
 /// Writes zeros from the offset up to the end of the step that `reach` lies in, and answers that end.
 pub fn fill(file: &impl DiskFile, from: u64, reach: u64) -> io::Result<u64> {
-    const ZEROS: [u8; STEP_BYTES as usize] = [0; STEP_BYTES as usize];
+    static ZEROS: [u8; STEP] = [0; STEP];
     let end = (reach / STEP_BYTES).saturating_add(1).saturating_mul(STEP_BYTES);
     let mut offset = from;
     while offset < end {
