@@ -1,0 +1,110 @@
+//! A folder of the file system.
+//!
+//! A sync of a file is `fdatasync`: it leaves out times, which nobody reads, and so costs no second write to the file system's
+//! own journal as long as the blocks that were written exist already.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::path::PathBuf;
+
+use super::{Disk, DiskFile};
+
+/// A real folder.
+#[derive(Clone, Debug)]
+pub struct FolderDisk {
+    folder: PathBuf,
+}
+
+impl FolderDisk {
+    /// The folder, which must exist.
+    pub fn new(folder: impl Into<PathBuf>) -> Self {
+        Self { folder: folder.into() }
+    }
+}
+
+impl Disk for FolderDisk {
+    type File = File;
+
+    fn create(&self, name: &str) -> io::Result<File> {
+        OpenOptions::new().read(true).write(true).create_new(true).open(self.folder.join(name))
+    }
+
+    fn open(&self, name: &str) -> io::Result<File> {
+        File::open(self.folder.join(name))
+    }
+
+    fn open_to_write(&self, name: &str) -> io::Result<File> {
+        OpenOptions::new().read(true).write(true).open(self.folder.join(name))
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.folder)? {
+            // A name that is not text is none that this crate has given.
+            if let Ok(name) = entry?.file_name().into_string() {
+                names.push(name);
+            }
+        }
+        Ok(names)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        fs::remove_file(self.folder.join(name))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.folder.join(from), self.folder.join(to))
+    }
+
+    fn sync_directory(&self) -> io::Result<()> {
+        File::open(&self.folder)?.sync_all()
+    }
+}
+
+impl DiskFile for File {
+    #[cfg(unix)]
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        std::os::unix::fs::FileExt::write_all_at(self, bytes, offset)
+    }
+
+    #[cfg(not(unix))]
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        use std::io::{Seek, SeekFrom, Write};
+        let mut file = self;
+        file.seek(SeekFrom::Start(offset))?;
+        file.write_all(bytes)
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        let mut done = 0;
+        while let Some(rest) = into.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            match read_some(self, offset.saturating_add(done as u64), rest) {
+                Ok(0) => break,
+                Ok(read) => done += read,
+                Err(why) if why.kind() == ErrorKind::Interrupted => {}
+                Err(why) => return Err(why),
+            }
+        }
+        Ok(done)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_data()
+    }
+}
+
+#[cfg(unix)]
+fn read_some(file: &File, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+    std::os::unix::fs::FileExt::read_at(file, into, offset)
+}
+
+#[cfg(not(unix))]
+fn read_some(mut file: &File, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+    use std::io::{Read, Seek, SeekFrom};
+    file.seek(SeekFrom::Start(offset))?;
+    file.read(into)
+}

@@ -1,0 +1,394 @@
+//! A disk in memory, in which a crash is an operation.
+//!
+//! Its freedoms are those of a real one. Of each sector that was written since the last sync a crash keeps any content that it
+//! has had, so writes are torn and reordered; the length likewise. Each change to the folder since its last sync is kept or
+//! lost by itself. A call can be made to fail, and a write that fails may have been made in part; after a sync that fails what it
+//! was to cover is no more durable than before, and no later sync says so.
+//!
+//! All choices come from the numbers that the caller passes. A handle belongs to a life: after a crash, or a kill, which
+//! loses nothing but the process, the handles of before fail, and [`SimDisk::revive`] gives one of the new life.
+
+use std::collections::BTreeMap;
+use std::io::{self, Error, ErrorKind};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::sim_file::Content;
+use super::{Disk, DiskFile};
+
+/// A handle to the disk, in one life.
+#[derive(Clone, Debug)]
+pub struct SimDisk {
+    state: Arc<Mutex<State>>,
+    life: u64,
+}
+
+/// An open file, in one life.
+#[derive(Debug)]
+pub struct SimFile {
+    disk: SimDisk,
+    inode: u64,
+    is_writable: bool,
+}
+
+/// A kind of call that can fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// Reading, opening, listing, asking for a length.
+    Read,
+    /// [`DiskFile::write_at`].
+    Write,
+    /// [`DiskFile::sync`].
+    Sync,
+    /// [`Disk::create`].
+    Create,
+    /// [`Disk::remove`].
+    Remove,
+    /// [`Disk::rename`].
+    Rename,
+    /// [`Disk::sync_directory`].
+    SyncDirectory,
+}
+
+#[derive(Clone, Debug, Default)]
+struct State {
+    life: u64,
+    calls: u64,
+    fault: Option<Fault>,
+    has_stopped: bool,
+    choices: Choices,
+    inodes: BTreeMap<u64, Content>,
+    names: BTreeMap<String, u64>,
+    /// What a crash leaves of the names, before the changes.
+    certain: BTreeMap<String, u64>,
+    changes: Vec<(Change, Fate)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Fault {
+    /// `None`: any kind.
+    call: Option<Call>,
+    left: u64,
+    /// Everything later fails, too.
+    stops: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Change {
+    Create(String, u64),
+    Remove(String),
+    Rename(String, String, u64),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// The next sync makes it certain.
+    Pending,
+    /// A sync that failed has given it up.
+    GivenUp,
+    /// Kept here only as long as one before it is uncertain.
+    Certain,
+}
+
+/// Numbers from a number: splitmix64.
+#[derive(Clone, Debug, Default)]
+pub struct Choices(u64);
+
+impl Choices {
+    /// Those of a seed.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// Any number.
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below the bound, which is not 0.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    /// The same for an index.
+    pub fn index(&mut self, bound: usize) -> usize {
+        usize::try_from(self.below(bound as u64)).unwrap_or(0)
+    }
+}
+
+impl SimDisk {
+    /// An empty disk.
+    pub fn new() -> Self {
+        Self { state: Arc::default(), life: 0 }
+    }
+
+    /// A disk of its own that begins with the content of this one.
+    pub fn fork(&self) -> Self {
+        let state = self.state.lock().clone();
+        Self { life: state.life, state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// A handle of the life that is now.
+    pub fn revive(&self) -> Self {
+        Self { life: self.state.lock().life, state: Arc::clone(&self.state) }
+    }
+
+    /// Pulls the plug. Often all or nothing of what was not synced is kept, else of each sector anything.
+    pub fn crash(&self, seed: u64) {
+        let mut choices = Choices::new(seed);
+        let newest = choices.below(5);
+        self.crash_with(&mut |possible| match newest {
+            0 => 0,
+            1 => possible - 1,
+            2 if choices.below(8) > 0 => possible - 1,
+            3 if choices.below(8) > 0 => 0,
+            _ => choices.index(possible),
+        });
+    }
+
+    /// The same, with each choice made by the caller: an index below the number passed, the last being the newest.
+    pub fn crash_with(&self, choose: &mut dyn FnMut(usize) -> usize) {
+        let mut state = self.state.lock();
+        state.end_life();
+        let changes = std::mem::take(&mut state.changes);
+        let mut names = std::mem::take(&mut state.certain);
+        for (change, fate) in changes {
+            if fate == Fate::Certain || choose(2) > 0 {
+                change.make(&mut names);
+            }
+        }
+        state.certain.clone_from(&names);
+        state.inodes.retain(|inode, _| names.values().any(|kept| kept == inode));
+        state.names = names;
+        for content in state.inodes.values_mut() {
+            content.crash(choose);
+        }
+    }
+
+    /// The process dies; the machine goes on, and what was written stays written, synced or not.
+    pub fn kill(&self) {
+        self.state.lock().end_life();
+    }
+
+    /// What syncs that failed have given up leaves the kernel's memory.
+    pub fn evict(&self, seed: u64) {
+        let mut choices = Choices::new(seed);
+        for content in self.state.lock().inodes.values_mut() {
+            content.evict(&mut |possible| choices.index(possible));
+        }
+    }
+
+    /// The `nth` call of this kind from now fails; 1 is the next. What it leaves half done comes from the seed.
+    pub fn fail(&self, call: Option<Call>, nth: u64, seed: u64) {
+        let mut state = self.state.lock();
+        state.fault = Some(Fault { call, left: nth, stops: false });
+        state.choices = Choices::new(seed);
+    }
+
+    /// The same for a call of any kind; all later ones fail, too, until a crash or a kill.
+    pub fn stop(&self, nth: u64, seed: u64) {
+        let mut state = self.state.lock();
+        state.fault = Some(Fault { call: None, left: nth, stops: true });
+        state.choices = Choices::new(seed);
+    }
+
+    /// Takes back what [`fail`](Self::fail) or [`stop`](Self::stop) has left to come.
+    pub fn heal(&self) {
+        self.state.lock().fault = None;
+    }
+
+    /// How many calls there have been, in all lives.
+    pub fn calls(&self) -> u64 {
+        self.state.lock().calls
+    }
+
+    /// Damages a file for certain: turns these bits of the byte.
+    pub fn flip(&self, name: &str, offset: usize, mask: u8) {
+        self.damage(name, |content| content.flip(offset, mask));
+    }
+
+    /// Damages a file for certain: this is its length.
+    pub fn set_len(&self, name: &str, length: usize) {
+        self.damage(name, |content| content.set(length));
+    }
+
+    fn damage(&self, name: &str, damage: impl FnOnce(&mut Content)) {
+        let state = &mut *self.state.lock();
+        if let Some(content) = state.names.get(name).and_then(|inode| state.inodes.get_mut(inode)) {
+            damage(content);
+        }
+    }
+
+    /// `done` is told whether the call fails.
+    fn call<T>(&self, call: Call, done: impl FnOnce(&mut State, bool) -> io::Result<T>) -> io::Result<T> {
+        let state = &mut *self.state.lock();
+        if self.life != state.life || state.has_stopped {
+            return Err(Error::other("the simulated machine has crashed"));
+        }
+        state.calls += 1;
+        let fails = state.fails(call);
+        let answer = done(state, fails)?;
+        if fails { Err(Error::other(format!("a simulated failure of {call:?}"))) } else { Ok(answer) }
+    }
+
+    fn file(&self, name: &str, is_writable: bool) -> io::Result<SimFile> {
+        self.call(Call::Read, |state, _| {
+            let inode = *state.names.get(name).ok_or(ErrorKind::NotFound)?;
+            Ok(SimFile { disk: self.clone(), inode, is_writable })
+        })
+    }
+}
+
+impl Default for SimDisk {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl State {
+    fn end_life(&mut self) {
+        self.life += 1;
+        (self.fault, self.has_stopped) = (None, false);
+    }
+
+    fn fails(&mut self, call: Call) -> bool {
+        let Some(fault) = self.fault.as_mut().filter(|fault| fault.call.is_none_or(|kind| kind == call)) else {
+            return false;
+        };
+        fault.left = fault.left.saturating_sub(1);
+        if fault.left > 0 {
+            return false;
+        }
+        self.has_stopped = fault.stops;
+        self.fault = None;
+        true
+    }
+
+    /// A change that fails may have been made.
+    fn change(&mut self, change: Change, fails: bool) {
+        if !fails || self.choices.below(2) > 0 {
+            change.make(&mut self.names);
+            self.changes.push((change, Fate::Pending));
+        }
+    }
+
+    fn content(&mut self, inode: u64) -> io::Result<&mut Content> {
+        self.inodes.get_mut(&inode).ok_or_else(|| ErrorKind::NotFound.into())
+    }
+}
+
+impl Change {
+    fn make(&self, names: &mut BTreeMap<String, u64>) {
+        match self {
+            Self::Create(name, inode) => {
+                names.insert(name.clone(), *inode);
+            }
+            Self::Remove(name) => {
+                names.remove(name);
+            }
+            Self::Rename(from, to, inode) => {
+                names.remove(from);
+                names.insert(to.clone(), *inode);
+            }
+        }
+    }
+}
+
+impl Disk for SimDisk {
+    type File = SimFile;
+
+    fn create(&self, name: &str) -> io::Result<SimFile> {
+        self.call(Call::Create, |state, fails| {
+            if state.names.contains_key(name) {
+                return Err(ErrorKind::AlreadyExists.into());
+            }
+            let inode = state.inodes.keys().next_back().map_or(0, |last| last + 1);
+            state.inodes.insert(inode, Content::new());
+            state.change(Change::Create(name.to_owned(), inode), fails);
+            Ok(SimFile { disk: self.clone(), inode, is_writable: true })
+        })
+    }
+
+    fn open(&self, name: &str) -> io::Result<SimFile> {
+        self.file(name, false)
+    }
+
+    fn open_to_write(&self, name: &str) -> io::Result<SimFile> {
+        self.file(name, true)
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        self.call(Call::Read, |state, _| Ok(state.names.keys().cloned().collect()))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.call(Call::Remove, |state, fails| {
+            state.names.get(name).ok_or(ErrorKind::NotFound)?;
+            state.change(Change::Remove(name.to_owned()), fails);
+            Ok(())
+        })
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.call(Call::Rename, |state, fails| {
+            let inode = *state.names.get(from).ok_or(ErrorKind::NotFound)?;
+            state.change(Change::Rename(from.to_owned(), to.to_owned(), inode), fails);
+            Ok(())
+        })
+    }
+
+    fn sync_directory(&self) -> io::Result<()> {
+        self.call(Call::SyncDirectory, |state, fails| {
+            for (_, fate) in &mut state.changes {
+                if *fate == Fate::Pending {
+                    *fate = if fails { Fate::GivenUp } else { Fate::Certain };
+                }
+            }
+            while state.changes.first().is_some_and(|(_, fate)| *fate == Fate::Certain) {
+                state.changes.remove(0).0.make(&mut state.certain);
+            }
+            Ok(())
+        })
+    }
+}
+
+impl DiskFile for SimFile {
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.disk.call(Call::Write, |state, fails| {
+            if !self.is_writable {
+                return Err(ErrorKind::PermissionDenied.into());
+            }
+            let made = if fails { state.choices.index(bytes.len() + 1) } else { bytes.len() };
+            let offset = usize::try_from(offset).map_err(Error::other)?;
+            state.content(self.inode)?.write(offset, &bytes[..made]);
+            Ok(())
+        })
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        self.disk.call(Call::Read, |state, _| {
+            let offset = usize::try_from(offset).map_err(Error::other)?;
+            Ok(state.content(self.inode)?.read(offset, into))
+        })
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.disk.call(Call::Read, |state, _| Ok(state.content(self.inode)?.len() as u64))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.disk.call(Call::Sync, |state, fails| {
+            let content = state.content(self.inode)?;
+            if fails {
+                content.fail_sync();
+            } else {
+                content.sync();
+            }
+            Ok(())
+        })
+    }
+}

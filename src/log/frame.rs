@@ -1,0 +1,185 @@
+//! Frames: what the log is made of.
+//!
+//! | offset | bytes | what |
+//! |---|---|---|
+//! | 0 | 4 | CRC32C over the segment's salt, the frame's offset, and everything below |
+//! | 4 | 4 | length of the payload |
+//! | 8 | 8 | sequence: one more than that of the frame before |
+//! | 16 | 8 | the sequence that was durable when the frame was written |
+//! | 24 | | payload, then zeros up to the next multiple of 8 |
+//!
+//! The salt tells the segment's own frames from anything that lay in the same blocks before, the offset from a frame's image
+//! inside a payload. Numbers are little-endian, here and in the segment's header.
+//!
+//! Frames begin at multiples of 8. Beyond a break nobody knows where the next one begins, and this leaves few places to
+//! try; [`Frames::next_whole`] tries them all.
+
+use std::io;
+use std::ops::RangeInclusive;
+
+use super::segment::Header;
+use crate::disk::DiskFile;
+
+/// Bytes of a frame in front of its payload.
+pub const HEADER_BYTES: usize = 24;
+/// Every frame begins at a multiple of this.
+pub const ALIGNMENT: u64 = 8;
+/// A longer payload is refused, and a longer length on disk is damage.
+pub const PAYLOAD_MAX_BYTES: usize = 1 << 30;
+
+/// How much is read at once.
+const CHUNK_BYTES: u64 = 256 << 10;
+
+/// A frame in the making. The payload is built where it is written from, behind room for the header.
+#[derive(Debug, Default)]
+pub struct FrameBuffer(Vec<u8>);
+
+impl FrameBuffer {
+    /// An empty payload.
+    pub fn clear(&mut self) {
+        self.0.clear();
+        self.0.resize(HEADER_BYTES, 0);
+    }
+
+    /// Where to append the payload. What lies in front of [`HEADER_BYTES`] is not the caller's.
+    pub fn bytes(&mut self) -> &mut Vec<u8> {
+        if self.0.len() < HEADER_BYTES {
+            self.clear();
+        }
+        &mut self.0
+    }
+
+    /// What has been appended, for patching.
+    pub fn payload(&mut self) -> &mut [u8] {
+        self.0.get_mut(HEADER_BYTES..).unwrap_or_default()
+    }
+
+    /// Appends to the payload.
+    pub fn extend(&mut self, bytes: &[u8]) {
+        self.bytes().extend_from_slice(bytes);
+    }
+
+    /// The frame's bytes as they are to be written at the offset.
+    pub(super) fn seal(&mut self, salt: u64, offset: u64, sequence: u64, durable: u64) -> &[u8] {
+        let end = self.bytes().len();
+        let length = u32::try_from(end - HEADER_BYTES).unwrap_or(u32::MAX);
+        if let Some(header) = self.0.first_chunk_mut::<HEADER_BYTES>() {
+            header[4..8].copy_from_slice(&length.to_le_bytes());
+            header[8..16].copy_from_slice(&sequence.to_le_bytes());
+            header[16..24].copy_from_slice(&durable.to_le_bytes());
+        }
+        let checksum = checksum(salt, offset, &self.0[4..]);
+        self.0[..4].copy_from_slice(&checksum.to_le_bytes());
+        self.0.resize(end.next_multiple_of(8), 0);
+        &self.0
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len().saturating_sub(HEADER_BYTES)
+    }
+}
+
+fn checksum(salt: u64, offset: u64, rest: &[u8]) -> u32 {
+    let place = crc32c::crc32c_append(crc32c::crc32c(&salt.to_le_bytes()), &offset.to_le_bytes());
+    crc32c::crc32c_append(place, rest)
+}
+
+/// Where a frame with so long a payload ends if it begins at the offset.
+pub fn end_of(offset: u64, payload_bytes: usize) -> Option<u64> {
+    let bytes = u64::try_from(HEADER_BYTES.checked_add(payload_bytes)?).ok()?;
+    offset.checked_add(bytes)?.checked_next_multiple_of(ALIGNMENT)
+}
+
+/// A whole frame.
+#[derive(Debug)]
+pub struct Frame<'a> {
+    /// See the [module](self).
+    pub sequence: u64,
+    /// See the [module](self).
+    pub durable: u64,
+    /// Where the next one begins.
+    pub end: u64,
+    /// Header and payload.
+    pub bytes: &'a [u8],
+}
+
+impl Frame<'_> {
+    /// What the caller wrote.
+    pub fn payload(&self) -> &[u8] {
+        self.bytes.get(HEADER_BYTES..).unwrap_or_default()
+    }
+}
+
+/// Reads the frames of a segment.
+#[derive(Debug)]
+pub struct Frames<'a, F> {
+    file: &'a F,
+    salt: u64,
+    /// Nothing is read from here on.
+    limit: u64,
+    buffer: Vec<u8>,
+    buffer_at: u64,
+}
+
+impl<'a, F: DiskFile> Frames<'a, F> {
+    /// Those up to `limit`, or to the end of the file.
+    pub fn new(file: &'a F, header: &Header, limit: Option<u64>) -> io::Result<Self> {
+        let length = file.len()?;
+        let limit = limit.map_or(length, |limit| limit.min(length));
+        Ok(Self { file, salt: header.salt, limit, buffer: Vec::new(), buffer_at: 0 })
+    }
+
+    /// The frame at the offset, if a whole one with such a sequence begins there.
+    pub fn at(&mut self, offset: u64, sequences: RangeInclusive<u64>) -> io::Result<Option<Frame<'_>>> {
+        let Some(header) = self.view(offset, HEADER_BYTES)?.and_then(|bytes| bytes.first_chunk()).copied() else {
+            return Ok(None);
+        };
+        let [checksum, length, sequence, durable] = fields(&header);
+        if !sequences.contains(&sequence) || durable >= sequence {
+            return Ok(None);
+        }
+        let Some(payload) = usize::try_from(length).ok().filter(|length| *length <= PAYLOAD_MAX_BYTES) else {
+            return Ok(None);
+        };
+        let (salt, limit) = (self.salt, self.limit);
+        let Some(end) = end_of(offset, payload).filter(|end| *end <= limit) else { return Ok(None) };
+        let Some(bytes) = self.view(offset, HEADER_BYTES + payload)? else { return Ok(None) };
+        let is_whole = u64::from(self::checksum(salt, offset, &bytes[4..])) == checksum;
+        Ok(is_whole.then_some(Frame { sequence, durable, end, bytes }))
+    }
+
+    /// The first whole frame with such a sequence that begins at the offset or behind it, and where.
+    pub fn next_whole(&mut self, from: u64, sequences: RangeInclusive<u64>) -> io::Result<Option<(u64, Frame<'_>)>> {
+        let mut offset = from.next_multiple_of(ALIGNMENT);
+        while offset < self.limit {
+            if self.at(offset, sequences.clone())?.is_some() {
+                return Ok(self.at(offset, sequences)?.map(|frame| (offset, frame)));
+            }
+            offset += ALIGNMENT;
+        }
+        Ok(None)
+    }
+
+    fn view(&mut self, offset: u64, length: usize) -> io::Result<Option<&[u8]>> {
+        let Some(end) = offset.checked_add(length as u64).filter(|end| *end <= self.limit) else { return Ok(None) };
+        if offset < self.buffer_at || end > self.buffer_at + self.buffer.len() as u64 {
+            let bytes = (end - offset).max(CHUNK_BYTES).min(self.limit - offset);
+            self.buffer.resize(usize::try_from(bytes).map_err(io::Error::other)?, 0);
+            let read = self.file.read_at(offset, &mut self.buffer)?;
+            self.buffer.truncate(read);
+            self.buffer_at = offset;
+        }
+        let Ok(start) = usize::try_from(offset - self.buffer_at) else { return Ok(None) };
+        Ok(self.buffer.get(start..start + length))
+    }
+}
+
+/// Checksum, length, sequence and durable sequence.
+fn fields(header: &[u8; HEADER_BYTES]) -> [u64; 4] {
+    let number = |range: std::ops::Range<usize>| {
+        let mut bytes = [0; 8];
+        bytes[..range.len()].copy_from_slice(&header[range]);
+        u64::from_le_bytes(bytes)
+    };
+    [number(0..4), number(4..8), number(8..16), number(16..24)]
+}

@@ -1,0 +1,124 @@
+//! The write-ahead log: what a power cut leaves of it is a prefix, and everything that was acknowledged.
+//!
+//! ```text
+//! append → one frame, one write       the kernel has it; the process may die
+//! sync   → fdatasync, durable moves   a power cut may come; acknowledge
+//! free   → segments below a position that the tables have made durable
+//! ```
+//!
+//! The log is a chain of [segments](segment), each a file of [frames](frame). One thread [writes](writer), any thread
+//! [syncs](syncer). Opening has two steps: [reading](recovery), which changes nothing, and [beginning](begin) a life.
+//!
+//! # Torn and lost
+//!
+//! A log that ends in the middle has two explanations. A power cut has torn what was being written: then nothing that was
+//! acknowledged is missing, and the rest is dropped without a word. Or the medium has damaged what was durable: then it must be said
+//! and somebody has to decide. A checksum cannot tell the two apart. What can is a witness: every frame and every header says how
+//! far the log was durable when it was written. If anything whole beyond the break says that the missing sequence was durable,
+//! it is a [loss](Lost), else it is torn.
+//!
+//! # What cannot be known
+//!
+//! *The end without a witness.* Frames that were synced after the last frame had been written have no witness; damage to them looks
+//! like a tear. Under load that is the last group of commits, when idle it is nothing once a [mark](Log::mark) is
+//! written: an empty frame that says what the last sync has made durable. Damage to the mark itself costs nothing.
+//!
+//! *A life without a header.* A segment's header stands in two blocks. If both are damaged its frames cannot be checked, and if no
+//! later segment says that there was something, the log ends with the segment before.
+//!
+//! *No segment at all* for tables without a position: a new store, or one whose log was taken away before its first hand-down.
+//!
+//! *A tail of whole length.* Several sectors of zeros look like blocks that were never written; that is judged as a tear is.
+//!
+//! # What a segment's name and header owe each other
+//!
+//! A frame is written only to a file whose name is durable. A rotated segment's header is not yet durable when its first frames are
+//! written: nothing is acknowledged before a sync of the older segment and then of this one. The header of a life's first segment
+//! is durable before the life answers anything. And a segment is freed only when the header of a later one is durable, so there
+//! is always one to begin at.
+
+mod begin;
+mod frame;
+mod recovery;
+mod search;
+mod segment;
+mod syncer;
+#[cfg(test)]
+#[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "the numbers here are small")]
+mod tests;
+mod writer;
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+pub use begin::{begin, create};
+pub use frame::{FrameBuffer, HEADER_BYTES, PAYLOAD_MAX_BYTES};
+pub use recovery::{Recovered, read};
+pub use syncer::Syncer;
+pub use writer::Log;
+
+/// Why the log refuses.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A call failed outside of a life; it can be tried again.
+    #[error("the log cannot be read or begun: {0}")]
+    Io(#[from] io::Error),
+    /// A write or sync failed; only a new life can tell what is left.
+    #[error("the log has failed: {0}")]
+    Failed(Arc<io::Error>),
+    /// The folder has a segment of another store.
+    #[error("{file} belongs to another store ({identity:016x})")]
+    Foreign {
+        /// The segment.
+        file: String,
+        /// The identity that it names.
+        identity: u64,
+    },
+    /// A newer version has written here.
+    #[error("{file} has format {format}, and this version knows formats up to {known}")]
+    Newer {
+        /// The segment.
+        file: String,
+        /// Its format.
+        format: u32,
+        /// The newest known here.
+        known: u32,
+    },
+    /// Acknowledged frames are missing.
+    #[error("{0}")]
+    Lost(Box<Lost>),
+    /// A frame is too long, or there are no more sequences. Nothing was written.
+    #[error("a frame has at most {PAYLOAD_MAX_BYTES} bytes")]
+    Full,
+}
+
+/// Frames that were durable and cannot be read any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// The segment that breaks, or that is not there.
+    pub file: String,
+    /// Where in it.
+    pub offset: u64,
+    /// The first sequence that is missing.
+    pub first: u64,
+    /// The log was durable at least up to this sequence; below `first` if damage is certain and what it cost is not.
+    pub durable: u64,
+    /// Later frames that are whole, and of no use without what is missing.
+    pub frames: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Names this loss; the same each time that it is looked at.
+    pub fingerprint: u64,
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { file, offset, first, durable, frames, bytes, fingerprint } = self;
+        write!(
+            formatter,
+            "the log is damaged in {file} at {offset}: frames {first} to {durable} were durable and cannot be read; beyond it \
+             {frames} whole frames ({bytes} bytes) remain (loss {fingerprint:016x})"
+        )
+    }
+}

@@ -1,0 +1,198 @@
+//! Segments: the files of the log, and their headers.
+//!
+//! A segment is named by its number. Its header says which store and which life it belongs to and where it continues: the
+//! segment, offset and sequence at which its predecessor ends. So the segments form a chain that is walked from the newest back,
+//! whatever else lies in the folder, and a predecessor is read up to that end only.
+//!
+//! The header stands twice, each time in a block of its own, since all frames of a segment depend on it. Frames begin behind
+//! the second.
+//!
+//! | offset | bytes | what |
+//! |---|---|---|
+//! | 0 | 8 | `percolog` |
+//! | 8 | 4 | format |
+//! | 16 | 8 | the segment's number |
+//! | 24 | 8 | salt |
+//! | 32 | 8 | identity of the store |
+//! | 40 | 8 | sequence of the first frame |
+//! | 48 | 24 | predecessor: number (0: none), offset of its end, its last sequence |
+//! | 72 | 8 | the sequence that was durable when the header was written |
+//! | 124 | 4 | CRC32C of everything above, in every format |
+
+use std::io;
+
+use super::frame::ALIGNMENT;
+use crate::disk::DiskFile;
+
+const MAGIC: [u8; 8] = *b"percolog";
+/// The format that is written, and the newest that is read.
+pub const FORMAT: u32 = 1;
+/// What file systems allocate and page caches read: the damage that a second header is to survive.
+const BLOCK: usize = 4096;
+/// The same as an offset: of the second header.
+pub const BLOCK_BYTES: u64 = BLOCK as u64;
+/// Where frames begin.
+pub const FRAMES_AT: u64 = 2 * BLOCK_BYTES;
+/// So far ahead of the frames a segment is filled with zeros. A sync behind each step is slower, for the file system must write
+/// down the new blocks, so a step is hundreds of small commits; but each commit waits behind the zeros of its own sync, so a
+/// step takes a disk less than a millisecond.
+pub const STEP_BYTES: u64 = STEP as u64;
+const STEP: usize = if cfg!(test) { 16 << 10 } else { 256 << 10 };
+
+const HEADER_BYTES: usize = 128;
+const CHECKED_BYTES: usize = HEADER_BYTES - 4;
+const SUFFIX: &str = ".segment";
+const DIGITS: usize = 10;
+const LOST: &str = "lost-";
+
+/// What a segment says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// One number, one segment; later ones are greater, with gaps.
+    pub number: u64,
+    /// Makes the checksums of this segment's frames its own.
+    pub salt: u64,
+    /// The store that it belongs to.
+    pub identity: u64,
+    /// Sequence of the first frame, if there is one.
+    pub first: u64,
+    /// What the first frame continues; `None`: nothing is known before it.
+    pub predecessor: Option<End>,
+    /// What was durable when this was written.
+    pub durable: u64,
+}
+
+/// Where a segment ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    /// The segment.
+    pub number: u64,
+    /// Nothing is read from here on.
+    pub offset: u64,
+    /// Sequence of the last frame before.
+    pub last: u64,
+}
+
+/// What stands where a header should.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// A header.
+    Header(Header),
+    /// Nothing, or something torn or damaged.
+    Nothing,
+    /// A header of a format that is not known here.
+    Newer(u32),
+}
+
+impl Header {
+    /// Both copies.
+    pub fn encode(&self) -> Vec<u8> {
+        let (number, offset, last) = self.predecessor.map_or((0, 0, 0), |end| (end.number, end.offset, end.last));
+        let mut header = MAGIC.to_vec();
+        header.extend_from_slice(&u64::from(FORMAT).to_le_bytes());
+        for field in [self.number, self.salt, self.identity, self.first, number, offset, last, self.durable] {
+            header.extend_from_slice(&field.to_le_bytes());
+        }
+        header.resize(CHECKED_BYTES, 0);
+        let checksum = crc32c::crc32c(&header);
+        header.extend_from_slice(&checksum.to_le_bytes());
+        let mut both = header.clone();
+        both.resize(BLOCK, 0);
+        both.extend_from_slice(&header);
+        both.resize(2 * BLOCK, 0);
+        both
+    }
+
+    fn decode(bytes: &[u8; HEADER_BYTES]) -> Found {
+        let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
+        let checksum = number(HEADER_BYTES - 8) >> 32;
+        if bytes[..8] != MAGIC || u64::from(crc32c::crc32c(&bytes[..CHECKED_BYTES])) != checksum {
+            return Found::Nothing;
+        }
+        let format = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
+        if format != FORMAT {
+            return Found::Newer(format);
+        }
+        let end = End { number: number(48), offset: number(56), last: number(64) };
+        let header = Self {
+            number: number(16),
+            salt: number(24),
+            identity: number(32),
+            first: number(40),
+            predecessor: (end.number > 0).then_some(end),
+            durable: number(72),
+        };
+        if header.makes_sense() { Found::Header(header) } else { Found::Nothing }
+    }
+
+    /// What no writer writes must not lead a reader in circles or out of a file, whoever has made the checksum fit.
+    fn makes_sense(&self) -> bool {
+        let follows = |end: End| {
+            end.number < self.number
+                && end.last < self.first
+                && end.offset >= FRAMES_AT
+                && end.offset.is_multiple_of(ALIGNMENT)
+        };
+        self.first > 0 && self.durable < self.first && self.predecessor.is_none_or(follows)
+    }
+
+    /// The end of the segment as long as it has no frames.
+    pub fn start(&self) -> End {
+        End { number: self.number, offset: FRAMES_AT, last: self.first.saturating_sub(1) }
+    }
+}
+
+/// Reads the header of the segment that should have this number.
+pub fn read_header(file: &impl DiskFile, number: u64) -> io::Result<Found> {
+    let mut newer = Found::Nothing;
+    for at in [0, BLOCK_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        if file.read_at(at, &mut bytes)? < HEADER_BYTES {
+            continue;
+        }
+        match Header::decode(&bytes) {
+            Found::Header(header) if header.number == number => return Ok(Found::Header(header)),
+            Found::Newer(format) => newer = Found::Newer(format),
+            _ => {}
+        }
+    }
+    Ok(newer)
+}
+
+/// Writes zeros from the offset up to the end of the step that `reach` lies in, and answers that end.
+pub fn fill(file: &impl DiskFile, from: u64, reach: u64) -> io::Result<u64> {
+    static ZEROS: [u8; STEP] = [0; STEP];
+    let end = (reach / STEP_BYTES).saturating_add(1).saturating_mul(STEP_BYTES);
+    let mut offset = from;
+    while offset < end {
+        let bytes = (end - offset).min(STEP_BYTES);
+        file.write_at(offset, &ZEROS[..usize::try_from(bytes).map_err(io::Error::other)?])?;
+        offset += bytes;
+    }
+    Ok(end)
+}
+
+/// The segment's name.
+pub fn name(number: u64) -> String {
+    format!("{number:0DIGITS$}{SUFFIX}")
+}
+
+/// The number in a segment's name.
+pub fn number(name: &str) -> Option<u64> {
+    let digits = name.strip_suffix(SUFFIX)?;
+    let is_name = digits.len() >= DIGITS && digits.bytes().all(|byte| byte.is_ascii_digit());
+    digits.parse().ok().filter(|number| is_name && self::name(*number) == name)
+}
+
+/// The name under which a segment is kept that a loss has touched.
+pub fn lost_name(fingerprint: u64, number: u64) -> String {
+    format!("{LOST}{fingerprint:016x}-{}", name(number))
+}
+
+/// The number in such a name.
+pub fn lost_number(name: &str) -> Option<u64> {
+    let (fingerprint, segment) = name.strip_prefix(LOST)?.split_once('-')?;
+    let number = number(segment)?;
+    let fingerprint = u64::from_str_radix(fingerprint, 16).ok()?;
+    (lost_name(fingerprint, number) == name).then_some(number)
+}

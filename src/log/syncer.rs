@@ -1,0 +1,222 @@
+//! The log's shared half: what is written, what is durable, and the syncs that move the one to the other.
+//!
+//! A sync first notes how far the log is written, then syncs the files that hold it, older first, and then that sequence is
+//! durable. Noted the other way round, after the sync, it would cover frames that were written meanwhile and are not. Older
+//! first because a newer segment's header and frames are of no use without the older segment's end.
+//!
+//! Two syncs never run at once: the second begins when the first has ended, and finds most of its work done.
+//!
+//! **Failing.** After a failed write or sync nobody knows what the medium holds, and the kernel counts the pages as clean, so
+//! that the next sync succeeds and proves nothing. So the first failure is kept, everything later fails with it, and the
+//! durable sequence never moves again. The next life reads what is there, writes it once more and syncs that
+//! ([`begin`](super::begin)).
+
+use std::collections::VecDeque;
+use std::io::ErrorKind;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::{fmt, io};
+
+use super::segment::Header;
+use super::{Error, segment};
+use crate::disk::{Disk, DiskFile};
+use crate::sync::Mutex;
+
+/// A handle to the log beside its one writer; clones share the log.
+pub struct Syncer<D: Disk> {
+    shared: Arc<Shared<D>>,
+}
+
+pub(super) struct Shared<D: Disk> {
+    disk: D,
+    written: AtomicU64,
+    durable: AtomicU64,
+    failure: OnceLock<Arc<io::Error>>,
+    files: Mutex<Files<D::File>>,
+    /// Held by the one sync that runs.
+    syncing: Mutex<()>,
+    /// Held while the next segment's file is made.
+    next: Mutex<Next<D::File>>,
+}
+
+struct Files<F> {
+    /// Those that a sync has to cover, oldest first; the last is the one being written.
+    unsynced: Vec<(u64, Arc<F>)>,
+    /// Up to this segment headers are durable.
+    covered: u64,
+    /// Segments before the one being written, oldest first, each with the sequence of its last frame.
+    older: VecDeque<(u64, u64)>,
+}
+
+struct Next<F> {
+    number: u64,
+    file: Option<F>,
+}
+
+impl<D: Disk> Clone for Syncer<D> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<D: Disk> fmt::Debug for Syncer<D> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (written, durable) = (self.written(), self.durable());
+        formatter.debug_struct("Syncer").field("written", &written).field("durable", &durable).finish()
+    }
+}
+
+impl<D: Disk> Syncer<D> {
+    pub(super) fn new(shared: Arc<Shared<D>>) -> Self {
+        Self { shared }
+    }
+
+    /// The sequence up to which everything would survive a power cut.
+    pub fn durable(&self) -> u64 {
+        self.shared.durable()
+    }
+
+    /// The sequence up to which everything would survive the end of the process.
+    pub fn written(&self) -> u64 {
+        self.shared.written.load(Ordering::Acquire)
+    }
+
+    /// Makes what is written now durable, and answers how far that is.
+    pub fn sync(&self) -> Result<u64, Error> {
+        let shared = &*self.shared;
+        let _one = shared.syncing.lock();
+        shared.check()?;
+        let written = self.written();
+        let files = {
+            let files = shared.files.lock();
+            let newest = files.unsynced.last().map_or(0, |(number, _)| *number);
+            if written == shared.durable() && files.covered == newest {
+                return Ok(written);
+            }
+            files.unsynced.clone()
+        };
+        for (_, file) in &files {
+            file.sync().map_err(|why| shared.fail(why))?;
+        }
+        shared.advance(written, files.last().map_or(0, |(number, _)| *number))
+    }
+
+    /// Makes the file of the next segment ahead of the [rotation](super::Log::rotate).
+    pub fn prepare(&self) -> Result<(), Error> {
+        self.shared.check()?;
+        let mut next = self.shared.next.lock();
+        if next.file.is_none() {
+            next.file = Some(self.shared.make(next.number)?);
+        }
+        Ok(())
+    }
+
+    /// Removes segments that hold nothing above the position, which must be durable elsewhere; answers how many.
+    ///
+    /// The folder is not synced: a name that comes back after a crash lies before what is read. A segment stays until the header
+    /// of a later one is durable, else a power cut could leave none.
+    pub fn free(&self, position: u64) -> Result<usize, Error> {
+        self.shared.check()?;
+        let position = position.min(self.durable());
+        let mut freed = 0;
+        while let Some((number, last)) = self.shared.next_free(position) {
+            match self.shared.disk.remove(&segment::name(number)) {
+                Err(why) if why.kind() != ErrorKind::NotFound => {
+                    self.shared.files.lock().older.push_front((number, last));
+                    return Err(why.into());
+                }
+                _ => freed += 1,
+            }
+        }
+        Ok(freed)
+    }
+}
+
+impl<D: Disk> Shared<D> {
+    /// A log that has been written and synced up to `last`, and whose newest segment, the one with this number, is durable.
+    pub(super) fn new(disk: D, last: u64, number: u64, file: Arc<D::File>, older: VecDeque<(u64, u64)>) -> Self {
+        Self {
+            disk,
+            written: AtomicU64::new(last),
+            durable: AtomicU64::new(last),
+            failure: OnceLock::new(),
+            files: Mutex::new(Files { unsynced: vec![(number, file)], covered: number, older }),
+            syncing: Mutex::new(()),
+            next: Mutex::new(Next { number: number + 1, file: None }),
+        }
+    }
+
+    pub(super) fn durable(&self) -> u64 {
+        self.durable.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_written(&self, sequence: u64) {
+        self.written.store(sequence, Ordering::Release);
+    }
+
+    pub(super) fn check(&self) -> Result<(), Error> {
+        self.failure.get().map_or(Ok(()), |why| Err(Error::Failed(Arc::clone(why))))
+    }
+
+    /// Keeps the first failure for good, and answers it.
+    pub(super) fn fail(&self, why: io::Error) -> Error {
+        // The lock orders this before or after a sync's end, never between its check and its effect.
+        let _files = self.files.lock();
+        Error::Failed(Arc::clone(self.failure.get_or_init(|| Arc::new(why))))
+    }
+
+    fn advance(&self, written: u64, number: u64) -> Result<u64, Error> {
+        let mut files = self.files.lock();
+        self.check()?;
+        files.unsynced.retain(|(other, _)| *other >= number);
+        files.covered = number;
+        self.durable.store(written, Ordering::Release);
+        Ok(written)
+    }
+
+    /// The next segment's file, its first step filled. The name is durable, so frames can be written to it.
+    fn make(&self, number: u64) -> Result<D::File, Error> {
+        make(&self.disk, number, None).map_err(|why| self.fail(why))
+    }
+
+    /// The next segment's number and file.
+    pub(super) fn take_next(&self) -> Result<(u64, Arc<D::File>), Error> {
+        let mut next = self.next.lock();
+        let number = next.number;
+        let file = match next.file.take() {
+            Some(file) => file,
+            None => self.make(number)?,
+        };
+        next.number += 1;
+        Ok((number, Arc::new(file)))
+    }
+
+    /// The segment that was written ends with `last`; from here on this one is.
+    pub(super) fn switch(&self, last: u64, number: u64, file: Arc<D::File>) {
+        let mut files = self.files.lock();
+        if let Some((ended, _)) = files.unsynced.last() {
+            let ended = *ended;
+            files.older.push_back((ended, last));
+        }
+        files.unsynced.push((number, file));
+    }
+
+    fn next_free(&self, position: u64) -> Option<(u64, u64)> {
+        let mut files = self.files.lock();
+        let covered = files.covered;
+        files.older.front().filter(|(number, last)| *number < covered && *last <= position)?;
+        files.older.pop_front()
+    }
+}
+
+/// Makes a segment's file, its first step filled, behind the header if there is one already; all of it durable.
+pub(super) fn make<D: Disk>(disk: &D, number: u64, header: Option<&Header>) -> io::Result<D::File> {
+    let file = disk.create(&segment::name(number))?;
+    segment::fill(&file, 0, 0)?;
+    if let Some(header) = header {
+        file.write_at(0, &header.encode())?;
+    }
+    file.sync()?;
+    disk.sync_directory()?;
+    Ok(file)
+}

@@ -1,0 +1,247 @@
+//! Damage to a log that is synced: each byte of it, each bit of its headers, each length.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::disk::DiskFile;
+use crate::log::frame::Frames;
+use crate::log::segment::{self, BLOCK_BYTES, FRAMES_AT, Found, Header};
+
+/// Where a frame lies.
+struct Place {
+    segment: u64,
+    start: u64,
+    /// Where padding begins.
+    end: u64,
+    durable: u64,
+}
+
+struct Written {
+    disk: SimDisk,
+    frames: Vec<Frame>,
+    places: BTreeMap<u64, Place>,
+    headers: Vec<Header>,
+}
+
+/// Three segments of four frames, synced after each second one; the last segment ends as the caller says.
+fn written(finish: impl FnOnce(&mut Log<SimDisk>)) -> Written {
+    let disk = SimDisk::new();
+    let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();
+    for tag in 1..=12 {
+        append(&mut log, &payload(tag, 20 + 13 * tag as usize)).unwrap();
+        if tag % 2 == 0 {
+            log.syncer().sync().unwrap();
+        }
+        if tag == 4 || tag == 8 {
+            log.rotate(tag).unwrap();
+        }
+    }
+    finish(&mut log);
+    disk.kill();
+    let disk = disk.revive();
+    let frames = look(&disk, 0).unwrap().1;
+    let mut written = Written { frames, places: BTreeMap::new(), headers: Vec::new(), disk };
+    for segment in 1..=3 {
+        written.find_places(segment);
+    }
+    written
+}
+
+impl Written {
+    fn find_places(&mut self, segment: u64) {
+        let file = self.disk.open(&segment::name(segment)).unwrap();
+        let Found::Header(header) = segment::read_header(&file, segment).unwrap() else { panic!() };
+        let mut frames = Frames::new(&file, &header, None).unwrap();
+        let mut start = FRAMES_AT;
+        while let Some(frame) = frames.at(start, 1..=99).unwrap() {
+            let end = start + frame.bytes.len() as u64;
+            self.places.insert(frame.sequence, Place { segment, start, end, durable: frame.durable });
+            start = frame.end;
+        }
+        self.headers.push(header);
+    }
+
+    /// What later frames and headers say of how far the log was durable.
+    fn witnessed(&self, damaged: u64) -> u64 {
+        let place = &self.places[&damaged];
+        let frames = self.places.range(damaged + 1..).map(|(_, place)| place.durable);
+        let headers = self.headers.iter().filter(|header| header.number > place.segment).map(|header| header.durable);
+        frames.chain(headers).max().unwrap_or(0)
+    }
+}
+
+/// Answers whether the loss of this frame is told; it must be if a later frame or header says that it was durable.
+fn check(written: &Written, disk: &SimDisk, damaged: u64) -> bool {
+    let (recovered, frames) = look(disk, 0).unwrap();
+    assert_eq!(frames, written.frames[..damaged as usize - 1]);
+    let witnessed = written.witnessed(damaged);
+    let Some(lost) = recovered.lost() else {
+        assert!(witnessed < damaged, "frame {damaged}");
+        return false;
+    };
+    assert!(witnessed >= damaged, "frame {damaged}");
+    let place = &written.places[&damaged];
+    let expected = (segment::name(place.segment), place.start, damaged, witnessed);
+    assert_eq!((lost.file.clone(), lost.offset, lost.first, lost.durable), expected);
+    assert_eq!(lost.frames, written.frames.len() as u64 - damaged);
+    assert_eq!(look(disk, 0).unwrap().0.lost(), Some(lost), "a second look");
+    true
+}
+
+fn flip_each_bit(written: &Written) -> (u64, u64) {
+    let (mut told, mut silent) = (0, 0);
+    for (sequence, place) in &written.places {
+        for offset in place.start..place.end.next_multiple_of(8) {
+            for bit in 0..8 {
+                let disk = written.disk.fork();
+                disk.flip(&segment::name(place.segment), offset as usize, 1 << bit);
+                if offset >= place.end {
+                    assert_eq!(look(&disk, 0).unwrap().1, written.frames, "padding");
+                } else if check(written, &disk, *sequence) {
+                    told += 1;
+                } else {
+                    silent += 1;
+                }
+            }
+        }
+    }
+    (told, silent)
+}
+
+#[test]
+fn a_flipped_bit_of_a_frame_is_told_unless_nothing_later_knows_of_it() {
+    let plain = flip_each_bit(&written(|_| {}));
+    let marked = flip_each_bit(&written(|log| {
+        log.mark().unwrap();
+        log.syncer().sync().unwrap();
+    }));
+    println!("flipped bits (told, silent): {plain:?}, with a mark at the end {marked:?}");
+    assert_eq!(marked.1, 24 * 8, "of the mark itself");
+    assert!(plain.1 > marked.1);
+}
+
+#[test]
+fn a_flipped_bit_of_a_header_costs_nothing() {
+    let written = written(|_| {});
+    for segment in 1..=3 {
+        for block in [0, BLOCK_BYTES] {
+            for bit in 0..128 * 8 {
+                let disk = written.disk.fork();
+                disk.flip(&segment::name(segment), (block + bit / 8) as usize, 1 << (bit % 8));
+                let (recovered, frames) = look(&disk, 0).unwrap();
+                assert_eq!((recovered.lost(), frames.len()), (None, 12));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_segment_without_any_header_is_told_if_there_is_a_later_one() {
+    let written = written(|_| {});
+    for (segment, left) in [(1, 0), (2, 4), (3, 8)] {
+        let disk = written.disk.fork();
+        for block in [0, BLOCK_BYTES] {
+            disk.flip(&segment::name(segment), block as usize + 30, 0x80);
+        }
+        let (recovered, frames) = look(&disk, 0).unwrap();
+        assert_eq!(frames, written.frames[..left]);
+        assert_eq!(recovered.lost().is_some(), segment < 3, "segment {segment}");
+    }
+}
+
+#[test]
+fn a_segment_that_is_gone_is_told_if_there_is_a_later_one_or_a_position() {
+    let written = written(|_| {});
+    for segment in 1..=3 {
+        let disk = written.disk.fork();
+        disk.remove(&segment::name(segment)).unwrap();
+        assert_eq!(look(&disk, 0).unwrap().0.lost().is_some(), segment < 3);
+        assert_eq!(look(&disk, 8).unwrap().0.lost(), None, "8 is the end of the second");
+        assert_eq!(look(&disk, 9).unwrap().0.lost().is_some(), segment == 3, "9 was durable");
+    }
+    let empty = SimDisk::new();
+    assert_eq!(look(&empty, 0).unwrap().0.lost(), None);
+    assert!(look(&empty, 1).unwrap().0.lost().is_some());
+}
+
+#[test]
+fn a_cut_at_any_length_leaves_a_prefix_and_is_told_unless_nothing_later_knows_of_it() {
+    let written = written(|_| {});
+    let (mut told, mut silent, mut whole) = (0, 0, 0);
+    for segment in 1..=3 {
+        let name = segment::name(segment);
+        let length = written.disk.open(&name).unwrap().len().unwrap();
+        for cut in 0..length {
+            let disk = written.disk.fork();
+            disk.set_len(&name, cut as usize);
+            let damaged = written
+                .places
+                .iter()
+                .find(|(_, place)| place.segment == segment && place.end.next_multiple_of(8) > cut);
+            let (recovered, frames) = look(&disk, 0).unwrap();
+            match damaged {
+                None => {
+                    assert_eq!((recovered.lost(), frames.len()), (None, 12));
+                    whole += 1;
+                }
+                Some((sequence, _)) => {
+                    assert_eq!(frames, written.frames[..*sequence as usize - 1]);
+                    assert_eq!(recovered.lost().is_some(), segment < 3);
+                    if segment < 3 { told += 1 } else { silent += 1 }
+                }
+            }
+        }
+    }
+    println!("cuts: {whole} cost nothing, {told} are told, {silent} of the newest segment are not");
+}
+
+/// Damage that comes with a power cut: of the frames acknowledged by then, how many does nothing that is left know of?
+#[test]
+fn the_share_without_a_witness_is_at_most_the_last_group() {
+    for group in [1, 4, 16, 64] {
+        let (mut unknown, mut worst, cuts, frames) = (0, 0, 200, 500);
+        for seed in 0..cuts {
+            let disk = SimDisk::new();
+            let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();
+            let end = frames + seed % group;
+            for number in 1..=end {
+                append(&mut log, &payload(number, 100)).unwrap();
+                if number % group == 0 {
+                    log.syncer().sync().unwrap();
+                }
+            }
+            let acknowledged = log.syncer().durable();
+            disk.crash(seed);
+            let (recovered, _) = look(&disk.revive(), 0).unwrap();
+            let unwitnessed = acknowledged - recovered.durable;
+            unknown += unwitnessed;
+            worst = worst.max(unwitnessed);
+        }
+        let mean = unknown as f64 / cuts as f64;
+        println!("synced by {group}: {mean:.1} of some {frames} acknowledged frames have no witness, {worst} at worst");
+        assert!(worst <= group);
+    }
+}
+
+#[test]
+fn no_content_of_a_segment_is_followed_blindly() {
+    for_each_seed(2000, |seed| {
+        let mut choices = Choices::new(seed);
+        let disk = written(|_| {}).disk;
+        for _ in 0..=choices.below(40) {
+            let name = segment::name(1 + choices.below(3));
+            let at = if choices.below(3) == 0 { choices.index(160) } else { FRAMES_AT as usize + choices.index(1000) };
+            disk.flip(&name, at, choices.below(256) as u8);
+            if choices.below(20) == 0 {
+                disk.set_len(&name, choices.index(20_000));
+            }
+        }
+        let (recovered, frames) = look(&disk, choices.below(14)).unwrap();
+        if let Some(lost) = recovered.lost() {
+            assert!(frames.len() < 12);
+            begin(disk, &recovered, 5, Some(lost.fingerprint)).unwrap();
+        } else {
+            begin(disk, &recovered, 5, None).unwrap();
+        }
+    });
+}

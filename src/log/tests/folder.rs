@@ -1,0 +1,62 @@
+//! A real folder.
+
+use std::fs::{self, OpenOptions};
+
+use super::*;
+use crate::disk::FolderDisk;
+use crate::log::segment;
+
+#[test]
+fn a_log_in_a_folder_is_read_again_also_after_a_cut() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = FolderDisk::new(folder.path());
+    let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();
+    for tag in 1..=6 {
+        append(&mut log, &payload(tag, 5000)).unwrap();
+        if tag == 3 {
+            log.syncer().prepare().unwrap();
+            log.rotate(2).unwrap();
+        }
+    }
+    let syncer = log.syncer();
+    assert_eq!((syncer.sync().unwrap(), syncer.written(), syncer.durable()), (6, 6, 6));
+    assert_eq!(syncer.free(3).unwrap(), 1);
+    drop(log);
+    let (recovered, frames) = look(&disk, 3).unwrap();
+    assert_eq!(frames, (4..=6).map(|tag| (tag, payload(tag, 5000))).collect::<Vec<_>>());
+    begin(disk.clone(), &recovered, 3, None).unwrap().close().unwrap();
+    assert!(look(&disk, 3).unwrap().0.lost().is_none());
+
+    let cut = OpenOptions::new().write(true).open(folder.path().join(segment::name(2))).unwrap();
+    cut.set_len(8192 + 5024 + 100).unwrap();
+    let (recovered, frames) = look(&disk, 3).unwrap();
+    assert_eq!(frames, [(4, payload(4, 5000))]);
+    let lost = recovered.lost().unwrap();
+    assert_eq!((lost.first, lost.durable), (5, 6), "the next life's header knows");
+    let log = begin(disk.clone(), &recovered, 4, Some(lost.fingerprint)).unwrap();
+    assert_eq!(log.last(), 4);
+    let kept = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    assert_eq!(kept.filter(|name| name.starts_with("lost-")).count(), 2);
+    assert!(look(&disk, 3).unwrap().0.lost().is_none());
+}
+
+#[test]
+fn a_folder_keeps_files_names_and_ends() {
+    use crate::disk::{Disk, DiskFile};
+    let folder = tempfile::tempdir().unwrap();
+    let disk = FolderDisk::new(folder.path());
+    let file = disk.create("a").unwrap();
+    assert!(disk.create("a").is_err());
+    file.write_at(10, b"ten").unwrap();
+    file.sync().unwrap();
+    assert_eq!(DiskFile::len(&file).unwrap(), 13);
+    let mut into = [1; 8];
+    assert_eq!(DiskFile::read_at(&disk.open("a").unwrap(), 8, &mut into).unwrap(), 5);
+    assert_eq!(into, *b"\0\0ten\x01\x01\x01");
+    assert!(disk.open("a").unwrap().write_at(0, b"no").is_err(), "open to be read only");
+    disk.rename("a", "b").unwrap();
+    disk.sync_directory().unwrap();
+    assert_eq!(disk.list().unwrap(), ["b"]);
+    disk.remove("b").unwrap();
+    assert!(disk.open("b").is_err());
+}

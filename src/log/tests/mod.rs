@@ -1,0 +1,151 @@
+//! Tests of the log. Those with random histories print their seed when they fail; `LOG_SEED` runs that history alone, and
+//! `LOG_HISTORIES` sets how many are run.
+
+mod damage;
+mod failing;
+mod folder;
+mod loss;
+mod model;
+mod subsets;
+mod threads;
+
+use super::{Error, FrameBuffer, Log, Recovered, Syncer, begin, create, read};
+use crate::disk::{Choices, Disk, SimDisk};
+
+const IDENTITY: u64 = 0x1D;
+
+type Frame = (u64, Vec<u8>);
+
+/// A payload that no other tag has.
+fn payload(tag: u64, bytes: usize) -> Vec<u8> {
+    let mut choices = Choices::new(tag);
+    let mut payload = Vec::with_capacity(bytes + 8);
+    while payload.len() < bytes {
+        payload.extend_from_slice(&choices.next().to_le_bytes());
+    }
+    payload.truncate(bytes);
+    payload
+}
+
+fn append<D: Disk>(log: &mut Log<D>, payload: &[u8]) -> Result<u64, Error> {
+    let mut frame: FrameBuffer = log.frame();
+    frame.extend(payload);
+    log.append(frame)
+}
+
+/// What can be read above the position.
+fn look<D: Disk>(disk: &D, position: u64) -> Result<(Recovered, Vec<Frame>), Error> {
+    let mut frames = Vec::new();
+    let recovered = read(disk, IDENTITY, position, |sequence, payload| {
+        frames.push((sequence, payload.to_vec()));
+        Ok::<_, Error>(())
+    })?;
+    Ok((recovered, frames))
+}
+
+/// Ends the process, and begins the next life on what it leaves.
+fn next_life(disk: &SimDisk, salt: u64) -> Log<SimDisk> {
+    disk.kill();
+    let disk = disk.revive();
+    let recovered = look(&disk, 0).unwrap().0;
+    begin(disk, &recovered, salt, None).unwrap()
+}
+
+fn number_from(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+/// Runs a history for each seed, and says which failed.
+fn for_each_seed(count: u64, history: impl Fn(u64)) {
+    let seeds = match number_from("LOG_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number_from("LOG_HISTORIES").unwrap_or(count),
+    };
+    for seed in seeds {
+        let run = std::panic::AssertUnwindSafe(|| history(seed));
+        if let Err(why) = std::panic::catch_unwind(run) {
+            eprintln!("failed with LOG_SEED={seed}");
+            std::panic::resume_unwind(why);
+        }
+    }
+}
+
+#[test]
+fn a_log_is_read_as_it_was_written() {
+    let disk = SimDisk::new();
+    let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();
+    let sizes = [0, 1, 7, 8, 9, 500, 4096, 40_000, 3];
+    for (number, bytes) in sizes.into_iter().enumerate() {
+        assert_eq!(append(&mut log, &payload(number as u64, bytes)).unwrap(), number as u64 + 1);
+        if number % 4 == 3 {
+            log.rotate(number as u64).unwrap();
+        }
+    }
+    disk.kill();
+    let (recovered, frames) = look(&disk.revive(), 0).unwrap();
+    assert_eq!(recovered.lost(), None);
+    let expected = sizes.into_iter().zip(0..).map(|(bytes, number)| (number + 1, payload(number, bytes)));
+    assert_eq!(frames, expected.collect::<Vec<_>>());
+    assert_eq!(look(&disk.revive(), 6).unwrap().1, frames[6..], "above a position");
+}
+
+#[test]
+fn a_payload_is_patched_in_place() {
+    let disk = SimDisk::new();
+    let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();
+    let mut frame = log.frame();
+    frame.bytes().extend_from_slice(b"at ??");
+    frame.payload()[3..].copy_from_slice(b"42");
+    log.append(frame).unwrap();
+    assert_eq!(log.frame().payload(), b"", "the next one begins empty");
+    assert_eq!(look(&disk, 0).unwrap().1, [(1, b"at 42".to_vec())]);
+}
+
+#[test]
+fn a_copy_begins_at_the_position_of_its_tables() {
+    let disk = SimDisk::new();
+    create(disk.clone(), IDENTITY, 70, 1).unwrap().close().unwrap();
+    disk.crash(0);
+    let disk = disk.revive();
+    let (recovered, frames) = look(&disk, 70).unwrap();
+    assert_eq!((recovered.lost(), recovered.last(), frames.len()), (None, 70, 0));
+    let mut log = begin(disk.clone(), &recovered, 2, None).unwrap();
+    assert_eq!(append(&mut log, b"first").unwrap(), 71);
+    assert!(look(&disk, 69).unwrap().0.lost().is_some(), "70 is nowhere");
+}
+
+#[test]
+fn lives_that_write_nothing_leave_one_segment_and_no_marks() {
+    let disk = SimDisk::new();
+    let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();
+    append(&mut log, b"one").unwrap();
+    log.close().unwrap();
+    for salt in 2..6 {
+        let log = next_life(&disk, salt);
+        assert_eq!(log.last(), 2, "the frame and its mark");
+        log.close().unwrap();
+        assert_eq!(disk.revive().list().unwrap().len(), 2);
+    }
+}
+
+#[test]
+fn segments_of_another_store_or_of_the_future_are_refused() {
+    let disk = SimDisk::new();
+    create(disk.clone(), IDENTITY + 1, 0, 1).unwrap();
+    assert!(matches!(look(&disk, 0), Err(Error::Foreign { identity: 0x1E, .. })));
+}
+
+#[test]
+fn a_segment_is_freed_once_the_next_ones_header_is_durable() {
+    let disk = SimDisk::new();
+    let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();
+    let syncer: Syncer<_> = log.syncer();
+    append(&mut log, b"one").unwrap();
+    syncer.sync().unwrap();
+    assert_eq!(syncer.free(1).unwrap(), 0, "it is being written");
+    log.rotate(2).unwrap();
+    assert_eq!(syncer.free(1).unwrap(), 0, "a power cut could leave no header at all");
+    syncer.sync().unwrap();
+    assert_eq!(syncer.free(0).unwrap(), 0, "it is needed");
+    assert_eq!(syncer.free(1).unwrap(), 1);
+}

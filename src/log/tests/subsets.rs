@@ -1,0 +1,113 @@
+//! A few unsynced writes, and each crash that they can have.
+
+use super::*;
+
+/// Crashes in every way, and hands what is left to `check`.
+fn each_crash(disk: &SimDisk, mut check: impl FnMut(SimDisk)) -> u64 {
+    let mut chosen: Vec<(usize, usize)> = Vec::new();
+    let mut count = 0;
+    loop {
+        let fork = disk.fork();
+        let mut turn = 0;
+        fork.crash_with(&mut |possible| {
+            if turn == chosen.len() {
+                chosen.push((0, possible));
+            }
+            turn += 1;
+            chosen[turn - 1].0
+        });
+        check(fork.revive());
+        count += 1;
+        while chosen.last().is_some_and(|(choice, possible)| choice + 1 == *possible) {
+            chosen.pop();
+        }
+        match chosen.last_mut() {
+            Some((choice, _)) => *choice += 1,
+            None => return count,
+        }
+    }
+}
+
+fn check(disk: &SimDisk, written: &[Vec<u8>], durable: usize) -> usize {
+    let (recovered, frames) = look(disk, 0).unwrap();
+    assert_eq!(recovered.lost(), None);
+    assert!(frames.len() >= durable);
+    assert!(frames.iter().map(|(_, payload)| payload).eq(&written[..frames.len()]));
+    frames.len()
+}
+
+/// Frames in three segments, of which the first `synced` are synced.
+fn write(disk: &SimDisk, synced: usize) -> Vec<Vec<u8>> {
+    let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();
+    let written: Vec<_> =
+        [300, 500, 20, 700, 40].into_iter().zip(0..).map(|(bytes, tag)| payload(tag, bytes)).collect();
+    for (number, payload) in written.iter().enumerate() {
+        if number == synced {
+            log.syncer().sync().unwrap();
+        }
+        if number == 2 || number == 4 {
+            log.rotate(number as u64).unwrap();
+        }
+        append(&mut log, payload).unwrap();
+    }
+    written
+}
+
+#[test]
+fn each_crash_leaves_a_prefix() {
+    for synced in 0..5 {
+        let disk = SimDisk::new();
+        let written = write(&disk, synced);
+        let mut seen = [0; 6];
+        let count = each_crash(&disk, |left| seen[check(&left, &written, synced)] += 1);
+        println!("{synced} synced: {count} crashes, which leave 0 to 5 frames: {seen:?}");
+        assert!(seen[synced] > 0 && seen[5] > 0);
+    }
+}
+
+#[test]
+fn each_crash_while_a_life_begins_on_what_a_kill_left_is_no_loss() {
+    let killed = SimDisk::new();
+    let written = write(&killed, 3);
+    killed.kill();
+    let mut crashes = 0;
+    for nth in 1.. {
+        let disk = killed.fork().revive();
+        let recovered = look(&disk, 0).unwrap().0;
+        disk.stop(nth, nth);
+        let begun = begin(disk.clone(), &recovered, 9, None);
+        let kept = if begun.is_ok() { 5 } else { 3 };
+        for seed in 0..200 {
+            let left = disk.fork();
+            left.crash(seed);
+            check(&left.revive(), &written, kept);
+            crashes += 1;
+        }
+        if begun.is_ok() {
+            println!("{crashes} crashes, stopped at each of {nth} calls");
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_sync_that_proves_nothing_is_made_good_by_the_next_life() {
+    for nth in 1..=4 {
+        let disk = SimDisk::new();
+        let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();
+        let written: Vec<_> = (0..3).map(|tag| payload(tag, 600)).collect();
+        append(&mut log, &written[0]).unwrap();
+        // A segment that stays empty, in the middle.
+        for salt in 2..=4 {
+            log.syncer().prepare().unwrap();
+            log.rotate(salt).unwrap();
+        }
+        append(&mut log, &written[1]).unwrap();
+        append(&mut log, &written[2]).unwrap();
+        disk.fail(Some(crate::disk::Call::Sync), nth, nth);
+        assert!(log.syncer().sync().is_err(), "four segments");
+        assert_eq!(next_life(&disk, 5).last(), 3);
+        let count = each_crash(&disk, |left| assert_eq!(check(&left, &written, 3), 3));
+        println!("sync {nth} of 4 failed: {count} crashes of the life after it");
+    }
+}
