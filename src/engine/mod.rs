@@ -15,6 +15,8 @@
 mod cells;
 mod figures;
 mod group;
+#[cfg_attr(not(test), expect(dead_code, unused_imports, reason = "it takes the place of RocksDB's log step by step"))]
+mod layered;
 pub mod local;
 mod lost;
 #[cfg(feature = "rocks")]

@@ -15,7 +15,7 @@
 //! try; [`Frames::next_whole`] tries them all.
 
 use std::io;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 
 use super::segment::Header;
 use crate::disk::DiskFile;
@@ -35,8 +35,26 @@ const CHUNK_BYTES: u64 = 256 << 10;
 pub struct FrameBuffer(Vec<u8>);
 
 impl FrameBuffer {
+    /// An empty payload, with room for so many bytes.
+    pub fn with_room_for(bytes: usize) -> Self {
+        let mut frame = Vec::with_capacity(HEADER_BYTES + bytes + ALIGNMENT as usize);
+        frame.resize(HEADER_BYTES, 0);
+        Self(frame)
+    }
+
+    /// Whether there is no payload.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The frame as it was written, and where in it the payload lies.
+    pub fn into_parts(self) -> (Box<[u8]>, Range<usize>) {
+        let length = self.0.get(4..8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes);
+        (self.0.into_boxed_slice(), HEADER_BYTES..HEADER_BYTES + length as usize)
+    }
+
     /// An empty payload.
-    pub fn clear(&mut self) {
+    fn clear(&mut self) {
         self.0.clear();
         self.0.resize(HEADER_BYTES, 0);
     }

@@ -25,7 +25,6 @@ pub struct Log<D: Disk> {
     filled: u64,
     /// The durable sequence that is written down.
     witnessed: u64,
-    spare: FrameBuffer,
 }
 
 impl<D: Disk> fmt::Debug for Log<D> {
@@ -44,20 +43,12 @@ impl<D: Disk> Log<D> {
             end: header.start(),
             filled: segment::STEP_BYTES,
             witnessed: header.durable,
-            spare: FrameBuffer::default(),
         }
     }
 
     /// A handle for syncs, and what else other threads do.
     pub fn syncer(&self) -> Syncer<D> {
         Syncer::new(Arc::clone(&self.shared))
-    }
-
-    /// An empty frame. It has the buffer of the one appended before.
-    pub fn frame(&mut self) -> FrameBuffer {
-        let mut frame = std::mem::take(&mut self.spare);
-        frame.clear();
-        frame
     }
 
     /// The sequence of the last frame.
@@ -70,8 +61,8 @@ impl<D: Disk> Log<D> {
         self.end.offset
     }
 
-    /// Writes the frame behind the last, and answers its sequence.
-    pub fn append(&mut self, mut frame: FrameBuffer) -> Result<u64, Error> {
+    /// Writes the frame after the last, and answers its sequence. The frame stays the caller's, as it was written.
+    pub fn append(&mut self, frame: &mut FrameBuffer) -> Result<u64, Error> {
         self.shared.check()?;
         let length = frame.len();
         let (End { offset, last, .. }, durable) = (self.end, self.shared.durable());
@@ -84,7 +75,6 @@ impl<D: Disk> Log<D> {
         self.file.write_at(offset, bytes).map_err(|why| self.shared.fail(why))?;
         (self.end.offset, self.end.last, self.witnessed) = (end, sequence, durable);
         self.shared.set_written(sequence);
-        self.spare = frame;
         Ok(sequence)
     }
 
@@ -94,8 +84,7 @@ impl<D: Disk> Log<D> {
         if self.witnessed == self.shared.durable() {
             return Ok(None);
         }
-        let frame = self.frame();
-        self.append(frame).map(Some)
+        self.append(&mut FrameBuffer::default()).map(Some)
     }
 
     /// Ends the segment, and begins the next with this salt.

@@ -21,7 +21,7 @@ use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 
 use super::arena::{Arena, Words};
 use super::hash::Hash;
-use super::record::Record;
+use super::record::{Change, Record};
 use crate::engine::RowRange;
 use crate::engine::storage::Column;
 
@@ -61,7 +61,20 @@ pub struct Generation {
     pub(super) versions: Arena<Version>,
     pub(super) links: Arena<Words<1>>,
     pub(super) hash: Hash,
+    pub(super) erasures: Arena<OnceLock<Erasure>>,
+    pub(super) erased: AtomicU32,
     pub(super) bytes: AtomicUsize,
+}
+
+/// A range of a column that was emptied. There are hardly ever any: whoever looks for one asks first how many there are.
+pub struct Erasure {
+    pub(super) sequence: u32,
+    /// Of the cells.
+    pub column: Column,
+    /// The first key.
+    pub start: Box<[u8]>,
+    /// The key after the last.
+    pub end: Box<[u8]>,
 }
 
 impl Generation {
@@ -75,6 +88,8 @@ impl Generation {
             versions: Arena::default(),
             links: Arena::default(),
             hash: Hash::default(),
+            erasures: Arena::default(),
+            erased: AtomicU32::new(0),
             bytes: AtomicUsize::new(0),
         };
         for column in Column::ALL {
@@ -93,7 +108,43 @@ impl Generation {
     #[inline]
     pub fn get(&self, column: Column, key: &[u8], sequence: u64) -> Option<Content<'_>> {
         let sequence = self.relative(sequence)?;
-        self.at(self.find(column, key)?, sequence)
+        match self.find(column, key).and_then(|node| self.at(node, sequence)) {
+            Some((written, content)) => Some(self.unless_erased(column, key, written, sequence, content)),
+            None => self.erased_at(column, key, sequence).map(|_| None),
+        }
+    }
+
+    /// Whether nothing was written to it.
+    pub fn is_empty(&self) -> bool {
+        self.bytes() == 0
+    }
+
+    /// Ranges that were emptied.
+    pub fn erasures(&self) -> impl Iterator<Item = &Erasure> {
+        (0..self.erased.load(Ordering::Acquire)).filter_map(|number| self.erasures.value(number))
+    }
+
+    /// Whether a view at `sequence` has the cell emptied by a range, so that what older generations and the tables have of it is gone.
+    pub fn erases(&self, column: Column, key: &[u8], sequence: u64) -> bool {
+        self.relative(sequence).is_some_and(|sequence| self.erased_at(column, key, sequence).is_some())
+    }
+
+    fn erased_at(&self, column: Column, key: &[u8], sequence: u32) -> Option<u32> {
+        let covers = |erasure: &&Erasure| {
+            erasure.column == column && erasure.sequence <= sequence && *erasure.start <= *key && *key < *erasure.end
+        };
+        self.erasures().filter(covers).map(|erasure| erasure.sequence).max()
+    }
+
+    fn unless_erased<'a>(
+        &self,
+        column: Column,
+        key: &[u8],
+        written: u32,
+        sequence: u32,
+        content: Content<'a>,
+    ) -> Content<'a> {
+        content.filter(|_| self.erased_at(column, key, sequence).is_none_or(|erased| erased <= written))
     }
 
     /// When the cell was last written; `None` if it was not.
@@ -120,8 +171,8 @@ impl Generation {
                 let key = self.key(this);
                 if !is_within(key, range, backwards) {
                     node = NONE;
-                } else if let Some(content) = self.at(this, sequence?) {
-                    return Some((key, content));
+                } else if let Some((written, content)) = self.at(this, sequence?) {
+                    return Some((key, self.unless_erased(column, key, written, sequence?, content)));
                 }
             }
             None
@@ -161,14 +212,18 @@ impl Generation {
         })
     }
 
-    /// What a node's cell holds at a sequence.
+    /// What a node's cell holds at a sequence, and since when.
     #[inline]
-    fn at(&self, node: u32, sequence: u32) -> Option<Content<'_>> {
+    fn at(&self, node: u32, sequence: u32) -> Option<(u32, Content<'_>)> {
         let mut version = load(self.nodes.get(node), NEWEST);
         while version != NONE {
             let found = self.versions.get(version);
-            if load(found, SEQUENCE) <= sequence {
-                return self.record(found, FRAME, OFFSET).map(|record| record.content);
+            let written = load(found, SEQUENCE);
+            if written <= sequence {
+                return match self.record(found, FRAME, OFFSET)?.change {
+                    Change::Put(content) => Some((written, Some(content))),
+                    Change::Delete | Change::DeleteRange(_) => Some((written, None)),
+                };
             }
             version = load(found, OLDER);
         }

@@ -6,6 +6,8 @@
 //!
 //! The log's frame is the window's memory: a cell that is read is a slice of the frame that wrote it, and nothing is copied between.
 
+use std::ops::Range;
+
 use crate::engine::storage::Column;
 
 /// The bytes before a record's key.
@@ -13,23 +15,40 @@ pub const HEADER_BYTES: usize = 9;
 
 const PUT: u8 = 0;
 const DELETE: u8 = 8;
+const DELETE_RANGE: u8 = 16;
 const KINDS: u8 = 8;
 
 /// A record of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
+    /// Of the cell or cells.
     pub column: Column,
+    /// The cell, or the first one of a range.
     pub key: &'a [u8],
-    /// `None`: the cell is deleted.
-    pub content: Option<&'a [u8]>,
+    /// What becomes of it.
+    pub change: Change<'a>,
+}
+
+/// What becomes of a cell, or of a range of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change<'a> {
+    /// It holds this.
+    Put(&'a [u8]),
+    /// It is emptied.
+    Delete,
+    /// All are emptied from the key up to, and without, this one. In a frame this comes before everything else of its frame.
+    DeleteRange(&'a [u8]),
 }
 
 impl<'a> Record<'a> {
     /// Appends it to a frame. A key or content of 4 GiB or more is refused long before.
     pub fn encode(&self, frame: &mut Vec<u8>) {
-        let content = self.content.unwrap_or_default();
+        let (kind, content) = match self.change {
+            Change::Put(content) => (PUT, content),
+            Change::Delete => (DELETE, &[][..]),
+            Change::DeleteRange(end) => (DELETE_RANGE, end),
+        };
         let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes();
-        let kind = if self.content.is_some() { PUT } else { DELETE };
         frame.reserve(HEADER_BYTES + self.key.len() + content.len());
         frame.push(kind | self.column as u8);
         frame.extend_from_slice(&length(self.key));
@@ -48,18 +67,19 @@ impl<'a> Record<'a> {
         let content = rest.get(..u32::from_le_bytes([c0, c1, c2, c3]) as usize)?;
         let column = *Column::ALL.get(usize::from(tag % KINDS))?;
         let length = HEADER_BYTES + key.len() + content.len();
-        let content = match tag - tag % KINDS {
-            PUT => Some(content),
-            DELETE if content.is_empty() => None,
+        let change = match tag - tag % KINDS {
+            PUT => Change::Put(content),
+            DELETE if content.is_empty() => Change::Delete,
+            DELETE_RANGE => Change::DeleteRange(content),
             _ => return None,
         };
-        Some((Self { column, key, content }, length))
+        Some((Self { column, key, change }, length))
     }
 }
 
 /// The records of a frame, with where each begins; the last is `None` if the frame is not made of records.
-pub fn records(frame: &[u8], start: usize) -> impl Iterator<Item = Option<(usize, Record<'_>)>> {
-    let mut at = start;
+pub fn records(frame: &[u8], payload: Range<usize>) -> impl Iterator<Item = Option<(usize, Record<'_>)>> {
+    let (mut at, frame) = (payload.start, frame.get(..payload.end).unwrap_or_default());
     std::iter::from_fn(move || {
         let rest = frame.get(at..).filter(|rest| !rest.is_empty())?;
         let Some((record, length)) = Record::decode(rest) else {

@@ -15,20 +15,27 @@ use crate::window::*;
 const BASE: u64 = 1 << 40;
 
 /// What a step does to a cell of a few.
-type Change = (Column, Vec<u8>, Option<Vec<u8>>);
+type Cell = (Column, Vec<u8>, Option<Vec<u8>>);
 
-fn change() -> impl Strategy<Value = Change> {
+fn change() -> impl Strategy<Value = Cell> {
     let column = prop::sample::select(Column::ALL.to_vec());
     let key = prop::collection::vec(0..4_u8, 0..4);
     (column, key, prop::option::weighted(0.8, prop::collection::vec(any::<u8>(), 0..20)))
 }
 
-fn frame(changes: &[Change]) -> Box<[u8]> {
+fn frame(changes: &[Cell]) -> Box<[u8]> {
     let mut frame = vec![0xee; 24];
     for (column, key, content) in changes {
-        Record { column: *column, key, content: content.as_deref() }.encode(&mut frame);
+        let change = content.as_deref().map_or(Change::Delete, Change::Put);
+        Record { column: *column, key, change }.encode(&mut frame);
     }
     frame.into()
+}
+
+fn add(writer: &mut Writer, changes: &[Cell], sequence: u64, views: &[u64]) {
+    let frame = frame(changes);
+    let payload = 24..frame.len();
+    writer.add(frame, payload, sequence, views).unwrap();
 }
 
 fn writer(seed: u64) -> Writer {
@@ -60,7 +67,7 @@ fn is_in(key: &[u8], range: &RowRange) -> bool {
     after_start && before_end
 }
 
-fn cells(generation: &Generation, column: Column, range: &RowRange, backwards: bool, sequence: u64) -> Vec<Change> {
+fn cells(generation: &Generation, column: Column, range: &RowRange, backwards: bool, sequence: u64) -> Vec<Cell> {
     let cell = |(key, content): (&[u8], Content<'_>)| (column, key.to_vec(), content.map(<[u8]>::to_vec));
     let mut found: Vec<_> = generation.range(column, range, backwards, sequence).map(cell).collect();
     if backwards {
@@ -84,7 +91,7 @@ proptest! {
             let mut alive: Vec<u64> = views.iter().map(|(sequence, _)| *sequence).collect();
             // What is visible while the batch is written.
             alive.push(sequence - 1);
-            writer.add(frame(changes), 24, sequence, &alive).unwrap();
+            add(&mut writer, changes, sequence, &alive);
             for (column, key, content) in changes {
                 state.insert((*column, key.clone()), content.clone());
             }
@@ -102,7 +109,7 @@ proptest! {
             for (start, start_kind, end, end_kind) in &ranges {
                 let range = RowRange { start: bound(start.clone(), *start_kind), end: bound(end.clone(), *end_kind) };
                 for column in Column::ALL {
-                    let expected: Vec<Change> = state
+                    let expected: Vec<Cell> = state
                         .iter()
                         .filter(|((of, key), _)| *of == column && is_in(key, &range))
                         .map(|((of, key), content)| (*of, key.clone(), content.clone()))
@@ -116,7 +123,7 @@ proptest! {
 
     #[test]
     fn no_bytes_make_decoding_fail_otherwise_than_by_saying_so(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
-        for record in records(&bytes, 0) {
+        for record in records(&bytes, 0..bytes.len()) {
             let Some((at, record)) = record else { break };
             let mut again = Vec::new();
             record.encode(&mut again);
@@ -133,7 +140,7 @@ fn a_million_versions_of_a_row_leave_a_chain_no_longer_than_the_views() {
     for number in 1..=200_000 {
         let alive: Vec<u64> =
             views.iter().copied().filter(|view| *view < BASE + number).chain([BASE + number - 1]).collect();
-        writer.add(frame(&change(number)), 24, BASE + number, &alive).unwrap();
+        add(&mut writer, &change(number), BASE + number, &alive);
     }
     let read = |sequence| writer.generation().get(Column::Write, b"hot", sequence).unwrap().unwrap().to_vec();
     assert_eq!(read(BASE + 10), 10_u64.to_be_bytes());
@@ -151,7 +158,7 @@ fn many_keys_are_found_and_in_order_whatever_the_order_they_came_in() {
         let place = if number % 2 == 0 { number } else { number * 7_919 % count };
         let key = place.to_be_bytes().to_vec();
         let change = [(Column::Write, key.clone(), Some(number.to_be_bytes().to_vec()))];
-        writer.add(frame(&change), 24, BASE + 1 + number, &[BASE + number]).unwrap();
+        add(&mut writer, &change, BASE + 1 + number, &[BASE + number]);
         model.insert(key, Some(number.to_be_bytes().to_vec()));
     }
     let generation = writer.generation();
@@ -190,10 +197,10 @@ fn readers_beside_the_writer_see_whole_batches_as_of_their_sequence() {
         for number in 1..=60_000_u64 {
             let due = (1..=KEYS).filter(|key| number % key == 0);
             let put = |key: u64| (Column::Write, key.to_be_bytes().to_vec(), Some(number.to_be_bytes().to_vec()));
-            let changes: Vec<Change> = due.map(put).collect();
+            let changes: Vec<Cell> = due.map(put).collect();
             // Every sequence may be read: the readers of this test are not registered.
             let alive: Vec<u64> = (BASE + number.saturating_sub(2_000)..BASE + number).collect();
-            writer.add(frame(&changes), 24, BASE + number, &alive).unwrap();
+            add(&mut writer, &changes, BASE + number, &alive);
             visible.store(BASE + number, Ordering::Release);
         }
         is_over.store(true, Ordering::Relaxed);
@@ -209,8 +216,8 @@ fn a_cell_takes_at_most_100_bytes_beside_its_key_and_content() {
     let (cells, key_and_content) = (100_000_u64, 8 + 100);
     for batch in 0..cells / 100 {
         let put = |place: u64| (Column::Write, (place * 7_919 % cells).to_be_bytes().to_vec(), Some(vec![7; 100]));
-        let changes: Vec<Change> = (batch * 100..batch * 100 + 100).map(put).collect();
-        writer.add(frame(&changes), 24, BASE + 1 + batch, &[BASE + batch]).unwrap();
+        let changes: Vec<Cell> = (batch * 100..batch * 100 + 100).map(put).collect();
+        add(&mut writer, &changes, BASE + 1 + batch, &[BASE + batch]);
     }
     let beside = writer.generation().bytes() as u64 / cells - key_and_content;
     assert!(beside <= 100, "{beside} bytes");
@@ -218,5 +225,5 @@ fn a_cell_takes_at_most_100_bytes_beside_its_key_and_content() {
 
 #[test]
 fn a_frame_that_is_not_made_of_records_is_refused() {
-    assert!(writer(5).add(vec![0xff; 40].into(), 24, BASE + 1, &[]).is_err());
+    assert!(writer(5).add(vec![0xff; 40].into(), 24..40, BASE + 1, &[]).is_err());
 }

@@ -4,16 +4,17 @@
 //! goes out of the chain. So a row that is written a million times has a chain no longer than there are views, and a read of it takes
 //! as long as of any other.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rapidhash::v3::RapidSecrets;
 
 use super::generation::{
-    FRAME, Generation, HEADS, HEIGHT, KEY_FRAME, KEY_OFFSET, NEWEST, NEXT, NONE, Node, OFFSET, OLDER, PREVIOUS,
-    SEQUENCE, UPPER, Version, head, load,
+    Erasure, FRAME, Generation, HEADS, HEIGHT, KEY_FRAME, KEY_OFFSET, NEWEST, NEXT, NONE, Node, OFFSET, OLDER,
+    PREVIOUS, SEQUENCE, UPPER, Version, head, load,
 };
-use super::record::{Record, records};
+use super::record::{Change, Record, records};
 use crate::engine::storage::Column;
 
 /// What a version and, with its part of the hash, a node take.
@@ -56,9 +57,15 @@ impl Writer {
         &self.generation
     }
 
-    /// Adds the records of a frame, from `start` on, as versions of `sequence`, which is greater than every one before. `views` are
+    /// Adds the records of a frame, which lie in `payload`, as versions of `sequence`, which is greater than every one before. `views` are
     /// the sequences, ascending, at which anything is read or may be before this is visible.
-    pub fn add(&mut self, frame: Box<[u8]>, start: usize, sequence: u64, views: &[u64]) -> Result<(), Malformed> {
+    pub fn add(
+        &mut self,
+        frame: Box<[u8]>,
+        payload: Range<usize>,
+        sequence: u64,
+        views: &[u64],
+    ) -> Result<(), Malformed> {
         let generation = Arc::clone(&self.generation);
         let number = self.frames;
         self.frames += 1;
@@ -67,8 +74,16 @@ impl Writer {
         let frame = generation.frames.value(number).ok_or(Malformed)?;
         let relative = generation.relative_of_writer(sequence);
         let views = Views { generation: &generation, views };
-        for record in records(frame, start) {
+        for record in records(frame, payload) {
             let (offset, record) = record.ok_or(Malformed)?;
+            if let Change::DeleteRange(end) = record.change {
+                bytes += record.key.len() + end.len() + size_of::<Erasure>();
+                let (column, start, end) = (record.column, record.key.into(), end.into());
+                let erased = generation.erased.load(Ordering::Relaxed);
+                generation.erasures.set(erased, Erasure { sequence: relative, column, start, end });
+                generation.erased.store(erased + 1, Ordering::Release);
+                continue;
+            }
             let place = (number, u32::try_from(offset).map_err(|_| Malformed)?);
             bytes += VERSION_BYTES;
             let hash = generation.hash_of(record.column, record.key);

@@ -91,8 +91,8 @@ fn a_creation_cut_short_at_any_call_leaves_an_empty_log() {
 fn a_payload_that_is_too_long_is_refused_and_nothing_fails() {
     let disk = SimDisk::new();
     let mut log = create(disk, IDENTITY, 0, 1).unwrap();
-    let mut frame = log.frame();
+    let mut frame = FrameBuffer::default();
     frame.bytes().resize(super::super::PAYLOAD_MAX_BYTES + super::super::HEADER_BYTES + 1, 0);
-    assert!(matches!(log.append(frame), Err(Error::Full)));
+    assert!(matches!(log.append(&mut frame), Err(Error::Full)));
     assert_eq!(append(&mut log, b"short").unwrap(), 1);
 }

@@ -22,10 +22,9 @@ use super::below::{self, Below};
 use super::layers::{Layers, ROWS};
 use super::log::{HEADER, Segment};
 use super::readers::{Readers, Slot};
-use super::window::{Generation, Record, Writer};
+use super::window::{Change, Generation, HEADER_BYTES, Record, Writer};
 use super::{Row, View};
 
-const RECORD_HEADER: usize = 9;
 const SECRETS: RapidSecrets = RapidSecrets::seed(1);
 
 const WAITS: u8 = 0;
@@ -45,9 +44,9 @@ pub struct Pending {
 impl Pending {
     pub fn new(read: u64, rows: Vec<Row>, is_durable: bool) -> Arc<Self> {
         let mut record =
-            Vec::with_capacity(rows.iter().map(|(key, value)| key.len() + value.len() + RECORD_HEADER).sum::<usize>());
+            Vec::with_capacity(rows.iter().map(|(key, value)| key.len() + value.len() + HEADER_BYTES).sum::<usize>());
         for (key, value) in &rows {
-            Record { column: ROWS, key, content: Some(value) }.encode(&mut record);
+            Record { column: ROWS, key, change: Change::Put(value) }.encode(&mut record);
         }
         let (rows, outcome, client) = (Mutex::new(rows), AtomicU8::new(WAITS), std::thread::current());
         Arc::new(Self { read, rows, record, is_durable, outcome, client })
@@ -209,9 +208,10 @@ fn replay(folder: &Path, position: u64) -> Result<(Writer, u64, Segments)> {
     let (mut window, mut last) = (Writer::new(position, SECRETS), position);
     for (_, path) in &segments {
         Segment::replay(path, |sequence, frame| {
+            let payload = HEADER..frame.len();
             if sequence > last {
                 last = sequence;
-                window.add(frame, HEADER, sequence, &[]).map_err(|_| anyhow!("a frame without records"))?;
+                window.add(frame, payload, sequence, &[]).map_err(|_| anyhow!("a frame without records"))?;
             }
             Ok(())
         })?;
@@ -306,7 +306,8 @@ impl Shared {
         }
         leader.segment.append(&mut leader.frame, visible + 1, self.durable.load(Ordering::Relaxed))?;
         let frame = std::mem::take(&mut leader.frame).into_boxed_slice();
-        leader.window.add(frame, HEADER, visible + 1, &views).map_err(|_| anyhow!("a frame without records"))?;
+        let payload = HEADER..frame.len();
+        leader.window.add(frame, payload, visible + 1, &views).map_err(|_| anyhow!("a frame without records"))?;
         leader.last = visible + 1;
         self.visible.store(leader.last, Ordering::SeqCst);
         let mut to_sync = self.to_sync.lock();

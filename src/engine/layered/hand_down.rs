@@ -1,0 +1,94 @@
+//! Hand-down: a generation goes from the window into the tables.
+//!
+//! 1. *Freeze*, by the writer: the log begins its next segment, the window its next generation.
+//! 2. *Sync* the frozen segment. What is not durable in the log never reaches the tables: after a crash they would be ahead of it.
+//! 3. *Write* its ranges that were emptied, then the newest version of each of its cells, deletions included, in batches; with the
+//!    last one the position. The tables have no log. They may flush some of it by themselves, so until this is over they are
+//!    position P and a part of P to Q; the log still has all of it.
+//! 4. *Flush* all columns of the tables. From here on position Q is durable.
+//! 5. *Replace* the layers, in one step: the frozen generation goes and a view of the tables that has it comes. A view that was opened
+//!    before keeps what it has.
+//! 6. *Free* the segment.
+//!
+//! A generation ends at so many bytes of memory or of log, whichever is first: ten hot rows fill a log and no memory.
+
+use std::sync::Arc;
+
+use super::{Frozen, Layers, Leader, POSITION, Shared, failed};
+use crate::disk::Disk;
+use crate::engine::storage::{Batch, Column, Storage};
+use crate::engine::{EngineError, RowRange};
+use crate::window::{Generation, Writer};
+
+/// A batch for the tables has about so many bytes.
+const BATCH_BYTES: usize = 1 << 20;
+
+impl<D: Disk, T: Storage> Shared<D, T> {
+    /// Called by the writer after each batch. One generation at a time goes down, and the writer waits where the next one is full, too.
+    pub(super) fn freeze_when_full(&self, leader: &mut Leader<D>) -> Result<(), EngineError> {
+        let is_full =
+            leader.window.generation().bytes() >= self.memory_bytes || leader.log.segment_bytes() >= self.log_bytes;
+        if !is_full {
+            return Ok(());
+        }
+        self.hand_down()?;
+        self.freeze(leader)?;
+        self.hand_down()
+    }
+
+    /// Ends the generation that is written, if there is anything in it. The one before has gone down.
+    pub(super) fn freeze(&self, leader: &mut Leader<D>) -> Result<(), EngineError> {
+        self.check()?;
+        if leader.window.generation().is_empty() {
+            return Ok(());
+        }
+        let salt = (leader.salts)();
+        leader.log.rotate(salt).map_err(|why| self.fail(failed(why)))?;
+        let end = leader.log.last();
+        leader.window = Writer::new(end, self.secrets);
+        let mut current = self.current.lock();
+        let frozen = Some(Frozen { generation: Arc::clone(&current.layers.active), end });
+        let (active, tables) = (Arc::clone(leader.window.generation()), Arc::clone(&current.layers.tables));
+        current.layers = Arc::new(Layers { active, frozen, tables });
+        Ok(())
+    }
+
+    /// Hands the frozen generation down, if there is one.
+    pub(super) fn hand_down(&self) -> Result<(), EngineError> {
+        let _one = self.handing_down.lock();
+        let frozen = self.current.lock().layers.frozen.clone();
+        let Some(Frozen { generation, end }) = frozen else { return self.check() };
+        self.sync()?;
+        let written = self.write_down(&generation, end).and_then(|()| self.tables.sync());
+        let tables = written.and_then(|()| self.tables.view()).map_err(|why| self.fail(why))?;
+        {
+            let mut current = self.current.lock();
+            let active = Arc::clone(&current.layers.active);
+            current.layers = Arc::new(Layers { active, frozen: None, tables: Arc::new(tables) });
+        }
+        self.syncer.free(end).map(drop).map_err(|why| self.fail(failed(why)))
+    }
+
+    fn write_down(&self, generation: &Generation, end: u64) -> Result<(), EngineError> {
+        let mut batch = self.tables.batch(BATCH_BYTES);
+        for erasure in generation.erasures() {
+            batch.delete_range(erasure.column, &erasure.start, &erasure.end);
+        }
+        let (all, mut bytes) = (RowRange::all(), 0);
+        for column in Column::ALL {
+            for (key, content) in generation.range(column, &all, false, u64::MAX) {
+                match content {
+                    Some(content) => batch.put(column, key, content),
+                    None => batch.delete(column, key),
+                }
+                bytes += key.len() + content.map_or(0, <[u8]>::len);
+                if bytes >= BATCH_BYTES {
+                    self.tables.write(std::mem::replace(&mut batch, self.tables.batch(BATCH_BYTES)))?;
+                    bytes = 0;
+                }
+            }
+        }
+        batch.put(Column::Meta, POSITION, &end.to_be_bytes());
+        self.tables.write(batch)
+    }
+}

@@ -1,0 +1,46 @@
+//! The cells of two generations as one sequence, in order.
+
+use std::cmp::Ordering;
+use std::iter::Peekable;
+
+use crate::window::Content;
+
+type Cell<'a> = (&'a [u8], Content<'a>);
+
+/// Of a key that both have, the newer one's cell counts.
+pub struct Merge<'a, N: Iterator<Item = Cell<'a>>, O: Iterator<Item = Cell<'a>>> {
+    newer: Peekable<N>,
+    older: Peekable<O>,
+    backwards: bool,
+}
+
+impl<'a, N: Iterator<Item = Cell<'a>>, O: Iterator<Item = Cell<'a>>> Merge<'a, N, O> {
+    pub fn new(newer: N, older: O, backwards: bool) -> Self {
+        Self { newer: newer.peekable(), older: older.peekable(), backwards }
+    }
+}
+
+impl<'a, N: Iterator<Item = Cell<'a>>, O: Iterator<Item = Cell<'a>>> Iterator for Merge<'a, N, O> {
+    type Item = Cell<'a>;
+
+    fn next(&mut self) -> Option<Cell<'a>> {
+        let order = match (self.newer.peek(), self.older.peek()) {
+            (Some((newer, _)), Some((older, _))) => order(newer, older, self.backwards),
+            (Some(_), None) => Ordering::Less,
+            (None, _) => Ordering::Greater,
+        };
+        match order {
+            Ordering::Less => self.newer.next(),
+            Ordering::Greater => self.older.next(),
+            Ordering::Equal => {
+                self.older.next();
+                self.newer.next()
+            }
+        }
+    }
+}
+
+/// Which of two keys a scan meets first.
+pub fn order(one: &[u8], other: &[u8], backwards: bool) -> Ordering {
+    if backwards { other.cmp(one) } else { one.cmp(other) }
+}

@@ -1,0 +1,232 @@
+//! A storage in layers: a log, a window over what it has that the tables have not yet, and the tables.
+//!
+//! ```text
+//!   write      one frame to the log → the same frame into the window → visible      (the writer, one at a time)
+//!   sync       the log's frames so far                                              (whoever asks)
+//!   hand down  a frozen generation, synced → into the tables, and the position → flush → its segment of the log goes
+//!   read       the window's generations, the newest first, then the tables as of the last hand-down
+//! ```
+//!
+//! This is a storage server of FoundationDB in one process, and it keeps its rule: *what is seen is decided by sequence*. A batch has a
+//! sequence, each version of a cell that of its batch, and a view is a sequence with the layers of that moment. Which version of a
+//! row a transaction reads is decided above, by timestamps; both are needed, since locks and bookkeeping have no timestamp.
+//!
+//! **A crash leaves a prefix of batches.** The log is one; the tables get whole generations of it, and only what is durable in it. They
+//! say how far they have come by a *position*, a cell that is written in the last batch of a hand-down, so one that is cut short is
+//! done again from the log: what it writes is decided by the log alone, and writing it twice is as good as once.
+//!
+//! **A generation is a segment of the log.** The window is frozen where the log begins a new segment, and once the generation is in
+//! the tables, durably, its segment and its memory go as a whole. At most two generations are in memory, one that is written and one
+//! on its way down; views keep older ones for themselves.
+//!
+//! Any error of a write, a sync or the tables ends this life of the storage: nothing succeeds until it is opened again.
+
+mod batch;
+mod hand_down;
+mod merge;
+mod opening;
+mod view;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use rapidhash::v3::RapidSecrets;
+
+pub use self::batch::LayeredBatch;
+pub use self::opening::Setup;
+pub use self::view::LayeredView;
+use super::storage::{Column, Reader, Storage};
+use super::{EngineError, EngineFigures, RowRange};
+use crate::disk::Disk;
+use crate::log::{self, Log, Syncer};
+use crate::sync::Mutex;
+use crate::window::{Generation, Writer};
+
+/// The cell of the tables that says up to which sequence they have everything: no bookkeeping above has such a name.
+const POSITION: &[u8] = b"\0position";
+
+/// See the [module](self).
+pub struct Layered<D: Disk, T: Storage>(Arc<Shared<D, T>>);
+
+struct Shared<D: Disk, T: Storage> {
+    tables: T,
+    syncer: Syncer<D>,
+    leader: Mutex<Leader<D>>,
+    current: Mutex<Current<T::View>>,
+    /// Held by the one hand-down that runs.
+    handing_down: Mutex<()>,
+    writing: parking_lot::Mutex<()>,
+    failure: OnceLock<String>,
+    secrets: RapidSecrets,
+    memory_bytes: usize,
+    log_bytes: u64,
+}
+
+/// What only the writer touches.
+struct Leader<D: Disk> {
+    log: Log<D>,
+    window: Writer,
+    salts: Box<dyn FnMut() -> u64 + Send>,
+}
+
+/// What a view begins with.
+struct Current<V> {
+    visible: u64,
+    layers: Arc<Layers<V>>,
+    /// How many views there are at a sequence.
+    views: BTreeMap<u64, usize>,
+}
+
+/// The layers of a moment.
+struct Layers<V> {
+    active: Arc<Generation>,
+    frozen: Option<Frozen>,
+    tables: Arc<V>,
+}
+
+/// A generation that is not written any more, and on its way down.
+#[derive(Clone)]
+struct Frozen {
+    generation: Arc<Generation>,
+    /// The last sequence of its segment.
+    end: u64,
+}
+
+impl<V> Layers<V> {
+    /// The newest first.
+    fn generations(&self) -> impl Iterator<Item = &Generation> {
+        std::iter::once(&*self.active).chain(self.frozen.as_ref().map(|frozen| &*frozen.generation))
+    }
+}
+
+impl<D: Disk, T: Storage> Clone for Layered<D, T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<D: Disk, T: Storage> Shared<D, T> {
+    fn check(&self) -> Result<(), EngineError> {
+        self.failure.get().map_or(Ok(()), |why| Err(EngineError::Unknown(why.clone())))
+    }
+
+    /// Keeps the first failure, which ends this life.
+    fn fail(&self, why: EngineError) -> EngineError {
+        let _ = self.failure.set(why.to_string());
+        why
+    }
+
+    fn write(&self, mut batch: LayeredBatch) -> Result<(), EngineError> {
+        if batch.is_empty() {
+            return self.check();
+        }
+        let mut leader = self.leader.lock();
+        self.check()?;
+        let Leader { log, window, .. } = &mut *leader;
+        let sequence = log.append(&mut batch.frame).map_err(|why| match failed(why) {
+            // Nothing was written.
+            why @ EngineError::Limit { .. } => why,
+            why => self.fail(why),
+        })?;
+        let views: Vec<u64> = {
+            let current = self.current.lock();
+            // The last one is what views are opened at until this batch is visible.
+            current.views.keys().copied().filter(|view| *view != current.visible).chain([current.visible]).collect()
+        };
+        let (frame, payload) = batch.frame.into_parts();
+        window
+            .add(frame, payload, sequence, &views)
+            .map_err(|_| self.fail(EngineError::Unknown("a batch is not made of records".into())))?;
+        self.current.lock().visible = sequence;
+        self.freeze_when_full(&mut leader)
+    }
+
+    fn sync(&self) -> Result<(), EngineError> {
+        self.check()?;
+        self.syncer.sync().map(drop).map_err(|why| self.fail(failed(why)))
+    }
+}
+
+impl<D: Disk, T: Storage> Layered<D, T> {
+    /// The tables below.
+    pub fn tables(&self) -> &T {
+        &self.0.tables
+    }
+
+    /// Hands everything down that was written before this call.
+    pub fn hand_down_all(&self) -> Result<(), EngineError> {
+        let shared = &*self.0;
+        shared.hand_down()?;
+        shared.freeze(&mut shared.leader.lock())?;
+        shared.hand_down()
+    }
+}
+
+impl<D: Disk, T: Storage> Reader for Layered<D, T> {
+    fn get<R>(&self, column: Column, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>, EngineError> {
+        self.view()?.get(column, key, read)
+    }
+
+    fn scan(
+        &self,
+        column: Column,
+        range: &RowRange,
+        backwards: bool,
+        visit: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), EngineError> {
+        self.view()?.scan(column, range, backwards, visit)
+    }
+}
+
+impl<D: Disk, T: Storage> Storage for Layered<D, T> {
+    type View = LayeredView<D, T>;
+    type Batch<'a> = LayeredBatch;
+
+    fn writing(&self) -> &parking_lot::Mutex<()> {
+        &self.0.writing
+    }
+
+    fn view(&self) -> Result<Self::View, EngineError> {
+        Ok(LayeredView::new(&self.0))
+    }
+
+    fn batch(&self, bytes: usize) -> LayeredBatch {
+        LayeredBatch::with_room_for(bytes)
+    }
+
+    fn write(&self, batch: LayeredBatch) -> Result<(), EngineError> {
+        self.0.write(batch)
+    }
+
+    fn sync(&self) -> Result<(), EngineError> {
+        self.0.sync()
+    }
+
+    fn checkpoint(&self, _folder: &Path) -> Result<(), EngineError> {
+        Err(EngineError::Unsupported("make checkpoints"))
+    }
+
+    fn figures(&self) -> Result<EngineFigures, EngineError> {
+        self.0.tables.figures()
+    }
+
+    fn stored_between(&self, column: Column, start: &[u8], end: &[u8]) -> Option<u64> {
+        self.0.tables.stored_between(column, start, end)
+    }
+}
+
+fn failed(why: log::Error) -> EngineError {
+    match why {
+        log::Error::Io(_) => EngineError::Open(why.to_string()),
+        log::Error::Failed(_) => EngineError::Unknown(why.to_string()),
+        log::Error::Foreign { .. } | log::Error::Newer { .. } => EngineError::NotAStore(why.to_string()),
+        log::Error::Lost(_) => EngineError::Corruption(why.to_string()),
+        log::Error::Full => {
+            EngineError::Limit { what: "a batch's bytes", asked: usize::MAX, limit: log::PAYLOAD_MAX_BYTES }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

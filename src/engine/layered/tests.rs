@@ -1,0 +1,285 @@
+//! Random histories of a storage in layers, over a simulated disk and simulated tables, held to a model.
+//!
+//! Every batch writes its own number into a cell, so what is found after a crash says which prefix it is. Those that fail print
+//! their seed; `LAYERED_SEED` runs that history alone, and `LAYERED_HISTORIES` sets how many are run.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use super::*;
+use crate::disk::{Choices, SimDisk};
+use crate::engine::sim::SimStorage;
+use crate::engine::storage::Batch;
+
+type Storage_ = Layered<SimDisk, SimStorage>;
+type View = LayeredView<SimDisk, SimStorage>;
+type State = BTreeMap<(Column, Vec<u8>), Vec<u8>>;
+
+const NUMBER: &[u8] = b"number of the batch";
+
+struct Model {
+    disk: SimDisk,
+    tables: SimStorage,
+    choices: Choices,
+    /// What there is after so many batches.
+    states: Vec<State>,
+    /// So many batches are durable for certain.
+    acknowledged: usize,
+    views: Vec<(View, usize)>,
+    handed_down: u64,
+}
+
+enum Step {
+    Put(Column, Vec<u8>, Vec<u8>),
+    Delete(Column, Vec<u8>),
+    Erase(Column, Vec<u8>, Vec<u8>),
+}
+
+impl Model {
+    fn new(seed: u64) -> Self {
+        Self {
+            disk: SimDisk::new(),
+            tables: SimStorage::new(),
+            choices: Choices::new(seed),
+            states: vec![State::new()],
+            acknowledged: 0,
+            views: Vec::new(),
+            handed_down: 0,
+        }
+    }
+
+    fn one_in(&mut self, bound: u64) -> bool {
+        self.choices.below(bound) == 0
+    }
+
+    fn key(&mut self) -> Vec<u8> {
+        let length = self.choices.index(3);
+        (0..length).map(|_| b'a' + self.choices.index(4) as u8).collect()
+    }
+
+    fn column(&mut self) -> Column {
+        Column::ALL[self.choices.index(Column::ALL.len())]
+    }
+
+    fn open(&mut self) -> Result<Storage_, EngineError> {
+        let mut seed = Choices::new(self.choices.next());
+        let setup = Setup {
+            identity: 7,
+            memory_bytes: 3000,
+            log_bytes: 40 << 10,
+            random: Box::new(move || seed.next()),
+            accepted_loss: None,
+        };
+        let tables = self.tables.embedded().storage().clone();
+        Layered::open(self.disk.revive(), tables, setup)
+    }
+
+    /// A batch, and what there is after it.
+    fn batch(&mut self, storage: &Storage_) -> (LayeredBatch, State) {
+        let mut state = self.states.last().unwrap().clone();
+        let mut batch = storage.batch(0);
+        let mut steps = Vec::new();
+        if self.one_in(12) {
+            let (column, one, other) = (self.column(), self.key(), self.key());
+            steps.push(Step::Erase(column, one.clone().min(other.clone()), one.max(other)));
+        } else {
+            for _ in 0..1 + self.choices.index(6) {
+                let (column, key) = (self.column(), self.key());
+                let bytes = if self.one_in(40) { 3000 } else { self.choices.index(60) };
+                let content = vec![self.choices.index(256) as u8; bytes];
+                steps.push(if self.one_in(4) { Step::Delete(column, key) } else { Step::Put(column, key, content) });
+            }
+        }
+        steps.push(Step::Put(Column::Meta, NUMBER.to_vec(), self.states.len().to_be_bytes().to_vec()));
+        for step in steps {
+            match step {
+                Step::Put(column, key, content) => {
+                    batch.put(column, &key, &content);
+                    state.insert((column, key), content);
+                }
+                Step::Delete(column, key) => {
+                    batch.delete(column, &key);
+                    state.remove(&(column, key));
+                }
+                Step::Erase(column, start, end) => {
+                    batch.delete_range(column, &start, &end);
+                    state.retain(|(of, key), _| *of != column || *key < start || *key >= end);
+                }
+            }
+        }
+        (batch, state)
+    }
+
+    fn step(&mut self, storage: &Storage_) -> Result<(), EngineError> {
+        match self.choices.below(20) {
+            0..=9 => {
+                let (batch, state) = self.batch(storage);
+                // Also if it fails: it may be there.
+                self.states.push(state);
+                storage.write(batch)?;
+            }
+            10 | 11 => {
+                let written = self.states.len() - 1;
+                storage.sync()?;
+                self.acknowledged = written;
+            }
+            12 | 13 => {
+                let at = self.states.len() - 1;
+                self.views.push((storage.view()?, at));
+            }
+            14 if !self.views.is_empty() => {
+                let gone = self.choices.index(self.views.len());
+                self.views.swap_remove(gone);
+            }
+            15 if self.one_in(4) => storage.hand_down_all()?,
+            _ => self.look(storage),
+        }
+        Ok(())
+    }
+
+    /// Reads the newest state, and that of some view.
+    fn look(&mut self, storage: &Storage_) {
+        let newest = self.states.len() - 1;
+        let (column, backwards) = (self.column(), self.one_in(2));
+        let range = RowRange { start: self.bound(), end: self.bound() };
+        let asked = self.key();
+        check(storage, &self.states[newest], column, &range, backwards, &asked);
+        for (view, at) in &self.views {
+            check(view, &self.states[*at], column, &range, backwards, &asked);
+        }
+        self.handed_down = self.handed_down.max(read_position(storage));
+    }
+
+    fn bound(&mut self) -> Bound<Vec<u8>> {
+        let key = self.key();
+        [Bound::Unbounded, Bound::Included(key.clone()), Bound::Excluded(key)][self.choices.index(3)].clone()
+    }
+
+    /// Ends a life by a power cut, or only the process, and looks at what is left.
+    fn end_life(&mut self, storage: Storage_, has_failed: bool) {
+        self.views.clear();
+        drop(storage);
+        let is_kill = self.one_in(2);
+        let mut is_all_left = is_kill && !has_failed;
+        let seed = self.choices.next();
+        if is_kill {
+            self.disk.kill();
+        } else {
+            self.disk.crash(seed);
+        }
+        // What the tables have not flushed is gone either way.
+        self.tables.crash(self.choices.next());
+        if self.one_in(3) {
+            // A power cut at some call of the next opening.
+            is_all_left = false;
+            let (nth, seed) = (1 + self.choices.below(40), self.choices.next());
+            self.disk.stop(nth, seed);
+            if let Ok(storage) = self.open() {
+                drop(storage);
+            }
+            self.disk.heal();
+            self.disk.crash(seed);
+            self.tables.crash(self.choices.next());
+        }
+        let storage = self.open().unwrap();
+        let number = storage.get(Column::Meta, NUMBER, |bytes| usize::from_be_bytes(bytes.try_into().unwrap()));
+        let found = number.unwrap().unwrap_or_default();
+        assert!(found >= self.acknowledged, "{} were acknowledged, {found} are there", self.acknowledged);
+        if is_all_left {
+            assert_eq!(found, self.states.len() - 1, "a kill costs nothing");
+        }
+        self.states.truncate(found + 1);
+        for column in Column::ALL {
+            check(&storage, &self.states[found], column, &RowRange::all(), false, b"a");
+        }
+        self.acknowledged = found;
+        drop(storage);
+        self.disk.kill();
+        self.tables.crash(0);
+    }
+}
+
+fn read_position(storage: &Storage_) -> u64 {
+    let read = |bytes: &[u8]| u64::from_be_bytes(bytes.try_into().unwrap());
+    storage.tables().get(Column::Meta, POSITION, read).ok().flatten().unwrap_or_default()
+}
+
+fn check(reader: &impl Reader, state: &State, column: Column, range: &RowRange, backwards: bool, asked: &[u8]) {
+    let is_in = |key: &[u8]| {
+        let after = match &range.start {
+            Bound::Unbounded => true,
+            Bound::Included(start) => key >= &start[..],
+            Bound::Excluded(start) => key > &start[..],
+        };
+        after
+            && match &range.end {
+                Bound::Unbounded => true,
+                Bound::Included(end) => key <= &end[..],
+                Bound::Excluded(end) => key < &end[..],
+            }
+    };
+    let of_column = state.iter().filter(|((of, key), _)| *of == column && is_in(key));
+    let mut expected: Vec<_> = of_column.map(|((_, key), content)| (key.clone(), content.clone())).collect();
+    if backwards {
+        expected.reverse();
+    }
+    let limit = expected.len().div_ceil(2).max(1);
+    for limit in [usize::MAX, limit] {
+        let mut found = Vec::new();
+        let scanned = reader.scan(column, range, backwards, |key, content| {
+            found.push((key.to_vec(), content.to_vec()));
+            found.len() < limit
+        });
+        scanned.unwrap();
+        assert_eq!(found, expected[..expected.len().min(limit)]);
+    }
+    let got = reader.get(column, asked, <[u8]>::to_vec).unwrap();
+    assert_eq!(got.as_ref(), state.get(&(column, asked.to_vec())));
+}
+
+fn run(seed: u64) -> u64 {
+    let mut model = Model::new(seed);
+    for _ in 0..1 + model.choices.below(4) {
+        let storage = model.open().unwrap();
+        let fault = model.one_in(3).then(|| (1 + model.choices.below(60), model.choices.next()));
+        match fault {
+            Some((nth, seed)) if seed % 3 > 0 => model.disk.fail(None, nth, seed),
+            Some((nth, seed)) if seed % 2 > 0 => model.tables.fail_sync(1 + nth % 4),
+            Some((nth, _)) => model.tables.fail_write(1 + nth % 6),
+            None => {}
+        }
+        let mut has_failed = false;
+        for _ in 0..model.choices.below(120) {
+            if model.step(&storage).is_err() {
+                assert!(storage.write(model.batch(&storage).0).is_err(), "nothing succeeds after a failure");
+                assert!(storage.sync().is_err(), "nothing becomes durable after a failure");
+                has_failed = true;
+                break;
+            }
+        }
+        model.disk.heal();
+        model.end_life(storage, has_failed);
+    }
+    model.handed_down
+}
+
+#[test]
+fn whatever_happens_a_prefix_is_found_with_all_that_was_acknowledged() {
+    let number_from = |variable: &str| std::env::var(variable).ok()?.parse::<u64>().ok();
+    let seeds = match number_from("LAYERED_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number_from("LAYERED_HISTORIES").unwrap_or(3000),
+    };
+    let mut handed_down = 0;
+    for seed in seeds.clone() {
+        let history = std::panic::AssertUnwindSafe(|| run(seed));
+        match std::panic::catch_unwind(history) {
+            Ok(position) => handed_down += u64::from(position > 0),
+            Err(why) => {
+                eprintln!("failed with LAYERED_SEED={seed}");
+                std::panic::resume_unwind(why);
+            }
+        }
+    }
+    assert!(seeds.count() < 100 || handed_down > 100, "{handed_down} histories handed something down");
+}

@@ -1,0 +1,106 @@
+//! A view: a sequence, and the layers of the moment at which it was the newest.
+//!
+//! Opening one asks nothing of the tables; their view is shared. It is counted under its sequence as long as it lives, and so the
+//! window keeps the versions that it reads.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use super::merge::{Merge, order};
+use super::{Layers, POSITION, Shared};
+use crate::disk::Disk;
+use crate::engine::storage::{Column, Reader, Storage};
+use crate::engine::{EngineError, RowRange};
+use crate::window::Content;
+
+/// See the [module](self).
+pub struct LayeredView<D: Disk, T: Storage> {
+    shared: Arc<Shared<D, T>>,
+    layers: Arc<Layers<T::View>>,
+    sequence: u64,
+}
+
+impl<D: Disk, T: Storage> LayeredView<D, T> {
+    pub(super) fn new(shared: &Arc<Shared<D, T>>) -> Self {
+        let mut current = shared.current.lock();
+        let (sequence, layers) = (current.visible, Arc::clone(&current.layers));
+        *current.views.entry(sequence).or_default() += 1;
+        drop(current);
+        Self { shared: Arc::clone(shared), layers, sequence }
+    }
+
+    /// Whether a range that was emptied hides what the tables have of a cell.
+    fn is_erased(&self, column: Column, key: &[u8]) -> bool {
+        self.layers.generations().any(|generation| generation.erases(column, key, self.sequence))
+    }
+
+    /// The window's cells of a range. One of the frozen generation may have been emptied since.
+    fn window<'a>(
+        &'a self,
+        column: Column,
+        range: &'a RowRange,
+        backwards: bool,
+    ) -> impl Iterator<Item = (&'a [u8], Content<'a>)> {
+        let (active, sequence) = (&*self.layers.active, self.sequence);
+        let newer = active.range(column, range, backwards, sequence);
+        let frozen = self.layers.frozen.iter();
+        let older = frozen.flat_map(move |frozen| frozen.generation.range(column, range, backwards, sequence));
+        let older = older.map(move |(key, content)| (key, content.filter(|_| !active.erases(column, key, sequence))));
+        Merge::new(newer, older, backwards)
+    }
+}
+
+impl<D: Disk, T: Storage> Drop for LayeredView<D, T> {
+    fn drop(&mut self) {
+        let mut current = self.shared.current.lock();
+        if let Some(count) = current.views.get_mut(&self.sequence) {
+            *count -= 1;
+            if *count == 0 {
+                current.views.remove(&self.sequence);
+            }
+        }
+    }
+}
+
+impl<D: Disk, T: Storage> Reader for LayeredView<D, T> {
+    fn get<R>(&self, column: Column, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>, EngineError> {
+        for generation in self.layers.generations() {
+            if let Some(content) = generation.get(column, key, self.sequence) {
+                return Ok(content.map(read));
+            }
+        }
+        self.layers.tables.get(column, key, read)
+    }
+
+    /// Walks the tables and puts what the window has in between: the tables' walk cannot be stopped and gone on with.
+    fn scan(
+        &self,
+        column: Column,
+        range: &RowRange,
+        backwards: bool,
+        mut visit: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), EngineError> {
+        let mut window = self.window(column, range, backwards).peekable();
+        let mut goes_on = true;
+        self.layers.tables.scan(column, range, backwards, |key, below| {
+            while let Some((above, content)) = window.next_if(|(above, _)| order(above, key, backwards).is_lt()) {
+                goes_on = content.is_none_or(|content| visit(above, content));
+                if !goes_on {
+                    return false;
+                }
+            }
+            let same = window.next_if(|(above, _)| order(above, key, backwards) == Ordering::Equal);
+            let content = match same {
+                Some((_, content)) => content,
+                None if column == Column::Meta && key == POSITION => None,
+                None => Some(below).filter(|_| !self.is_erased(column, key)),
+            };
+            goes_on = content.is_none_or(|content| visit(key, content));
+            goes_on
+        })?;
+        if goes_on {
+            window.any(|(above, content)| content.is_some_and(|content| !visit(above, content)));
+        }
+        Ok(())
+    }
+}
