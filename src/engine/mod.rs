@@ -15,8 +15,11 @@
 mod cells;
 mod figures;
 mod group;
-#[cfg_attr(not(test), expect(dead_code, unused_imports, reason = "it takes the place of RocksDB's log step by step"))]
-mod layered;
+#[cfg_attr(
+    not(any(test, feature = "rocks")),
+    expect(dead_code, unused_imports, reason = "it takes the place of RocksDB's log step by step")
+)]
+pub(crate) mod layered;
 pub mod local;
 mod lost;
 #[cfg(feature = "rocks")]

@@ -49,6 +49,29 @@ impl Builder {
         Ok(Arc::new(LocalEngine::new(open(path.as_ref(), self.rocks_setup())?, true)))
     }
 
+    /// The same over the log and window of our own, which take the place of RocksDB's step by step. Not for use: it has no marker of its
+    /// own, no copies, and nothing that looks at it.
+    ///
+    /// # Errors
+    /// Those of [`Builder::open`].
+    #[cfg(feature = "rocks")]
+    #[doc(hidden)]
+    pub fn layered(&self, path: impl AsRef<std::path::Path>) -> Result<Arc<dyn Engine>> {
+        use crate::engine::{layered, local::LocalEngine, rocks::RocksStorage};
+        self.options.check()?;
+        let tables = RocksStorage::open_tables(&path.as_ref().join("tables"), self.rocks_setup())?;
+        let runtime = Arc::clone(&self.runtime);
+        let setup = layered::Setup {
+            identity: 0,
+            memory_bytes: self.options.write_buffer_bytes / 4,
+            log_bytes: self.options.write_buffer_bytes as u64 / 2,
+            random: Box::new(move || runtime.random()),
+            accepted_loss: None,
+            has_worker: true,
+        };
+        Ok(Arc::new(LocalEngine::new(layered::open_in(&path.as_ref().join("log"), tables, setup)?, true)))
+    }
+
     #[cfg(feature = "rocks")]
     pub(super) fn rocks_setup(&self) -> crate::engine::rocks::RocksSetup {
         crate::engine::rocks::RocksSetup {

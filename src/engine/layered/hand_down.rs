@@ -14,6 +14,7 @@
 
 use std::sync::Arc;
 
+use super::worker::Worker;
 use super::{Frozen, Layers, Leader, POSITION, Shared, failed};
 use crate::disk::Disk;
 use crate::engine::storage::{Batch, Column, Storage};
@@ -21,19 +22,29 @@ use crate::engine::{EngineError, RowRange};
 use crate::window::{Generation, Writer};
 
 /// A batch for the tables has about so many bytes.
-const BATCH_BYTES: usize = 1 << 20;
+// Tests of crashes write little, and are to meet the ends of batches.
+const BATCH_BYTES: usize = if cfg!(any(test, feature = "crashtest")) { 300 } else { 1 << 20 };
 
 impl<D: Disk, T: Storage> Shared<D, T> {
-    /// Called by the writer after each batch. One generation at a time goes down, and the writer waits where the next one is full, too.
-    pub(super) fn freeze_when_full(&self, leader: &mut Leader<D>) -> Result<(), EngineError> {
-        let is_full =
-            leader.window.generation().bytes() >= self.memory_bytes || leader.log.segment_bytes() >= self.log_bytes;
-        if !is_full {
+    /// Called by the writer after each batch. One generation at a time goes down; the writer waits for it when the next one is twice full.
+    pub(super) fn freeze_when_full(&self, leader: &mut Leader<D>, worker: Option<&Worker>) -> Result<(), EngineError> {
+        let (memory, log) = (leader.window.generation().bytes(), leader.log.segment_bytes());
+        if memory < self.memory_bytes && log < self.log_bytes {
+            return Ok(());
+        }
+        let is_twice_full = memory / 2 >= self.memory_bytes || log / 2 >= self.log_bytes;
+        if worker.is_some() && !is_twice_full && self.current.lock().layers.frozen.is_some() {
             return Ok(());
         }
         self.hand_down()?;
         self.freeze(leader)?;
-        self.hand_down()
+        match worker {
+            Some(worker) => {
+                worker.wake();
+                Ok(())
+            }
+            None => self.hand_down(),
+        }
     }
 
     /// Ends the generation that is written, if there is anything in it. The one before has gone down.

@@ -26,6 +26,7 @@ mod hand_down;
 mod merge;
 mod opening;
 mod view;
+mod worker;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -35,7 +36,10 @@ use rapidhash::v3::RapidSecrets;
 
 pub use self::batch::LayeredBatch;
 pub use self::opening::Setup;
+#[cfg(feature = "rocks")]
+pub use self::opening::open_in;
 pub use self::view::LayeredView;
+use self::worker::Worker;
 use super::storage::{Column, Reader, Storage};
 use super::{EngineError, EngineFigures, RowRange};
 use crate::disk::Disk;
@@ -47,7 +51,11 @@ use crate::window::{Generation, Writer};
 const POSITION: &[u8] = b"\0position";
 
 /// See the [module](self).
-pub struct Layered<D: Disk, T: Storage>(Arc<Shared<D, T>>);
+pub struct Layered<D: Disk, T: Storage> {
+    shared: Arc<Shared<D, T>>,
+    /// `None`: the writer hands down by itself.
+    worker: Option<Worker>,
+}
 
 struct Shared<D: Disk, T: Storage> {
     tables: T,
@@ -100,12 +108,6 @@ impl<V> Layers<V> {
     }
 }
 
-impl<D: Disk, T: Storage> Clone for Layered<D, T> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
 impl<D: Disk, T: Storage> Shared<D, T> {
     fn check(&self) -> Result<(), EngineError> {
         self.failure.get().map_or(Ok(()), |why| Err(EngineError::Unknown(why.clone())))
@@ -117,7 +119,7 @@ impl<D: Disk, T: Storage> Shared<D, T> {
         why
     }
 
-    fn write(&self, mut batch: LayeredBatch) -> Result<(), EngineError> {
+    fn write(&self, mut batch: LayeredBatch, worker: Option<&Worker>) -> Result<(), EngineError> {
         if batch.is_empty() {
             return self.check();
         }
@@ -139,7 +141,7 @@ impl<D: Disk, T: Storage> Shared<D, T> {
             .add(frame, payload, sequence, &views)
             .map_err(|_| self.fail(EngineError::Unknown("a batch is not made of records".into())))?;
         self.current.lock().visible = sequence;
-        self.freeze_when_full(&mut leader)
+        self.freeze_when_full(&mut leader, worker)
     }
 
     fn sync(&self) -> Result<(), EngineError> {
@@ -151,12 +153,12 @@ impl<D: Disk, T: Storage> Shared<D, T> {
 impl<D: Disk, T: Storage> Layered<D, T> {
     /// The tables below.
     pub fn tables(&self) -> &T {
-        &self.0.tables
+        &self.shared.tables
     }
 
     /// Hands everything down that was written before this call.
     pub fn hand_down_all(&self) -> Result<(), EngineError> {
-        let shared = &*self.0;
+        let shared = &*self.shared;
         shared.hand_down()?;
         shared.freeze(&mut shared.leader.lock())?;
         shared.hand_down()
@@ -184,11 +186,11 @@ impl<D: Disk, T: Storage> Storage for Layered<D, T> {
     type Batch<'a> = LayeredBatch;
 
     fn writing(&self) -> &parking_lot::Mutex<()> {
-        &self.0.writing
+        &self.shared.writing
     }
 
     fn view(&self) -> Result<Self::View, EngineError> {
-        Ok(LayeredView::new(&self.0))
+        Ok(LayeredView::new(&self.shared))
     }
 
     fn batch(&self, bytes: usize) -> LayeredBatch {
@@ -196,11 +198,11 @@ impl<D: Disk, T: Storage> Storage for Layered<D, T> {
     }
 
     fn write(&self, batch: LayeredBatch) -> Result<(), EngineError> {
-        self.0.write(batch)
+        self.shared.write(batch, self.worker.as_ref())
     }
 
     fn sync(&self) -> Result<(), EngineError> {
-        self.0.sync()
+        self.shared.sync()
     }
 
     fn checkpoint(&self, _folder: &Path) -> Result<(), EngineError> {
@@ -208,11 +210,11 @@ impl<D: Disk, T: Storage> Storage for Layered<D, T> {
     }
 
     fn figures(&self) -> Result<EngineFigures, EngineError> {
-        self.0.tables.figures()
+        self.shared.tables.figures()
     }
 
     fn stored_between(&self, column: Column, start: &[u8], end: &[u8]) -> Option<u64> {
-        self.0.tables.stored_between(column, start, end)
+        self.shared.tables.stored_between(column, start, end)
     }
 }
 

@@ -1,12 +1,17 @@
 //! Opening: the tables say how far they have come, and what the log has beyond that becomes a generation.
 
 use std::collections::BTreeMap;
+#[cfg(feature = "rocks")]
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use rapidhash::v3::RapidSecrets;
 
+use super::worker::Worker;
 use super::{Current, Frozen, Layered, Layers, Leader, POSITION, Shared, failed};
 use crate::disk::Disk;
+#[cfg(feature = "rocks")]
+use crate::disk::FolderDisk;
 use crate::engine::EngineError;
 use crate::engine::storage::{Column, Storage};
 use crate::log;
@@ -25,6 +30,16 @@ pub struct Setup {
     pub random: Box<dyn FnMut() -> u64 + Send>,
     /// The fingerprint of a loss of acknowledged batches with which to open all the same.
     pub accepted_loss: Option<u64>,
+    /// Whether a thread hands down; else the writer does.
+    pub has_worker: bool,
+}
+
+/// Opens what lies in the folder of a log, which is made if it is not there, and in the tables.
+#[cfg(feature = "rocks")]
+pub fn open_in<T: Storage>(folder: &Path, tables: T, setup: Setup) -> Result<Layered<FolderDisk, T>, EngineError> {
+    let made = std::fs::create_dir_all(folder);
+    made.map_err(|why| EngineError::Open(format!("cannot create {}: {why}", folder.display())))?;
+    Layered::open(FolderDisk::new(folder), tables, setup)
 }
 
 /// Why reading the log ended.
@@ -42,7 +57,7 @@ impl From<log::Error> for Unreadable {
 impl<D: Disk, T: Storage> Layered<D, T> {
     /// Opens what lies on the disk and in the tables, or begins there if both are empty.
     pub fn open(disk: D, tables: T, setup: Setup) -> Result<Self, EngineError> {
-        let Setup { identity, memory_bytes, log_bytes, random: mut salts, accepted_loss } = setup;
+        let Setup { identity, memory_bytes, log_bytes, random: mut salts, accepted_loss, has_worker } = setup;
         let secrets = RapidSecrets::seed(salts());
         let position = read_position(&tables)?;
         let mut replayed = Writer::new(position, secrets);
@@ -63,7 +78,7 @@ impl<D: Disk, T: Storage> Layered<D, T> {
         let frozen = (!generation.is_empty()).then_some(Frozen { generation, end });
         let layers = Layers { active: Arc::clone(window.generation()), frozen, tables: Arc::new(tables.view()?) };
         let current = Current { visible: end, layers: Arc::new(layers), views: BTreeMap::new() };
-        Ok(Self(Arc::new(Shared {
+        let shared = Arc::new(Shared {
             tables,
             syncer: log.syncer(),
             leader: Mutex::new(Leader { log, window, salts }),
@@ -74,7 +89,9 @@ impl<D: Disk, T: Storage> Layered<D, T> {
             secrets,
             memory_bytes,
             log_bytes,
-        })))
+        });
+        let worker = has_worker.then(|| Worker::start(&shared)).transpose()?;
+        Ok(Self { shared, worker })
     }
 }
 

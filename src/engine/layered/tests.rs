@@ -69,6 +69,7 @@ impl Model {
             log_bytes: 40 << 10,
             random: Box::new(move || seed.next()),
             accepted_loss: None,
+            has_worker: false,
         };
         let tables = self.tables.embedded().storage().clone();
         Layered::open(self.disk.revive(), tables, setup)

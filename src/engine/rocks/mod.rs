@@ -28,7 +28,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::{Mutex, RwLock};
 use rocksdb::checkpoint::Checkpoint;
 use rocksdb::properties::MIN_LOG_NUMBER_TO_KEEP;
-use rocksdb::{ColumnFamily, DB, Range, ReadOptions, Snapshot, WriteBatch, WriteOptions};
+use rocksdb::{ColumnFamily, DB, FlushOptions, Range, ReadOptions, Snapshot, WriteBatch, WriteOptions};
 use self_cell::self_cell;
 
 use self::folder::{Claim, Marker, claim, examine, finish, mark_copy, remove_unfinished_options};
@@ -62,6 +62,8 @@ pub struct RocksStorage {
     cause: OnceLock<rocksdb::Error>,
     stalls: Stalls,
     lost: Vec<LostLog>,
+    /// Whether these are tables below a log of our own: then RocksDB has none.
+    is_below_a_log: bool,
 }
 
 /// Dropped in this order: the lock on the folder ends last.
@@ -161,6 +163,22 @@ impl RocksStorage {
         Ok(storage)
     }
 
+    /// Opens the store in `path` as tables below a [log](crate::engine::layered): what is written is durable once it is flushed.
+    pub fn open_tables(path: &Path, setup: RocksSetup) -> Result<Self, EngineError> {
+        let mut tables = Self::open(path, setup)?;
+        tables.write_options.disable_wal(true);
+        tables.is_below_a_log = true;
+        Ok(tables)
+    }
+
+    /// All columns, together.
+    fn flush(&self) -> Result<(), EngineError> {
+        self.database.with_dependent(|Opened { db, .. }, columns| {
+            let columns = Column::ALL.map(|column| columns.get(column));
+            db.flush_cfs_opt(&columns, &FlushOptions::default()).map_err(failed)
+        })
+    }
+
     /// Opens the store in `path` to look at it: nothing in the folder is changed, and writing fails. What RocksDB has only in
     /// its log is read into memory.
     pub fn open_read_only(path: &Path, setup: RocksSetup) -> Result<Self, EngineError> {
@@ -219,6 +237,7 @@ impl RocksStorage {
             cause: OnceLock::new(),
             stalls: Stalls::default(),
             lost: Vec::new(),
+            is_below_a_log: false,
         })
     }
 
@@ -399,6 +418,9 @@ impl Storage for RocksStorage {
         if batch.batch.is_empty() {
             return Ok(());
         }
+        if self.is_below_a_log {
+            return self.write_when_it_may(batch.batch);
+        }
         let turn = self.room.turn();
         let bytes = batch.batch.data().len();
         self.write_when_it_may(batch.batch)?;
@@ -407,6 +429,9 @@ impl Storage for RocksStorage {
     }
 
     fn sync(&self) -> Result<(), EngineError> {
+        if self.is_below_a_log {
+            return self.flush();
+        }
         self.on_log(|| self.database.borrow_owner().db.flush_wal(true)).map_err(failed)?;
         self.room.synced();
         Ok(())
