@@ -68,7 +68,7 @@ pub trait Batch {
     fn put(&mut self, column: Column, key: &[u8], value: &[u8]);
     /// Empties a cell.
     fn delete(&mut self, column: Column, key: &[u8]);
-    /// Empties every cell from `start` up to, and without, `end`.
+    /// Empties every cell from `start` up to, and without, `end`; not of the bookkeeping.
     fn delete_range(&mut self, column: Column, start: &[u8], end: &[u8]);
 }
 
