@@ -24,6 +24,8 @@ use crate::disk::DiskFile;
 pub const HEADER_BYTES: usize = 24;
 /// Every frame begins at a multiple of this.
 pub const ALIGNMENT: u64 = 8;
+/// The most zeros behind a payload.
+const PADDING_MAX_BYTES: usize = 7;
 /// A longer payload is refused, and a longer length on disk is damage.
 pub const PAYLOAD_MAX_BYTES: usize = 1 << 30;
 
@@ -37,7 +39,7 @@ pub struct FrameBuffer(Vec<u8>);
 impl FrameBuffer {
     /// An empty payload, with room for so many bytes.
     pub fn with_room_for(bytes: usize) -> Self {
-        let mut frame = Vec::with_capacity(HEADER_BYTES + bytes + ALIGNMENT as usize);
+        let mut frame = Vec::with_capacity(HEADER_BYTES + bytes + PADDING_MAX_BYTES);
         frame.resize(HEADER_BYTES, 0);
         Self(frame)
     }

@@ -6,7 +6,7 @@
 //!   version   sequence │ the record of its content │ the version before it
 //! ```
 //!
-//! A node is found by hash, and in order in a skip list, one for each column (the memtable of LevelDB). Everything is numbered slots
+//! A node is found by hash, and in order in a skip list, one for each column (as in the memtable of `LevelDB`). Everything is numbered slots
 //! and atomic numbers, so all of it is safe code. There is one [writer](super::writer); readers take no lock and are never waited for.
 //!
 //! What a reader needs was there before the view's sequence became visible. What is newer it may meet half done: each number that

@@ -182,7 +182,7 @@ fn readers_beside_the_writer_see_whole_batches_as_of_their_sequence() {
             while !is_over.load(Ordering::Relaxed) || reads == 0 {
                 let sequence = visible.load(Ordering::Acquire);
                 // Of a sequence n, the writer has set every key up to n to the last batch that is a multiple of its number.
-                let found = cells(&generation, Column::Write, &RowRange::all(), reads % 2 == 0, sequence);
+                let found = cells(&generation, Column::Write, &RowRange::all(), reads.is_multiple_of(2), sequence);
                 let expected = (1..=KEYS.min(sequence - BASE)).count();
                 assert_eq!(found.len(), expected, "at {}", sequence - BASE);
                 for (_, key, content) in found {

@@ -150,6 +150,7 @@ impl<D: Disk, T: Storage> Shared<D, T> {
     }
 }
 
+#[cfg(test)]
 impl<D: Disk, T: Storage> Layered<D, T> {
     /// The tables below.
     pub fn tables(&self) -> &T {
@@ -231,4 +232,5 @@ fn failed(why: log::Error) -> EngineError {
 }
 
 #[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "the numbers here are small")]
 mod tests;

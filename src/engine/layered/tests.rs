@@ -86,7 +86,7 @@ impl Model {
             let (one, other) = (self.key(), self.key());
             steps.push(Step::Erase(column, one.clone().min(other.clone()), one.max(other)));
         } else {
-            for _ in 0..1 + self.choices.index(6) {
+            for _ in 0..=self.choices.index(6) {
                 let (column, key) = (self.column(), self.key());
                 let bytes = if self.one_in(40) { 3000 } else { self.choices.index(60) };
                 let content = vec![self.choices.index(256) as u8; bytes];
@@ -242,7 +242,7 @@ fn check(reader: &impl Reader, state: &State, column: Column, range: &RowRange, 
 
 fn run(seed: u64) -> u64 {
     let mut model = Model::new(seed);
-    for _ in 0..1 + model.choices.below(4) {
+    for _ in 0..=model.choices.below(4) {
         let storage = model.open().unwrap();
         let fault = model.one_in(3).then(|| (1 + model.choices.below(60), model.choices.next()));
         match fault {

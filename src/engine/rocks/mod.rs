@@ -163,8 +163,8 @@ impl RocksStorage {
         Ok(storage)
     }
 
-    /// Opens the store in `path` as tables below a [log](crate::engine::layered): what is written is durable once it is flushed.
-    pub fn open_tables(path: &Path, setup: RocksSetup) -> Result<Self, EngineError> {
+    /// Opens the store in `path` as tables below a log of our own: what is written is durable once it is flushed.
+    pub(crate) fn open_tables(path: &Path, setup: RocksSetup) -> Result<Self, EngineError> {
         let mut tables = Self::open(path, setup)?;
         tables.write_options.disable_wal(true);
         tables.is_below_a_log = true;
