@@ -77,7 +77,7 @@ impl<D: Disk, T: Storage> Shared<D, T> {
             let active = Arc::clone(&current.layers.active);
             current.layers = Arc::new(Layers { active, frozen: None, tables: Arc::new(tables) });
         }
-        self.syncer.free(end).map(drop).map_err(|why| self.fail(failed(why)))
+        self.syncer.free(end).map(drop).map_err(|why| self.fail(EngineError::Unknown(why.to_string())))
     }
 
     fn write_down(&self, generation: &Generation, end: u64) -> Result<(), EngineError> {
