@@ -4,6 +4,7 @@
 mod damage;
 mod failing;
 mod folder;
+mod hooked;
 mod loss;
 mod model;
 mod subsets;
