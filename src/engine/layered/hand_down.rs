@@ -13,6 +13,7 @@
 //! A generation ends at so many bytes of memory or of log, whichever is first: ten hot rows fill a log and no memory.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::worker::Worker;
 use super::{Frozen, Layers, Leader, POSITION, Shared, failed};
@@ -60,7 +61,8 @@ impl<D: Disk, T: Storage> Shared<D, T> {
         let mut current = self.current.lock();
         let frozen = Some(Frozen { generation: Arc::clone(&current.layers.active), end });
         let (active, tables) = (Arc::clone(leader.window.generation()), Arc::clone(&current.layers.tables));
-        current.layers = Arc::new(Layers { active, frozen, tables });
+        let position = current.layers.position;
+        current.layers = Arc::new(Layers { active, frozen, tables, position });
         Ok(())
     }
 
@@ -75,7 +77,8 @@ impl<D: Disk, T: Storage> Shared<D, T> {
         {
             let mut current = self.current.lock();
             let active = Arc::clone(&current.layers.active);
-            current.layers = Arc::new(Layers { active, frozen: None, tables: Arc::new(tables) });
+            current.layers = Arc::new(Layers { active, frozen: None, tables: Arc::new(tables), position: end });
+            self.hand_downs.fetch_add(1, Ordering::AcqRel);
         }
         self.syncer.free(end).map(drop).map_err(|why| self.fail(EngineError::Unknown(why.to_string())))
     }

@@ -30,6 +30,7 @@ mod worker;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
 use rapidhash::v3::RapidSecrets;
@@ -66,6 +67,8 @@ struct Shared<D: Disk, T: Storage> {
     handing_down: Mutex<()>,
     writing: parking_lot::Mutex<()>,
     failure: OnceLock<String>,
+    /// How many have ended: views look whether there was one.
+    hand_downs: AtomicU64,
     secrets: RapidSecrets,
     memory_bytes: usize,
     log_bytes: u64,
@@ -91,6 +94,8 @@ struct Layers<V> {
     active: Arc<Generation>,
     frozen: Option<Frozen>,
     tables: Arc<V>,
+    /// Up to where the tables have everything.
+    position: u64,
 }
 
 /// A generation that is not written any more, and on its way down.

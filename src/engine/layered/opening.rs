@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 #[cfg(feature = "rocks")]
 use std::path::Path;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
 use rapidhash::v3::RapidSecrets;
@@ -76,7 +77,8 @@ impl<D: Disk, T: Storage> Layered<D, T> {
         let window = Writer::new(end, secrets);
         let generation = Arc::clone(replayed.generation());
         let frozen = (!generation.is_empty()).then_some(Frozen { generation, end });
-        let layers = Layers { active: Arc::clone(window.generation()), frozen, tables: Arc::new(tables.view()?) };
+        let layers =
+            Layers { active: Arc::clone(window.generation()), frozen, tables: Arc::new(tables.view()?), position };
         let current = Current { visible: end, layers: Arc::new(layers), views: BTreeMap::new() };
         let shared = Arc::new(Shared {
             tables,
@@ -86,6 +88,7 @@ impl<D: Disk, T: Storage> Layered<D, T> {
             handing_down: Mutex::default(),
             writing: parking_lot::Mutex::default(),
             failure: OnceLock::new(),
+            hand_downs: AtomicU64::new(0),
             secrets,
             memory_bytes,
             log_bytes,

@@ -2,9 +2,15 @@
 //!
 //! Opening one asks nothing of the tables; their view is shared. It is counted under its sequence as long as it lives, and so the
 //! window keeps the versions that it reads.
+//!
+//! A view that is kept while the store is idle would go on with a generation that has long gone down, and with a view of the tables that
+//! has to step over all that came from it. So it takes the layers that are now, in one step, if the tables are not beyond its sequence.
 
-use std::cmp::Ordering;
+use std::cmp;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::RwLock;
 
 use super::merge::{Merge, order};
 use super::{Layers, POSITION, Shared};
@@ -16,7 +22,8 @@ use crate::window::Content;
 /// See the [module](self).
 pub struct LayeredView<D: Disk, T: Storage> {
     shared: Arc<Shared<D, T>>,
-    layers: Arc<Layers<T::View>>,
+    /// With the number of hand-downs at which they were looked for.
+    layers: RwLock<(u64, Arc<Layers<T::View>>)>,
     sequence: u64,
 }
 
@@ -24,26 +31,45 @@ impl<D: Disk, T: Storage> LayeredView<D, T> {
     pub(super) fn new(shared: &Arc<Shared<D, T>>) -> Self {
         let mut current = shared.current.lock();
         let (sequence, layers) = (current.visible, Arc::clone(&current.layers));
+        let layers = RwLock::new((shared.hand_downs.load(Ordering::Acquire), layers));
         *current.views.entry(sequence).or_default() += 1;
         drop(current);
         Self { shared: Arc::clone(shared), layers, sequence }
     }
 
+    fn layers(&self) -> Arc<Layers<T::View>> {
+        let hand_downs = self.shared.hand_downs.load(Ordering::Acquire);
+        {
+            let held = self.layers.read();
+            if held.0 == hand_downs {
+                return Arc::clone(&held.1);
+            }
+        }
+        let now = Arc::clone(&self.shared.current.lock().layers);
+        let mut held = self.layers.write();
+        held.0 = hand_downs;
+        if self.sequence >= now.position {
+            held.1 = now;
+        }
+        Arc::clone(&held.1)
+    }
+
     /// Whether a range that was emptied hides what the tables have of a cell.
-    fn is_erased(&self, column: Column, key: &[u8]) -> bool {
-        self.layers.generations().any(|generation| generation.erases(column, key, self.sequence))
+    fn is_erased(&self, layers: &Layers<T::View>, column: Column, key: &[u8]) -> bool {
+        layers.generations().any(|generation| generation.erases(column, key, self.sequence))
     }
 
     /// The window's cells of a range. One of the frozen generation may have been emptied since.
     fn window<'a>(
-        &'a self,
+        &self,
+        layers: &'a Layers<T::View>,
         column: Column,
         range: &'a RowRange,
         backwards: bool,
-    ) -> impl Iterator<Item = (&'a [u8], Content<'a>)> {
-        let (active, sequence) = (&*self.layers.active, self.sequence);
+    ) -> impl Iterator<Item = (&'a [u8], Content<'a>)> + use<'a, D, T> {
+        let (active, sequence) = (&*layers.active, self.sequence);
         let newer = active.range(column, range, backwards, sequence);
-        let frozen = self.layers.frozen.iter();
+        let frozen = layers.frozen.iter();
         let older = frozen.flat_map(move |frozen| frozen.generation.range(column, range, backwards, sequence));
         let older = older.map(move |(key, content)| (key, content.filter(|_| !active.erases(column, key, sequence))));
         Merge::new(newer, older, backwards)
@@ -64,12 +90,13 @@ impl<D: Disk, T: Storage> Drop for LayeredView<D, T> {
 
 impl<D: Disk, T: Storage> Reader for LayeredView<D, T> {
     fn get<R>(&self, column: Column, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>, EngineError> {
-        for generation in self.layers.generations() {
+        let layers = self.layers();
+        for generation in layers.generations() {
             if let Some(content) = generation.get(column, key, self.sequence) {
                 return Ok(content.map(read));
             }
         }
-        self.layers.tables.get(column, key, read)
+        layers.tables.get(column, key, read)
     }
 
     /// Walks the tables and puts what the window has in between: the tables' walk cannot be stopped and gone on with.
@@ -80,20 +107,21 @@ impl<D: Disk, T: Storage> Reader for LayeredView<D, T> {
         backwards: bool,
         mut visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), EngineError> {
-        let mut window = self.window(column, range, backwards).peekable();
+        let layers = self.layers();
+        let mut window = self.window(&layers, column, range, backwards).peekable();
         let mut goes_on = true;
-        self.layers.tables.scan(column, range, backwards, |key, below| {
+        layers.tables.scan(column, range, backwards, |key, below| {
             while let Some((above, content)) = window.next_if(|(above, _)| order(above, key, backwards).is_lt()) {
                 goes_on = content.is_none_or(|content| visit(above, content));
                 if !goes_on {
                     return false;
                 }
             }
-            let same = window.next_if(|(above, _)| order(above, key, backwards) == Ordering::Equal);
+            let same = window.next_if(|(above, _)| order(above, key, backwards) == cmp::Ordering::Equal);
             let content = match same {
                 Some((_, content)) => content,
                 None if column == Column::Meta && key == POSITION => None,
-                None => Some(below).filter(|_| !self.is_erased(column, key)),
+                None => Some(below).filter(|_| !self.is_erased(&layers, column, key)),
             };
             goes_on = content.is_none_or(|content| visit(key, content));
             goes_on
