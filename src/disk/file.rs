@@ -1,7 +1,7 @@
 //! A folder of the file system.
 //!
-//! A sync of a file is `fdatasync`: it leaves out times, which nobody reads, and so costs no second write to the file system's
-//! own journal as long as the blocks that were written exist already.
+//! A sync of a file is `fdatasync`: times are left out. Where the written blocks exist already, it needs no write to
+//! the file system's journal.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};

@@ -5,8 +5,8 @@
 //! until a sync of its file returns, and a name that was made, changed or removed may come back as it was until a sync of the
 //! folder returns. Both hold for a whole machine only: when nothing but the process dies, the kernel has what was written.
 //!
-//! [`FolderDisk`] is a real folder. [`SimDisk`] keeps files in memory, and a crash of it takes from each of these freedoms what
-//! the caller's number says.
+//! [`FolderDisk`] is a real folder. [`SimDisk`] keeps files in memory, and a crash of it uses each of these freedoms, by
+//! a number that the caller passes.
 
 mod file;
 mod sim;
@@ -44,7 +44,7 @@ pub trait Disk: Send + Sync + 'static {
 pub trait DiskFile: Send + Sync + 'static {
     /// Writes all bytes at the offset; a gap between the old end and the offset reads as zeros.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
-    /// Fills `into` with what is at the offset, as far as the file reaches, and answers how many bytes that were.
+    /// Fills `into` with what is at the offset, as far as the file reaches, and returns the number of bytes.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize>;
     /// How many bytes the file has.
     fn len(&self) -> io::Result<u64>;

@@ -2,8 +2,8 @@
 //!
 //! Its freedoms are those of a real one. Of each sector that was written since the last sync a crash keeps any content that it
 //! has had, so writes are torn and reordered; the length likewise. Each change to the folder since its last sync is kept or
-//! lost by itself. A call can be made to fail, and a write that fails may have been made in part; after a sync that fails what it
-//! was to cover is no more durable than before, and no later sync says so.
+//! lost by itself. A call can be made to fail, and a write that fails may have been made in part; a sync that fails makes
+//! nothing durable, and a later sync does not cover what it was to cover, although it succeeds.
 //!
 //! All choices come from the numbers that the caller passes. A handle belongs to a life: after a crash, or a kill, which
 //! loses nothing but the process, the handles of before fail, and [`SimDisk::revive`] gives one of the new life.
@@ -182,7 +182,7 @@ impl SimDisk {
         }
     }
 
-    /// The `nth` call of this kind from now fails; 1 is the next. What it leaves half done comes from the seed.
+    /// The `nth` call of this kind from now fails; 1 is the next. The seed decides which part of it is done.
     pub fn fail(&self, call: Option<Call>, nth: u64, seed: u64) {
         let mut state = self.state.lock();
         state.fault = Some(Fault { call, left: nth, stops: false });
@@ -196,7 +196,7 @@ impl SimDisk {
         state.choices = Choices::new(seed);
     }
 
-    /// Takes back what [`fail`](Self::fail) or [`stop`](Self::stop) has left to come.
+    /// Cancels a [`fail`](Self::fail) or [`stop`](Self::stop) that has not happened yet.
     pub fn heal(&self) {
         self.state.lock().fault = None;
     }
@@ -223,7 +223,7 @@ impl SimDisk {
         }
     }
 
-    /// `done` is told whether the call fails.
+    /// Runs a call. The argument of `done` is whether the call fails.
     fn call<T>(&self, call: Call, done: impl FnOnce(&mut State, bool) -> io::Result<T>) -> io::Result<T> {
         let state = &mut *self.state.lock();
         if self.life != state.life || state.has_stopped {

@@ -103,7 +103,7 @@ impl Content {
         (self.reach, self.has_grown) = (0, false);
     }
 
-    /// Keeps one content of each sector, and one length, by the index that `choose` answers for so many possibilities.
+    /// Keeps one content of each sector, and one length. `choose` gets the number of possibilities and returns an index.
     pub fn crash(&mut self, choose: &mut dyn FnMut(usize) -> usize) {
         let mut uncertain = std::mem::take(&mut self.given_up);
         uncertain.append(&mut self.dirty);

@@ -5,17 +5,17 @@
 //! 1. *What was read.* After a kill it may be in the kernel's memory only. A sync alone would not do: if one has failed in the life
 //!    before, the kernel counts the pages as clean, and the next sync writes nothing. So what no later frame witnesses as durable
 //!    is written once more, the same bytes in the same place, and then synced, older segments first.
-//! 2. *The new segment.* Its header names the end of what was read. From here on nothing beyond that end is read, so a torn frame
-//!    that is followed by whole ones stays gone, and frames of this life never meet it: they go to this segment.
-//! 3. *Removing what is beyond the end.* Segments there are no part of the log any more. They must not be found again if this
-//!    life's headers should be damaged.
+//! 2. *The new segment.* Its header names the end of what was read. Nothing beyond that end is read from now on, so a torn frame
+//!    with whole ones after it stays gone. Frames of this life go to the new segment only.
+//! 3. *Removing what is beyond the end.* Segments there are no longer part of the log, and must not be found again if the
+//!    headers of this life are damaged.
 //!
 //! A crash between two steps leaves the log as it was read, or as it is to be.
 //!
-//! **In spite of a loss.** The caller passes the loss's fingerprint, so that it is this loss that somebody has seen. Before the first
-//! step the segment that breaks is copied, since its whole part is still needed, and the later ones are renamed:
-//! `lost-<fingerprint>-<segment>`. Whoever has no more use for them removes them. A crash in between leaves the same loss with the
-//! same fingerprint, for they are searched under these names, too.
+//! **Accepting a loss.** The caller passes the fingerprint of the loss, so it accepts exactly the loss that was reported. Before
+//! the first step the segment with the break is copied, since its whole part is still needed, and the later ones are renamed:
+//! `lost-<fingerprint>-<segment>`. The operator may remove them. A crash in between leaves the same loss with the same
+//! fingerprint, because the search covers these names, too.
 
 use std::collections::VecDeque;
 use std::io;
@@ -32,8 +32,8 @@ use crate::disk::{Disk, DiskFile};
 
 const COPY_BYTES: usize = 256 << 10;
 
-/// Begins a life on what was [read](super::read), which nobody has changed since. The salt is random. `accept` is the fingerprint
-/// of a loss that is to be left behind.
+/// Begins a life on what was [read](super::read); the folder must be unchanged since. The salt is random. `accept` is the
+/// fingerprint of an accepted loss.
 pub fn begin<D: Disk>(disk: D, recovered: &Recovered, salt: u64, accept: Option<u64>) -> Result<Log<D>, Error> {
     if let Some(lost) = recovered.lost() {
         if accept != Some(lost.fingerprint) {

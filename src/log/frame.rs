@@ -11,8 +11,8 @@
 //! The salt tells the segment's own frames from anything that lay in the same blocks before, the offset from a frame's image
 //! inside a payload. Numbers are little-endian, here and in the segment's header.
 //!
-//! Frames begin at multiples of 8. Beyond a break nobody knows where the next one begins, and this leaves few places to
-//! try; [`Frames::next_whole`] tries them all.
+//! Frames begin at multiples of 8. Beyond a break the place of the next one is unknown; the alignment leaves few places,
+//! and [`Frames::next_whole`] tries all of them.
 
 use std::io;
 use std::ops::{Range, RangeInclusive};
@@ -20,11 +20,11 @@ use std::ops::{Range, RangeInclusive};
 use super::segment::Header;
 use crate::disk::DiskFile;
 
-/// Bytes of a frame in front of its payload.
+/// Bytes of a frame before its payload.
 pub const HEADER_BYTES: usize = 24;
 /// Every frame begins at a multiple of this.
 pub const ALIGNMENT: u64 = 8;
-/// The most zeros behind a payload.
+/// The most zeros after a payload.
 const PADDING_MAX_BYTES: usize = 7;
 /// A longer payload is refused, and a longer length on disk is damage.
 pub const PAYLOAD_MAX_BYTES: usize = 1 << 30;
@@ -32,12 +32,12 @@ pub const PAYLOAD_MAX_BYTES: usize = 1 << 30;
 /// How much is read at once.
 const CHUNK_BYTES: u64 = 256 << 10;
 
-/// A frame in the making. The payload is built where it is written from, behind room for the header.
+/// A frame that is being built. The payload is encoded after room for the header, and the whole is written from here.
 #[derive(Debug, Default)]
 pub struct FrameBuffer(Vec<u8>);
 
 impl FrameBuffer {
-    /// An empty payload, with room for so many bytes.
+    /// An empty payload, with capacity for `bytes`.
     pub fn with_room_for(bytes: usize) -> Self {
         let mut frame = Vec::with_capacity(HEADER_BYTES + bytes + PADDING_MAX_BYTES);
         frame.resize(HEADER_BYTES, 0);
@@ -61,22 +61,12 @@ impl FrameBuffer {
         self.0.resize(HEADER_BYTES, 0);
     }
 
-    /// Where to append the payload. What lies in front of [`HEADER_BYTES`] is not the caller's.
+    /// The buffer, to append to the payload. The first [`HEADER_BYTES`] belong to the header.
     pub fn bytes(&mut self) -> &mut Vec<u8> {
         if self.0.len() < HEADER_BYTES {
             self.clear();
         }
         &mut self.0
-    }
-
-    /// What has been appended, for patching.
-    pub fn payload(&mut self) -> &mut [u8] {
-        self.0.get_mut(HEADER_BYTES..).unwrap_or_default()
-    }
-
-    /// Appends to the payload.
-    pub fn extend(&mut self, bytes: &[u8]) {
-        self.bytes().extend_from_slice(bytes);
     }
 
     /// The frame's bytes as they are to be written at the offset.
@@ -90,7 +80,7 @@ impl FrameBuffer {
         }
         let checksum = checksum(salt, offset, &self.0[4..]);
         self.0[..4].copy_from_slice(&checksum.to_le_bytes());
-        self.0.resize(end.next_multiple_of(8), 0);
+        self.0.resize(end.next_multiple_of(PADDING_MAX_BYTES + 1), 0);
         &self.0
     }
 
@@ -168,7 +158,7 @@ impl<'a, F: DiskFile> Frames<'a, F> {
         Ok(is_whole.then_some(Frame { sequence, durable, end, bytes }))
     }
 
-    /// The first whole frame with such a sequence that begins at the offset or behind it, and where.
+    /// The first whole frame with such a sequence that begins at the offset or after it, and its offset.
     pub fn next_whole(&mut self, from: u64, sequences: RangeInclusive<u64>) -> io::Result<Option<(u64, Frame<'_>)>> {
         let mut offset = from.next_multiple_of(ALIGNMENT);
         while offset < self.limit {

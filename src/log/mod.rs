@@ -11,30 +11,30 @@
 //!
 //! # Torn and lost
 //!
-//! A log that ends in the middle has two explanations. A power cut has torn what was being written: then nothing that was
-//! acknowledged is missing, and the rest is dropped without a word. Or the medium has damaged what was durable: then it must be said
-//! and somebody has to decide. A checksum cannot tell the two apart. What can is a witness: every frame and every header says how
-//! far the log was durable when it was written. If anything whole beyond the break says that the missing sequence was durable,
-//! it is a [loss](Lost), else it is torn.
+//! A break in the log has two possible causes. A power cut tears what is being written: nothing acknowledged is missing, and the
+//! rest is dropped. Or the medium damages what was durable: then opening returns an error, and the operator decides. A checksum
+//! cannot tell the two apart. A witness can: every frame and every header carries the sequence that was durable when it was
+//! written. If anything whole beyond the break carries a durable sequence at or above the missing one, the break is a
+//! [loss](Lost); otherwise it is torn.
 //!
 //! # What cannot be known
 //!
 //! *The end without a witness.* Frames that were synced after the last frame had been written have no witness; damage to them looks
 //! like a tear. Under load that is the last group of commits, when idle it is nothing once a [mark](Log::mark) is
-//! written: an empty frame that says what the last sync has made durable. Damage to the mark itself costs nothing.
+//! written: an empty frame with the sequence that the last sync made durable. Damage to the mark itself costs nothing.
 //!
-//! *A life without a header.* A segment's header stands in two blocks. If both are damaged its frames cannot be checked, and if no
-//! later segment says that there was something, the log ends with the segment before.
+//! *A life without a header.* A segment's header stands in two blocks. If both are damaged its frames cannot be checked, and
+//! without a later segment as a witness the log ends with the segment before.
 //!
 //! *No segment at all* for tables without a position: a new store, or one whose log was taken away before its first hand-down.
 //!
-//! *A tail of whole length.* Several sectors of zeros look like blocks that were never written; that is judged as a tear is.
+//! *A tail of whole length.* Several sectors of zeros look like blocks that were never written; they count as torn.
 //!
-//! # What a segment's name and header owe each other
+//! # Order of names, headers and frames
 //!
 //! A frame is written only to a file whose name is durable. A rotated segment's header is not yet durable when its first frames are
 //! written: nothing is acknowledged before a sync of the older segment and then of this one. The header of a life's first segment
-//! is durable before the life answers anything. And a segment is freed only when the header of a later one is durable, so there
+//! is durable before the life acknowledges anything. And a segment is freed only when the header of a later one is durable, so there
 //! is always one to begin at.
 
 mod begin;

@@ -3,7 +3,7 @@
 //! The newest segment with a header is the head of a chain, which is walked back from predecessor to predecessor until a segment
 //! begins at or below what the tables have. Where the chain leads to a segment whose header is torn, the head came after a crash's
 //! break, and an older head is taken. Then frames are read from the oldest on, each segment up to the end that its successor names,
-//! until one is not whole: the break. It is the end of the log, unless what lies [beyond](super::search) says otherwise.
+//! until one is not whole: the break. It is the end of the log, unless a witness lies [beyond](super::search).
 //!
 //! Where no damage is done, a break costs nothing that was acknowledged, and the chain's oldest segment is always there: its header
 //! was durable before the older ones were freed.
@@ -129,8 +129,8 @@ impl Chain {
 /// Hands each frame above the position, marks included, to `see` with its sequence. The position is up to where the tables have
 /// everything.
 ///
-/// A log that is being written meanwhile can look damaged; whoever does not hold the store for itself reads again before believing
-/// in a loss.
+/// A log that another process is writing can look damaged: a reader without the store's lock reads again before it reports a
+/// loss.
 pub fn read<D: Disk, E: From<Error>>(
     disk: &D,
     identity: u64,
@@ -174,7 +174,7 @@ impl Recovered {
         self.lost.as_ref()
     }
 
-    /// Where the next segment continues. Segments without frames are left out: nothing says that their names are durable.
+    /// Where the next segment continues. Segments without frames are left out: their names may not be durable.
     pub(super) fn end(&self) -> Option<End> {
         let filled = self.links.iter().rev().find(|link| link.end.last >= link.header.first);
         filled.map(|link| link.end).or_else(|| self.links.first()?.header.predecessor)

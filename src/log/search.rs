@@ -1,8 +1,8 @@
 //! What lies beyond a break.
 //!
-//! A power cut leaves frames behind a break just as damage does: writes reach the medium in any order. The difference is whether
-//! what is missing had been acknowledged, and that is written in whatever was written later: each frame and each header says
-//! how far the log was durable by then. So everything beyond the break is searched for whole frames and headers, and the highest
+//! A power cut leaves frames after a break just as damage does: writes reach the medium in any order. The difference is whether
+//! what is missing had been acknowledged, and later writes tell: each frame and each header carries the
+//! sequence that was durable by then. So everything beyond the break is searched for whole frames and headers, and the highest
 //! durable sequence that they witness decides.
 
 use std::io;

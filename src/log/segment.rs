@@ -1,10 +1,10 @@
 //! Segments: the files of the log, and their headers.
 //!
-//! A segment is named by its number. Its header says which store and which life it belongs to and where it continues: the
+//! A segment is named by its number. Its header names the store and the life that it belongs to and where it continues: the
 //! segment, offset and sequence at which its predecessor ends. So the segments form a chain that is walked from the newest back,
 //! whatever else lies in the folder, and a predecessor is read up to that end only.
 //!
-//! The header stands twice, each time in a block of its own, since all frames of a segment depend on it. Frames begin behind
+//! The header stands twice, each time in a block of its own, since all frames of a segment depend on it. Frames begin after
 //! the second.
 //!
 //! | offset | bytes | what |
@@ -33,9 +33,9 @@ const BLOCK: usize = 4096;
 pub const BLOCK_BYTES: u64 = BLOCK as u64;
 /// Where frames begin.
 pub const FRAMES_AT: u64 = 2 * BLOCK_BYTES;
-/// So far ahead of the frames a segment is filled with zeros. A sync behind each step is slower, for the file system must write
-/// down the new blocks, so a step is hundreds of small commits; but each commit waits behind the zeros of its own sync, so a
-/// step takes a disk less than a millisecond.
+/// A segment is filled with zeros ahead of its frames, in steps of this size. The sync after a step is slower, because the file
+/// system records the new blocks, so a step is as long as hundreds of small commits. The commits of that sync also wait for the
+/// zeros, so a step takes a disk less than a millisecond.
 ///
 /// Each block is a write of its own. One write of a whole step makes pages of the cache that are as large, and the kernel walks
 /// through all blocks of such a page at every write into it: 1.5 µs a commit, more than the rest of it takes.
@@ -48,7 +48,7 @@ const SUFFIX: &str = ".segment";
 const DIGITS: usize = 10;
 const LOST: &str = "lost-";
 
-/// What a segment says of itself.
+/// The header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// One number, one segment; later ones are greater, with gaps.
@@ -128,7 +128,7 @@ impl Header {
         if header.makes_sense() { Found::Header(header) } else { Found::Nothing }
     }
 
-    /// What no writer writes must not lead a reader in circles or out of a file, whoever has made the checksum fit.
+    /// A header with a valid checksum may still be forged: it must not lead a reader in circles or out of a file.
     fn makes_sense(&self) -> bool {
         let follows = |end: End| {
             end.number < self.number
@@ -162,7 +162,7 @@ pub fn read_header(file: &impl DiskFile, number: u64) -> io::Result<Found> {
     Ok(newer)
 }
 
-/// Writes zeros, block by block, from the offset up to the end of the step that `reach` lies in, and answers that end.
+/// Writes zeros, block by block, from the offset up to the end of the step that `reach` lies in, and returns that end.
 pub fn fill(file: &impl DiskFile, from: u64, reach: u64) -> io::Result<u64> {
     static ZEROS: [u8; BLOCK] = [0; BLOCK];
     let end = (reach / STEP_BYTES).saturating_add(1).saturating_mul(STEP_BYTES);

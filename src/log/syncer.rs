@@ -6,7 +6,7 @@
 //!
 //! Two syncs never run at once: the second begins when the first has ended, and finds most of its work done.
 //!
-//! **Failing.** After a failed write or sync nobody knows what the medium holds, and the kernel counts the pages as clean, so
+//! **Failing.** After a failed write or sync the content of the medium is unknown, and the kernel counts the pages as clean, so
 //! that the next sync succeeds and proves nothing. So the first failure is kept, everything later fails with it, and the
 //! durable sequence never moves again. The next life reads what is there, writes it once more and syncs that
 //! ([`begin`](super::begin)).
@@ -81,7 +81,7 @@ impl<D: Disk> Syncer<D> {
         self.shared.written.load(Ordering::Acquire)
     }
 
-    /// Makes what is written now durable, and answers how far that is.
+    /// Makes what is written now durable, and returns the durable sequence.
     pub fn sync(&self) -> Result<u64, Error> {
         let shared = &*self.shared;
         let _one = shared.syncing.lock();
@@ -111,9 +111,9 @@ impl<D: Disk> Syncer<D> {
         Ok(())
     }
 
-    /// Removes segments that hold nothing above the position, which must be durable elsewhere; answers how many.
+    /// Removes segments that hold nothing above the position, which must be durable elsewhere; returns how many.
     ///
-    /// The folder is not synced: a name that comes back after a crash lies before what is read. A segment stays until the header
+    /// The folder is not synced: a segment that reappears after a crash lies before what is read. A segment stays until the header
     /// of a later one is durable, else a power cut could leave none.
     pub fn free(&self, position: u64) -> Result<usize, Error> {
         self.shared.check()?;
@@ -158,7 +158,7 @@ impl<D: Disk> Shared<D> {
         self.failure.get().map_or(Ok(()), |why| Err(Error::Failed(Arc::clone(why))))
     }
 
-    /// Keeps the first failure for good, and answers it.
+    /// Keeps the first failure for good, and returns it.
     pub(super) fn fail(&self, why: io::Error) -> Error {
         // The lock orders this before or after a sync's end, never between its check and its effect.
         let _files = self.files.lock();
@@ -209,7 +209,7 @@ impl<D: Disk> Shared<D> {
     }
 }
 
-/// Makes a segment's file, its first step filled, behind the header if there is one already; all of it durable.
+/// Makes a segment's file, its first step filled, after the header if there is one already; all of it durable.
 pub(super) fn make<D: Disk>(disk: &D, number: u64, header: Option<&Header>) -> io::Result<D::File> {
     let file = disk.create(&segment::name(number))?;
     segment::fill(&file, 0, 0)?;

@@ -56,12 +56,12 @@ impl<D: Disk> Log<D> {
         self.end.last
     }
 
-    /// Bytes of the segment being written, by which a caller knows when to rotate.
+    /// Bytes of the segment being written, for the caller's choice of when to rotate.
     pub fn segment_bytes(&self) -> u64 {
         self.end.offset
     }
 
-    /// Writes the frame after the last, and answers its sequence. The frame stays the caller's, as it was written.
+    /// Writes the frame after the last, and returns its sequence. The frame stays the caller's, as it was written.
     pub fn append(&mut self, frame: &mut FrameBuffer) -> Result<u64, Error> {
         self.shared.check()?;
         let length = frame.len();
@@ -78,7 +78,7 @@ impl<D: Disk> Log<D> {
         Ok(sequence)
     }
 
-    /// Writes an empty frame, if the log does not yet say that everything durable is; answers its sequence.
+    /// Writes an empty frame with the durable sequence, unless the last frame has it already; returns the frame's sequence.
     pub fn mark(&mut self) -> Result<Option<u64>, Error> {
         self.shared.check()?;
         if self.witnessed == self.shared.durable() {
@@ -110,7 +110,7 @@ impl<D: Disk> Log<D> {
         Ok(())
     }
 
-    /// Syncs the log, and leaves a mark that says so.
+    /// Syncs the log, and writes a mark with the durable sequence.
     pub fn close(mut self) -> Result<(), Error> {
         let syncer = self.syncer();
         syncer.sync()?;

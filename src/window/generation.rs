@@ -6,12 +6,12 @@
 //!   version   sequence │ the record of its content │ the version before it
 //! ```
 //!
-//! A node is found by hash, and in order in a skip list, one for each column (as in the memtable of `LevelDB`). Everything is numbered slots
-//! and atomic numbers, so all of it is safe code. There is one [writer](super::writer); readers take no lock and are never waited for.
+//! A node is found by hash, and in order in a skip list, one for each column, as in the memtable of `LevelDB`. Everything is numbered
+//! slots and atomic numbers, all of it safe code. There is one [writer](super::writer); readers take no lock and are never waited for.
 //!
-//! What a reader needs was there before the view's sequence became visible. What is newer it may meet half done: each number that
-//! leads to a slot is stored after the slot (release, acquire), so it meets something older or newer, and never something torn.
-//! Nothing is freed before the whole generation is.
+//! What a view needs was complete before its sequence became visible. A reader can come across newer slots that are being built: a
+//! number that leads to a slot is stored after the slot (release, acquire), so every slot that a reader reaches is complete. Nothing is
+//! freed before the whole generation is.
 
 use std::ops::Bound;
 use std::sync::OnceLock;
@@ -66,7 +66,7 @@ pub struct Generation {
     pub(super) bytes: AtomicUsize,
 }
 
-/// A range of a column that was emptied. There are hardly ever any: whoever looks for one asks first how many there are.
+/// A range of a column that was emptied. There are hardly ever any, so a look-up checks their number first.
 pub struct Erasure {
     pub(super) sequence: u32,
     /// Of the cells.
@@ -179,7 +179,7 @@ impl Generation {
         })
     }
 
-    /// How many versions of a cell readers can meet.
+    /// The length of a cell's chain of versions.
     #[cfg(test)]
     pub fn versions_of(&self, column: Column, key: &[u8]) -> usize {
         let newest = self.find(column, key).map_or(NONE, |node| load(self.nodes.get(node), NEWEST));
@@ -252,7 +252,7 @@ impl Generation {
         }
     }
 
-    /// The last node of a column before those for which `is_before` answers `false`; `see` is shown the one of each level.
+    /// The last node of a column before those for which `is_before` returns `false`; `see` is called with the one of each level.
     pub(super) fn last_before(
         &self,
         column: Column,

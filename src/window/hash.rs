@@ -2,8 +2,8 @@
 //!
 //! An open-addressing table for each of 64 parts of the hash: one that grows is small, so the writer does not pause for it. A slot is
 //! one atomic number, the hash and the node's. A table that is half full is copied into one twice as large, and stays for readers
-//! that are in it: they miss what is added later, and that they do not look for, since it is newer than their view. All tables of a
-//! part take twice as much as its last one.
+//! that are in it. They miss entries that are added later, which are newer than their views. All tables of a part together take twice
+//! as much as its last one.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -38,7 +38,7 @@ impl Default for Hash {
 }
 
 impl Hash {
-    /// The node with this hash for which `is_it` answers `true`.
+    /// The node with this hash for which `is_it` returns `true`.
     #[inline]
     pub fn find(&self, hash: u64, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let part = self.part(hash);

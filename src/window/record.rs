@@ -36,7 +36,7 @@ pub enum Change<'a> {
     Put(&'a [u8]),
     /// It is emptied.
     Delete,
-    /// All are emptied from the key up to, and without, this one. In a frame this comes before everything else of its frame.
+    /// All are emptied from the key up to, and without, this one. It applies before every other record of its frame.
     DeleteRange(&'a [u8]),
 }
 

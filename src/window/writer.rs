@@ -28,7 +28,7 @@ pub struct Writer {
     nodes: u32,
     versions: u32,
     links: u32,
-    /// For each column, the last node of each level before the place where the last one was added: the next is often behind it.
+    /// For each column and level, the last node at or before the last insertion: the next key often follows it.
     places: [[u32; HEIGHT]; Column::ALL.len()],
     dice: u32,
 }

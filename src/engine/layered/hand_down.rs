@@ -6,11 +6,10 @@
 //!    last one the position. The tables have no log. They may flush some of it by themselves, so until this is over they are
 //!    position P and a part of P to Q; the log still has all of it.
 //! 4. *Flush* all columns of the tables. From here on position Q is durable.
-//! 5. *Replace* the layers, in one step: the frozen generation goes and a view of the tables that has it comes. A view that was opened
-//!    before keeps what it has.
+//! 5. *Replace* the layers, in one step: the frozen generation is dropped, and the tables' new view has its cells.
 //! 6. *Free* the segment.
 //!
-//! A generation ends at so many bytes of memory or of log, whichever is first: ten hot rows fill a log and no memory.
+//! A generation is frozen at a limit of memory or of log, whichever is reached first: a few hot rows fill the log and no memory.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,8 +21,8 @@ use crate::engine::storage::{Batch, Column, Storage};
 use crate::engine::{EngineError, RowRange};
 use crate::window::{Generation, Writer};
 
-/// A batch for the tables has about so many bytes.
-// Tests of crashes write little, and are to meet the ends of batches.
+/// The size of a batch for the tables, about.
+// Tests of crashes write little, and must cover hand-downs of several batches.
 const BATCH_BYTES: usize = if cfg!(any(test, feature = "crashtest")) { 300 } else { 1 << 20 };
 
 impl<D: Disk, T: Storage> Shared<D, T> {

@@ -40,7 +40,7 @@ impl<'a, N: Iterator<Item = Cell<'a>>, O: Iterator<Item = Cell<'a>>> Iterator fo
     }
 }
 
-/// Which of two keys a scan meets first.
+/// The order of two keys in the direction of a scan.
 pub fn order(one: &[u8], other: &[u8], backwards: bool) -> Ordering {
     if backwards { other.cmp(one) } else { one.cmp(other) }
 }

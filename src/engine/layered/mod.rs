@@ -2,22 +2,22 @@
 //!
 //! ```text
 //!   write      one frame to the log → the same frame into the window → visible      (the writer, one at a time)
-//!   sync       the log's frames so far                                              (whoever asks)
+//!   sync       the log's frames so far                                              (any thread)
 //!   hand down  a frozen generation, synced → into the tables, and the position → flush → its segment of the log goes
 //!   read       the window's generations, the newest first, then the tables as of the last hand-down
 //! ```
 //!
 //! This is a storage server of FoundationDB in one process, and it keeps its rule: *what is seen is decided by sequence*. A batch has a
-//! sequence, each version of a cell that of its batch, and a view is a sequence with the layers of that moment. Which version of a
+//! sequence, each version of a cell that of its batch, and a view is a sequence and the layers that serve it. Which version of a
 //! row a transaction reads is decided above, by timestamps; both are needed, since locks and bookkeeping have no timestamp.
 //!
-//! **A crash leaves a prefix of batches.** The log is one; the tables get whole generations of it, and only what is durable in it. They
-//! say how far they have come by a *position*, a cell that is written in the last batch of a hand-down, so one that is cut short is
-//! done again from the log: what it writes is decided by the log alone, and writing it twice is as good as once.
+//! **A crash leaves a prefix of batches.** The log is one; the tables get whole generations of it, and only what is durable in it. Their
+//! *position* is a cell that is written in the last batch of a hand-down, so one that is cut short is repeated from the log. What it
+//! writes depends on the log alone, so repeating it is harmless.
 //!
 //! **A generation is a segment of the log.** The window is frozen where the log begins a new segment, and once the generation is in
 //! the tables, durably, its segment and its memory go as a whole. At most two generations are in memory, one that is written and one
-//! on its way down; views keep older ones for themselves.
+//! on its way down; a view older than the tables' position keeps the layers that it was opened with.
 //!
 //! Any error of a write, a sync or the tables ends this life of the storage: nothing succeeds until it is opened again.
 
@@ -29,7 +29,6 @@ mod view;
 mod worker;
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
@@ -48,7 +47,7 @@ use crate::log::{self, Log, Syncer};
 use crate::sync::Mutex;
 use crate::window::{Generation, Writer};
 
-/// The cell of the tables that says up to which sequence they have everything: no bookkeeping above has such a name.
+/// The cell of the tables with their position, the sequence up to which they have everything. No other bookkeeping has such a name.
 const POSITION: &[u8] = b"\0position";
 
 /// See the [module](self).
@@ -67,7 +66,7 @@ struct Shared<D: Disk, T: Storage> {
     handing_down: Mutex<()>,
     writing: parking_lot::Mutex<()>,
     failure: OnceLock<String>,
-    /// How many have ended: views look whether there was one.
+    /// Counts those that have ended, so a view can tell whether newer layers exist.
     hand_downs: AtomicU64,
     secrets: RapidSecrets,
     memory_bytes: usize,
@@ -209,10 +208,6 @@ impl<D: Disk, T: Storage> Storage for Layered<D, T> {
 
     fn sync(&self) -> Result<(), EngineError> {
         self.shared.sync()
-    }
-
-    fn checkpoint(&self, _folder: &Path) -> Result<(), EngineError> {
-        Err(EngineError::Unsupported("make checkpoints"))
     }
 
     fn figures(&self) -> Result<EngineFigures, EngineError> {

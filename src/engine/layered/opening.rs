@@ -1,4 +1,4 @@
-//! Opening: the tables say how far they have come, and what the log has beyond that becomes a generation.
+//! Opening: the log is read from the position of the tables on, and its frames become a frozen generation.
 
 use std::collections::BTreeMap;
 #[cfg(feature = "rocks")]

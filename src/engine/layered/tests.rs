@@ -1,6 +1,6 @@
 //! Random histories of a storage in layers, over a simulated disk and simulated tables, held to a model.
 //!
-//! Every batch writes its own number into a cell, so what is found after a crash says which prefix it is. Those that fail print
+//! Every batch writes its own number into a cell, so the state after a crash identifies the prefix. Those that fail print
 //! their seed; `LAYERED_SEED` runs that history alone, and `LAYERED_HISTORIES` sets how many are run.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use crate::disk::{Choices, SimDisk};
 use crate::engine::sim::SimStorage;
 use crate::engine::storage::Batch;
 
-type Storage_ = Layered<SimDisk, SimStorage>;
+type Store = Layered<SimDisk, SimStorage>;
 type View = LayeredView<SimDisk, SimStorage>;
 type State = BTreeMap<(Column, Vec<u8>), Vec<u8>>;
 
@@ -21,9 +21,9 @@ struct Model {
     disk: SimDisk,
     tables: SimStorage,
     choices: Choices,
-    /// What there is after so many batches.
+    /// The state after each number of batches.
     states: Vec<State>,
-    /// So many batches are durable for certain.
+    /// The number of batches that are durable for certain.
     acknowledged: usize,
     views: Vec<(View, usize)>,
     handed_down: u64,
@@ -61,7 +61,7 @@ impl Model {
         Column::ALL[self.choices.index(Column::ALL.len())]
     }
 
-    fn open(&mut self) -> Result<Storage_, EngineError> {
+    fn open(&mut self) -> Result<Store, EngineError> {
         let mut seed = Choices::new(self.choices.next());
         let setup = Setup {
             identity: 7,
@@ -76,7 +76,7 @@ impl Model {
     }
 
     /// A batch, and what there is after it.
-    fn batch(&mut self, storage: &Storage_) -> (LayeredBatch, State) {
+    fn batch(&mut self, storage: &Store) -> (LayeredBatch, State) {
         let mut state = self.states.last().unwrap().clone();
         let mut batch = storage.batch(0);
         let mut steps = Vec::new();
@@ -113,7 +113,7 @@ impl Model {
         (batch, state)
     }
 
-    fn step(&mut self, storage: &Storage_) -> Result<(), EngineError> {
+    fn step(&mut self, storage: &Store) -> Result<(), EngineError> {
         match self.choices.below(20) {
             0..=9 => {
                 let (batch, state) = self.batch(storage);
@@ -141,7 +141,7 @@ impl Model {
     }
 
     /// Reads the newest state, and that of some view.
-    fn look(&mut self, storage: &Storage_) {
+    fn look(&mut self, storage: &Store) {
         let newest = self.states.len() - 1;
         let (column, backwards) = (self.column(), self.one_in(2));
         let range = RowRange { start: self.bound(), end: self.bound() };
@@ -158,8 +158,8 @@ impl Model {
         [Bound::Unbounded, Bound::Included(key.clone()), Bound::Excluded(key)][self.choices.index(3)].clone()
     }
 
-    /// Ends a life by a power cut, or only the process, and looks at what is left.
-    fn end_life(&mut self, storage: Storage_, has_failed: bool) {
+    /// Ends a life by a power cut or a kill, and checks what is left.
+    fn end_life(&mut self, storage: Store, has_failed: bool) {
         self.views.clear();
         drop(storage);
         let is_kill = self.one_in(2);
@@ -202,7 +202,7 @@ impl Model {
     }
 }
 
-fn read_position(storage: &Storage_) -> u64 {
+fn read_position(storage: &Store) -> u64 {
     let read = |bytes: &[u8]| u64::from_be_bytes(bytes.try_into().unwrap());
     storage.tables().get(Column::Meta, POSITION, read).ok().flatten().unwrap_or_default()
 }

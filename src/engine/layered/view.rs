@@ -3,8 +3,9 @@
 //! Opening one asks nothing of the tables; their view is shared. It is counted under its sequence as long as it lives, and so the
 //! window keeps the versions that it reads.
 //!
-//! A view that is kept while the store is idle would go on with a generation that has long gone down, and with a view of the tables that
-//! has to step over all that came from it. So it takes the layers that are now, in one step, if the tables are not beyond its sequence.
+//! A view can live long on an idle store. With its first layers it would keep a generation that was handed down since, and its scans of
+//! the tables would skip over all cells of that generation. So after a hand-down it takes the current layers, in one step, unless the
+//! tables' position has passed its sequence.
 
 use std::cmp;
 use std::sync::Arc;

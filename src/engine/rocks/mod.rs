@@ -9,6 +9,7 @@
 
 pub(crate) mod around;
 mod cursor;
+mod errors;
 mod figures;
 mod folder;
 mod logs;
@@ -31,6 +32,7 @@ use rocksdb::properties::MIN_LOG_NUMBER_TO_KEEP;
 use rocksdb::{ColumnFamily, DB, FlushOptions, Range, ReadOptions, Snapshot, WriteBatch, WriteOptions};
 use self_cell::self_cell;
 
+use self::errors::{corrupt, failed, opening};
 use self::folder::{Claim, Marker, claim, examine, finish, mark_copy, remove_unfinished_options};
 pub use self::options::RocksSetup;
 use self::options::{descriptors, name, options};
@@ -275,39 +277,6 @@ fn oldest_log(path: &Path, setup: RocksSetup) -> Result<u64, EngineError> {
 
 fn oldest_log_of(db: &DB) -> Result<u64, EngineError> {
     Ok(db.property_int_value(MIN_LOG_NUMBER_TO_KEEP).map_err(failed)?.unwrap_or_default())
-}
-
-fn opening(path: &Path, is_new: bool, why: rocksdb::Error) -> EngineError {
-    match why.kind() {
-        rocksdb::ErrorKind::Corruption => {
-            EngineError::Corruption(format!("the database in {}: {}", path.display(), corrupt(&why)))
-        }
-        // The marker says that the store was whole once, so this is not somebody else's database.
-        rocksdb::ErrorKind::InvalidArgument if !is_new => {
-            EngineError::Corruption(format!("the database in {} is not whole: {why}", path.display()))
-        }
-        // Files go with the marker, which is there.
-        rocksdb::ErrorKind::IOError if !is_new && why.as_ref().contains("No such file or directory") => {
-            EngineError::Corruption(format!("the database in {} is not whole: {why}", path.display()))
-        }
-        _ => EngineError::Open(format!("cannot open the store in {}: {why}", path.display())),
-    }
-}
-
-/// RocksDB says the word first, sometimes twice, and whoever tells of this error says it once more.
-fn corrupt(why: &rocksdb::Error) -> &str {
-    why.as_ref().trim_start_matches("Corruption: ")
-}
-
-fn corruption(why: &rocksdb::Error) -> EngineError {
-    EngineError::Corruption(corrupt(why).into())
-}
-
-fn failed(why: rocksdb::Error) -> EngineError {
-    match why.kind() {
-        rocksdb::ErrorKind::Corruption => corruption(&why),
-        _ => EngineError::Unknown(why.to_string()),
-    }
 }
 
 fn get<T>(

@@ -70,7 +70,7 @@ impl Written {
     }
 }
 
-/// Answers whether the loss of this frame is told; it must be if a later frame or header says that it was durable.
+/// Returns whether the loss of this frame is reported; it must be if a later frame or header says that it was durable.
 fn check(written: &Written, disk: &SimDisk, damaged: u64) -> bool {
     let (recovered, frames) = look(disk, 0).unwrap();
     assert_eq!(frames, written.frames[..damaged as usize - 1]);

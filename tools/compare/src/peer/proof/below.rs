@@ -16,7 +16,7 @@ use super::super::rocks;
 use super::layers::ROWS;
 use super::window::Generation;
 
-/// A generation of so many bytes becomes a table by itself.
+/// A generation of this size or larger is ingested as a table.
 const TABLE_BYTES: usize = 4 << 20;
 /// A column of its own, and its only key: the last sequence that is below.
 const POSITION: &str = "position";
