@@ -1,0 +1,116 @@
+//! A store on its own log and window, whose process is killed again and again.
+//!
+//! The child commits from several threads, and prints each commit when it is acknowledged. The parent kills it, opens the store and
+//! checks that every printed commit is there and that each thread's rows are a prefix. The write buffers are small, so kills fall
+//! into hand-downs, too. `LAYERED_LIVES` sets the number of lives.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use percolite::{Keyspace, Store};
+
+const THREADS: u64 = 4;
+const CHILD: &str = "PERCOLITE_LAYERED_CHILD";
+
+fn main() -> Result<()> {
+    if let Some(folder) = std::env::var_os(CHILD) {
+        return write_on_and_on(Path::new(&folder));
+    }
+    let lives = std::env::var("LAYERED_LIVES").ok().and_then(|lives| lives.parse().ok()).unwrap_or(12);
+    let folder = tempfile::tempdir()?;
+    let mut acknowledged = BTreeMap::new();
+    for life in 0..lives {
+        let commits = 1 + life * 977 % 4000;
+        kill_after(folder.path(), commits, &mut acknowledged)?;
+        check(folder.path(), &acknowledged).with_context(|| format!("life {life}, killed after {commits} commits"))?;
+    }
+    let removed = removed_segments(folder.path())?;
+    ensure!(removed > 0 || lives < 12, "no segment of the log was handed down");
+    println!("{lives} lives, {removed} segments handed down, acknowledged: {acknowledged:?}");
+    Ok(())
+}
+
+fn open(folder: &Path) -> Result<(Store, Keyspace)> {
+    let builder = Store::builder().write_buffer_bytes(1 << 20).cache_bytes(1 << 20);
+    let engine = builder.layered(folder)?;
+    let store = builder.open_engine(engine)?;
+    let rows = store.keyspace("rows")?;
+    Ok((store, rows))
+}
+
+fn count(bytes: &[u8]) -> Result<u64> {
+    Ok(std::str::from_utf8(bytes)?.parse()?)
+}
+
+fn write_on_and_on(folder: &Path) -> Result<()> {
+    let (store, rows) = open(folder)?;
+    std::thread::scope(|scope| {
+        let work = |thread: u64| -> Result<()> {
+            loop {
+                let number = store.transact(|txn| {
+                    let before = txn.get(&rows, format!("count/{thread}"))?;
+                    let number = before.and_then(|bytes| count(&bytes).ok()).unwrap_or(0) + 1;
+                    txn.put(&rows, format!("count/{thread}"), number.to_string())?;
+                    txn.put(&rows, format!("row/{thread}/{number:09}"), [7; 300])?;
+                    Ok::<_, percolite::Error>(number)
+                })?;
+                writeln!(std::io::stdout(), "{thread} {number}")?;
+            }
+        };
+        let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || work(thread))).collect();
+        // The parent is gone when a line cannot be printed.
+        threads.into_iter().for_each(|thread| drop(thread.join()));
+        Ok(())
+    })
+}
+
+fn kill_after(folder: &Path, commits: u64, acknowledged: &mut BTreeMap<u64, u64>) -> Result<()> {
+    let mut child = Command::new(std::env::current_exe()?).env(CHILD, folder).stdout(Stdio::piped()).spawn()?;
+    let lines = BufReader::new(child.stdout.take().context("the child has no output")?).lines();
+    for (printed, line) in lines.enumerate() {
+        let line = line?;
+        let (thread, number) = line.split_once(' ').context("a line that is no commit")?;
+        acknowledged.insert(thread.parse()?, number.parse()?);
+        if printed as u64 == commits {
+            child.kill()?;
+        }
+    }
+    let status = child.wait()?;
+    ensure!(status.code().is_none(), "the child ended by itself: {status}");
+    Ok(())
+}
+
+fn check(folder: &Path, acknowledged: &BTreeMap<u64, u64>) -> Result<()> {
+    let (store, rows) = open(folder)?;
+    let snapshot = store.snapshot()?;
+    for thread in 0..THREADS {
+        let found = snapshot.get(&rows, format!("count/{thread}"))?.map_or(Ok(0), |bytes| count(&bytes))?;
+        let printed = acknowledged.get(&thread).copied().unwrap_or(0);
+        ensure!(found >= printed, "thread {thread}: {printed} commits were acknowledged, {found} are there");
+        let mut there = 0;
+        for row in snapshot.range(&rows, format!("row/{thread}/")..format!("row/{thread}0")) {
+            let (key, value) = row?;
+            there += 1;
+            let expected = format!("row/{thread}/{there:09}");
+            ensure!(key == expected.as_bytes(), "{} where {expected} belongs", key.escape_ascii());
+            ensure!(value.len() == 300, "a value of {} bytes", value.len());
+        }
+        ensure!(there == found, "thread {thread}: the count is {found}, and there are {there} rows");
+    }
+    drop(snapshot);
+    Ok(store.close()?)
+}
+
+/// Segments are numbered from 1, so the lowest number tells how many are gone.
+fn removed_segments(folder: &Path) -> Result<u64> {
+    let mut lowest = u64::MAX;
+    for entry in std::fs::read_dir(folder.join("log"))? {
+        let name = entry?.file_name();
+        let digits = name.to_str().and_then(|name| name.strip_suffix(".segment"));
+        lowest = lowest.min(digits.context("a file that is no segment")?.parse()?);
+    }
+    Ok(lowest - 1)
+}
