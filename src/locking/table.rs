@@ -28,8 +28,8 @@ pub struct Clock<'a> {
 impl Clock<'_> {
     fn moment(&self, at: Duration) -> std::time::SystemTime {
         let (moment, unix_millis) = self.set;
-        let millis = u64::try_from(at.saturating_sub(moment).as_millis()).unwrap_or(u64::MAX);
-        UNIX_EPOCH.checked_add(Duration::from_millis(unix_millis.saturating_add(millis))).unwrap_or(UNIX_EPOCH)
+        let since_1970 = Duration::from_millis(unix_millis).saturating_add(at.saturating_sub(moment));
+        UNIX_EPOCH.checked_add(since_1970).unwrap_or(UNIX_EPOCH)
     }
 
     /// The process and thread that asked.

@@ -60,7 +60,7 @@ impl NamedLocks {
             runtime: Arc::clone(runtime),
             label: label.map(Into::into),
             store,
-            opened: (runtime.elapsed(), runtime.unix_millis()),
+            opened: both_clocks(&**runtime),
             keeper: Keeper::default(),
         })
     }
@@ -105,5 +105,70 @@ impl Store {
         self.inner.check_open()?;
         self.inner.check_writable()?;
         self.inner.locks.as_ref().ok_or_else(|| Error::invalid("locks cannot be taken where others share the engine"))
+    }
+}
+
+/// A moment by the runtime's clock and by the wall clock. A thread may be held up between the two readings, so they are repeated until
+/// they lie close together.
+fn both_clocks(runtime: &dyn Runtime) -> (Duration, u64) {
+    const CLOSE: Duration = Duration::from_micros(100);
+    const READINGS: usize = 20;
+    let mut best = (runtime.elapsed(), runtime.unix_millis());
+    let mut distance = runtime.elapsed().saturating_sub(best.0);
+    for _ in 1..READINGS {
+        if distance <= CLOSE {
+            break;
+        }
+        let reading = (runtime.elapsed(), runtime.unix_millis());
+        let next = runtime.elapsed().saturating_sub(reading.0);
+        if next < distance {
+            (best, distance) = (reading, next);
+        }
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+    use crate::runtime::{Joined, Parker, System};
+
+    /// Each reading of the wall clock takes a while, the third none.
+    struct HeldUp(AtomicU64, AtomicU64);
+
+    impl Runtime for HeldUp {
+        fn unix_millis(&self) -> u64 {
+            let readings = self.1.fetch_add(1, Ordering::Relaxed);
+            if readings != 2 {
+                self.0.fetch_add(7, Ordering::Relaxed);
+            }
+            self.0.load(Ordering::Relaxed)
+        }
+
+        fn elapsed(&self) -> Duration {
+            Duration::from_millis(self.0.load(Ordering::Relaxed))
+        }
+
+        fn random(&self) -> u64 {
+            0
+        }
+
+        fn sleep(&self, _: Duration) {}
+
+        fn parker(&self) -> Arc<dyn Parker> {
+            System::default().parker()
+        }
+
+        fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn Joined>> {
+            System::default().spawn(name, work)
+        }
+    }
+
+    #[test]
+    fn the_clocks_are_read_together_though_the_thread_was_held_up() {
+        let (elapsed, wall) = both_clocks(&HeldUp(AtomicU64::new(0), AtomicU64::new(0)));
+        assert_eq!(elapsed, Duration::from_millis(wall));
     }
 }
