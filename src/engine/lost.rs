@@ -1,27 +1,30 @@
-//! What a log holds and nobody reads.
+//! Commits that were lost from the log, and given up.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// A damaged record in the log with whole ones behind it: see [`Store::lost_logs`](crate::Store::lost_logs).
+/// Acknowledged commits that were lost from the log, and without which the store was opened: see
+/// [`Builder::accept_lost_commits`](crate::Builder::accept_lost_commits).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LostLog {
-    /// The log, or what was kept of it.
+    /// What was kept of the damaged segment; later ones lie beside it.
     pub file: PathBuf,
     /// Where in it the damage begins, in bytes.
     pub offset: u64,
-    /// How many bytes of whole records lie behind, in this log and in later ones.
+    /// How many bytes of whole batches lie beyond it, in this segment and in later ones.
     pub bytes: u64,
+    /// Names the loss.
+    pub fingerprint: u64,
 }
 
 impl fmt::Display for LostLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { file, offset, bytes } = self;
+        let Self { file, offset, bytes, fingerprint } = self;
         write!(
             f,
-            "a record in the log is damaged ({}, byte {offset}), and what was written behind it, {bytes} bytes, is not read: after \
-             a power cut these are commits that nobody was told are durable; otherwise acknowledged ones may be among them",
+            "acknowledged commits were lost from the log and given up (loss {fingerprint:016x}): damage in {} at byte {offset}, and \
+             {bytes} bytes of whole batches beyond it that are not read",
             file.display()
         )
     }

@@ -14,6 +14,8 @@
 
 mod cells;
 mod figures;
+#[cfg(feature = "rocks")]
+pub mod folder;
 mod group;
 #[cfg_attr(
     not(any(test, feature = "rocks")),
@@ -23,8 +25,9 @@ pub(crate) mod layered;
 pub mod local;
 mod lost;
 #[cfg(feature = "rocks")]
-pub mod rocks;
+mod rocks;
 pub mod sim;
+mod stalls;
 pub mod storage;
 pub mod unreliable;
 

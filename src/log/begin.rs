@@ -13,8 +13,7 @@
 //! A crash between two steps leaves the log as it was read, or as it is to be.
 //!
 //! **Accepting a loss.** The caller passes the fingerprint of the loss, so it accepts exactly the loss that was reported. Before
-//! the first step the segment with the break is copied, since its whole part is still needed, and the later ones are renamed:
-//! `lost-<fingerprint>-<segment>`. The operator may remove them. A crash in between leaves the same loss with the same
+//! the first step what the loss touches is [kept](super::kept) under other names. A crash in between leaves the same loss with the same
 //! fingerprint, because the search covers these names, too.
 
 use std::collections::VecDeque;
@@ -22,15 +21,14 @@ use std::io;
 use std::ops::Bound;
 use std::sync::Arc;
 
+use super::Error;
 use super::frame::Frames;
+use super::kept::keep;
 use super::recovery::{Link, Names, Recovered};
 use super::segment::{self, FRAMES_AT, Header};
 use super::syncer::{Shared, make};
 use super::writer::Log;
-use super::{Error, Lost};
 use crate::disk::{Disk, DiskFile};
-
-const COPY_BYTES: usize = 256 << 10;
 
 /// Begins a life on what was [read](super::read); the folder must be unchanged since. The salt is random. `accept` is the
 /// fingerprint of an accepted loss.
@@ -55,6 +53,7 @@ pub fn begin<D: Disk>(disk: D, recovered: &Recovered, salt: u64, accept: Option<
         durable: recovered.last(),
     };
     let file = Arc::new(make(&disk, header.number, Some(&header))?);
+    crash_point!(LifeBegun);
     remove_beyond(&disk, recovered, kept)?;
     let shared = Shared::new(disk, header.durable, header.number, Arc::clone(&file), older(recovered, kept));
     Ok(Log::new(shared, file, header))
@@ -67,7 +66,7 @@ pub fn create<D: Disk>(disk: D, identity: u64, position: u64, salt: u64) -> Resu
 
 fn write_again<D: Disk>(disk: &D, link: &Link, durable: u64) -> Result<(), Error> {
     let Link { header, end } = link;
-    if header.first <= durable && end.last <= durable {
+    if header.first <= durable && end.last <= durable || mutated!(NotWrittenAgain) {
         return Ok(());
     }
     let name = segment::name(header.number);
@@ -112,37 +111,4 @@ fn older(recovered: &Recovered, kept: u64) -> VecDeque<(u64, u64)> {
         link.map_or(0, |link| link.end.last)
     };
     recovered.names.segments.range(..=kept).map(|number| (*number, last(*number))).collect()
-}
-
-fn keep<D: Disk>(disk: &D, recovered: &Recovered, lost: &Lost) -> Result<(), Error> {
-    let names = &recovered.names;
-    let mut later = Bound::Unbounded;
-    if let Some(link) = recovered.links.last() {
-        let number = link.header.number;
-        later = Bound::Excluded(number);
-        let to = segment::lost_name(lost.fingerprint, number);
-        // A copy of an attempt before may have been cut short.
-        if names.lost.get(&number) == Some(&to) {
-            disk.remove(&to)?;
-        }
-        copy(disk, &segment::name(number), &to)?;
-    }
-    for number in names.segments.range((later, Bound::Unbounded)) {
-        disk.rename(&segment::name(*number), &segment::lost_name(lost.fingerprint, *number))?;
-    }
-    Ok(disk.sync_directory()?)
-}
-
-fn copy<D: Disk>(disk: &D, from: &str, to: &str) -> Result<(), Error> {
-    let (from, to) = (disk.open(from)?, disk.create(to)?);
-    let mut buffer = vec![0; COPY_BYTES];
-    let mut offset = 0;
-    loop {
-        let read = from.read_at(offset, &mut buffer)?;
-        to.write_at(offset, &buffer[..read])?;
-        offset += read as u64;
-        if read < buffer.len() {
-            return Ok(to.sync()?);
-        }
-    }
 }

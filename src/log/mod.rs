@@ -26,8 +26,6 @@
 //! *A life without a header.* A segment's header stands in two blocks. If both are damaged its frames cannot be checked, and
 //! without a later segment as a witness the log ends with the segment before.
 //!
-//! *No segment at all* for tables without a position: a new store, or one whose log was taken away before its first hand-down.
-//!
 //! *A tail of whole length.* Several sectors of zeros look like blocks that were never written; they count as torn.
 //!
 //! # Order of names, headers and frames
@@ -39,6 +37,7 @@
 
 mod begin;
 mod frame;
+mod kept;
 mod recovery;
 mod search;
 mod segment;
@@ -54,9 +53,15 @@ use std::sync::Arc;
 
 pub use begin::{begin, create};
 pub use frame::{FrameBuffer, HEADER_BYTES, PAYLOAD_MAX_BYTES};
-pub use recovery::{Recovered, read};
+pub use kept::accepted;
+pub use recovery::{Recovered, oldest, read};
 pub use syncer::Syncer;
 pub use writer::Log;
+
+/// Whether a file with this name is a segment.
+pub fn is_segment(name: &str) -> bool {
+    segment::number(name).is_some()
+}
 
 /// Why the log refuses.
 #[derive(Debug, thiserror::Error)]

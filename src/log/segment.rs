@@ -190,13 +190,23 @@ pub fn number(name: &str) -> Option<u64> {
 
 /// The name under which a segment is kept that a loss has touched.
 pub fn lost_name(fingerprint: u64, number: u64) -> String {
-    format!("{LOST}{fingerprint:016x}-{}", name(number))
+    lost_name_with(fingerprint, &format!("-{}", name(number)))
 }
 
-/// The number in such a name.
+/// The name of something that a loss has left.
+pub fn lost_name_with(fingerprint: u64, suffix: &str) -> String {
+    format!("{LOST}{fingerprint:016x}{suffix}")
+}
+
+/// The fingerprint in a name with this suffix.
+pub fn lost_fingerprint(name: &str, suffix: &str) -> Option<u64> {
+    let fingerprint = u64::from_str_radix(name.strip_prefix(LOST)?.strip_suffix(suffix)?, 16).ok()?;
+    (lost_name_with(fingerprint, suffix) == name).then_some(fingerprint)
+}
+
+/// The number of the segment with such a name.
 pub fn lost_number(name: &str) -> Option<u64> {
-    let (fingerprint, segment) = name.strip_prefix(LOST)?.split_once('-')?;
+    let (_, segment) = name.strip_prefix(LOST)?.split_once('-')?;
     let number = number(segment)?;
-    let fingerprint = u64::from_str_radix(fingerprint, 16).ok()?;
-    (lost_name(fingerprint, number) == name).then_some(number)
+    lost_fingerprint(name, &format!("-{segment}")).map(|_| number)
 }

@@ -101,6 +101,23 @@ impl<D: Disk> Syncer<D> {
         shared.advance(written, files.last().map_or(0, |(number, _)| *number))
     }
 
+    /// What the segments take, with what is prepared ahead.
+    pub fn bytes(&self) -> Result<u64, Error> {
+        let mut bytes = 0;
+        for name in self.shared.disk.list()? {
+            if segment::number(&name).is_none() {
+                continue;
+            }
+            match self.shared.disk.open(&name).and_then(|file| file.len()) {
+                Ok(length) => bytes += length,
+                // Freed since.
+                Err(why) if why.kind() == ErrorKind::NotFound => {}
+                Err(why) => return Err(why.into()),
+            }
+        }
+        Ok(bytes)
+    }
+
     /// Makes the file of the next segment ahead of the [rotation](super::Log::rotate).
     pub fn prepare(&self) -> Result<(), Error> {
         self.shared.check()?;
@@ -155,7 +172,8 @@ impl<D: Disk> Shared<D> {
     }
 
     pub(super) fn check(&self) -> Result<(), Error> {
-        self.failure.get().map_or(Ok(()), |why| Err(Error::Failed(Arc::clone(why))))
+        let failure = self.failure.get().filter(|_| !mutated!(AppendsAfterFailure));
+        failure.map_or(Ok(()), |why| Err(Error::Failed(Arc::clone(why))))
     }
 
     /// Keeps the first failure for good, and returns it.

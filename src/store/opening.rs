@@ -39,45 +39,22 @@ impl Builder {
     /// Those of [`Builder::open`].
     #[cfg(feature = "rocks")]
     pub fn rocks(&self, path: impl AsRef<std::path::Path>) -> Result<Arc<dyn Engine>> {
-        use crate::engine::local::LocalEngine;
-        use crate::engine::rocks::RocksStorage;
+        use crate::engine::folder::{FolderEngine, FolderStorage};
         self.options.check()?;
         if path.as_ref().as_os_str().is_empty() {
             return Err(crate::error::Error::invalid("a store's path must not be empty"));
         }
-        let open = if self.options.read_only { RocksStorage::open_read_only } else { RocksStorage::open };
-        Ok(Arc::new(LocalEngine::new(open(path.as_ref(), self.rocks_setup())?, true)))
-    }
-
-    /// The same over the log and window of our own, which take the place of RocksDB's step by step. Not for use: it has no marker of its
-    /// own, no copies, and nothing that looks at it.
-    ///
-    /// # Errors
-    /// Those of [`Builder::open`].
-    #[cfg(feature = "rocks")]
-    #[doc(hidden)]
-    pub fn layered(&self, path: impl AsRef<std::path::Path>) -> Result<Arc<dyn Engine>> {
-        use crate::engine::{layered, local::LocalEngine, rocks::RocksStorage};
-        self.options.check()?;
-        let tables = RocksStorage::open_tables(&path.as_ref().join("tables"), self.rocks_setup())?;
-        let runtime = Arc::clone(&self.runtime);
-        let setup = layered::Setup {
-            identity: 0,
-            memory_bytes: self.options.write_buffer_bytes / 4,
-            log_bytes: self.options.write_buffer_bytes as u64 / 2,
-            random: Box::new(move || runtime.random()),
-            accepted_loss: None,
-            has_worker: true,
-        };
-        Ok(Arc::new(LocalEngine::new(layered::open_in(&path.as_ref().join("log"), tables, setup)?, true)))
+        let open = if self.options.read_only { FolderStorage::open_read_only } else { FolderStorage::open };
+        Ok(Arc::new(FolderEngine::new(open(path.as_ref(), self.folder_setup())?, true)))
     }
 
     #[cfg(feature = "rocks")]
-    pub(super) fn rocks_setup(&self) -> crate::engine::rocks::RocksSetup {
-        crate::engine::rocks::RocksSetup {
+    pub(super) fn folder_setup(&self) -> crate::engine::folder::FolderSetup {
+        crate::engine::folder::FolderSetup {
             cache: self.options.cache_bytes,
             write_buffers: self.options.write_buffer_bytes,
             compression: self.options.compression,
+            accept_lost_commits: self.options.accept_lost_commits,
         }
     }
 

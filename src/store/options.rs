@@ -113,6 +113,9 @@ pub struct Options {
     pub conflict_slots: usize,
     /// See [`Builder::read_only`].
     pub read_only: bool,
+    /// See [`Builder::accept_lost_commits`].
+    #[cfg_attr(not(feature = "rocks"), expect(dead_code, reason = "only a folder has a log that can be damaged"))]
+    pub accept_lost_commits: Option<u64>,
     /// See [`Builder::slow_transaction`].
     pub slow_transaction: Duration,
     /// See [`Builder::time_reads`].
@@ -167,6 +170,7 @@ impl Default for Options {
             compression: Compression::Lz4,
             conflict_slots: CONFLICT_SLOTS,
             read_only: false,
+            accept_lost_commits: None,
             slow_transaction: Duration::from_secs(1),
             time_reads: false,
             publish_status: None,
@@ -388,6 +392,18 @@ impl Builder {
     /// ```
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.options.read_only = read_only;
+        self
+    }
+
+    /// Opens a store whose log has lost acknowledged commits, without them. Opening returns an
+    /// [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) that names such a loss by its fingerprint, a number; only the loss with this
+    /// number is accepted, and on a store without a loss, or with another one, this has no effect. Default: none is.
+    ///
+    /// The store goes on with the commits from before the damage; all later ones are gone, though some may still be whole in the log. The
+    /// damaged segment and later ones are kept in the folder, in `log/lost-…`, and [`Store::lost_logs`](super::Store::lost_logs)
+    /// returns the loss as long as its record is there. A backup, or [`Builder::repair`], may be the better way.
+    pub fn accept_lost_commits(mut self, fingerprint: u64) -> Self {
+        self.options.accept_lost_commits = Some(fingerprint);
         self
     }
 

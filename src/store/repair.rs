@@ -17,9 +17,8 @@ use super::verify::PROBLEMS_MAX;
 use super::{Builder, Durability, Existing, Keyspace, Problem, Store, TxnOptions};
 use crate::codec::{History, Record as _};
 use crate::coordinator::committed_by_primary;
+use crate::engine::folder::salvage::{self, read_all};
 use crate::engine::local::LocalEngine;
-use crate::engine::rocks::around::read_all;
-use crate::engine::rocks::salvage;
 use crate::engine::storage::Column;
 use crate::engine::{Engine as _, EngineError};
 use crate::error::{Error, ErrorKind, Result};
@@ -107,7 +106,7 @@ impl Builder {
             std::fs::create_dir_all(above)
                 .map_err(|why| EngineError::Open(format!("cannot create {}: {why}", above.display())))?;
         }
-        let salvaged = salvage::open(from.as_ref(), &PathBuf::from(aside), self.rocks_setup())?;
+        let salvaged = salvage::open(from.as_ref(), &PathBuf::from(aside), self.folder_setup())?;
         let mut repaired = Repaired::default();
         salvaged.notes.iter().for_each(|note| repaired.lose(Column::Meta, note));
         let engine = LocalEngine::new(salvaged.storage, true);

@@ -246,7 +246,7 @@ impl Status {
         struct Format {
             percolite_status: u32,
         }
-        let Some(document) = crate::engine::rocks::published(folder.as_ref())? else { return Ok(None) };
+        let Some(document) = crate::engine::folder::published(folder.as_ref())? else { return Ok(None) };
         let cannot = |why: String| {
             let what = format!("the status in {} cannot be read: {why}", folder.as_ref().display());
             Error::from(ErrorKind::Io(what))

@@ -38,7 +38,7 @@ impl Deref for Subject {
 }
 
 #[cfg(feature = "rocks")]
-pub const MEMORY: percolite::engine::rocks::RocksSetup = percolite::engine::rocks::RocksSetup {
+pub const MEMORY: percolite::engine::folder::FolderSetup = percolite::engine::folder::FolderSetup {
     cache: 4 << 20,
     write_buffers: 4 << 20,
     compression: percolite::engine::Compression::Lz4,
@@ -47,9 +47,9 @@ pub const MEMORY: percolite::engine::rocks::RocksSetup = percolite::engine::rock
 #[cfg(feature = "rocks")]
 pub fn rocks(seed: u64) -> Subject {
     use percolite::engine::local::LocalEngine;
-    use percolite::engine::rocks::RocksStorage;
+    use percolite::engine::folder::FolderStorage;
     let folder = tempfile::tempdir().unwrap();
-    let engine = LocalEngine::new(RocksStorage::open(folder.path(), MEMORY).unwrap(), true);
+    let engine = LocalEngine::new(FolderStorage::open(folder.path(), MEMORY).unwrap(), true);
     Subject { _folder: Some(folder), ..Subject::new(engine, seed) }
 }
 

@@ -4,15 +4,15 @@ use std::fs;
 use std::path::Path;
 
 use percolite::engine::local::LocalEngine;
-use percolite::engine::rocks::{RocksEngine, RocksStorage};
+use percolite::engine::folder::{FolderEngine, FolderStorage};
 use percolite::engine::{Engine, EngineError};
 use percolite::row::{Edit, KeyspaceId, RowChange, RowKey, Status};
 use percolite::timestamp::Timestamp;
 
 use crate::common::{Dice, MEMORY, all_writes, change, deletion, lock, make, put, put_status, put_write, row, ts};
 
-fn open(path: &Path) -> Result<RocksEngine, EngineError> {
-    Ok(LocalEngine::new(RocksStorage::open(path, MEMORY)?, true))
+fn open(path: &Path) -> Result<FolderEngine, EngineError> {
+    Ok(LocalEngine::new(FolderStorage::open(path, MEMORY)?, true))
 }
 
 #[test]

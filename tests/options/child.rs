@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use percolite::engine::EngineError;
-use percolite::engine::rocks::{RocksSetup, RocksStorage};
+use percolite::engine::folder::{FolderSetup, FolderStorage};
 use percolite::engine::sim::SimStorage;
 use percolite::oracle::MemoryOracle;
 use percolite::runtime::System;
@@ -272,13 +272,13 @@ impl Case {
 
     fn refused_by_the_engine(&self, path: &Path, told: &str) {
         let value = usize::try_from(self.value).unwrap_or_default();
-        let usual = RocksSetup { cache: 4 << 20, write_buffers: 4 << 20, compression: Compression::Lz4 };
+        let usual = FolderSetup { cache: 4 << 20, write_buffers: 4 << 20, compression: Compression::Lz4 };
         let setup = match self.option.as_str() {
-            "cache_bytes" => RocksSetup { cache: value, ..usual },
-            "write_buffer_bytes" => RocksSetup { write_buffers: value, ..usual },
+            "cache_bytes" => FolderSetup { cache: value, ..usual },
+            "write_buffer_bytes" => FolderSetup { write_buffers: value, ..usual },
             _ => return,
         };
-        for open in [RocksStorage::open, RocksStorage::open_read_only] {
+        for open in [FolderStorage::open, FolderStorage::open_read_only] {
             let why = open(path, setup).map(drop).unwrap_err();
             assert!(matches!(why, EngineError::OutOfBounds(_)), "{why}");
             assert_eq!(why.to_string(), told);

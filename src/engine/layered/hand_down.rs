@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::worker::Worker;
-use super::{Frozen, Layers, Leader, POSITION, Shared, failed};
+use super::{Frozen, Layers, Leader, Life, POSITION, Shared, failed};
 use crate::disk::Disk;
 use crate::engine::storage::{Batch, Column, Storage};
 use crate::engine::{EngineError, RowRange};
@@ -27,28 +27,50 @@ const BATCH_BYTES: usize = if cfg!(any(test, feature = "crashtest")) { 300 } els
 
 impl<D: Disk, T: Storage> Shared<D, T> {
     /// Called by the writer after each batch. One generation at a time goes down; the writer waits for it when the next one is twice full.
-    pub(super) fn freeze_when_full(&self, leader: &mut Leader<D>, worker: Option<&Worker>) -> Result<(), EngineError> {
-        let (memory, log) = (leader.window.generation().bytes(), leader.log.segment_bytes());
-        if memory < self.memory_bytes && log < self.log_bytes {
+    pub(super) fn freeze_when_full(
+        &self,
+        life: &Life<D>,
+        leader: &mut Leader<D>,
+        worker: Option<&Worker>,
+    ) -> Result<(), EngineError> {
+        let (memory, log, limits) = (leader.window.generation().bytes(), leader.log.segment_bytes(), &life.limits);
+        if memory < limits.memory_bytes && log < limits.log_bytes {
             return Ok(());
         }
-        let is_twice_full = memory / 2 >= self.memory_bytes || log / 2 >= self.log_bytes;
-        if worker.is_some() && !is_twice_full && self.current.lock().layers.frozen.is_some() {
-            return Ok(());
+        if self.current.lock().layers.frozen.is_some() {
+            let is_twice_full = memory / 2 >= limits.memory_bytes || log / 2 >= limits.log_bytes;
+            if worker.is_some() && !is_twice_full {
+                return Ok(());
+            }
+            let _stalled = self.stalls.begin();
+            self.hand_down(life)?;
         }
-        self.hand_down()?;
-        self.freeze(leader)?;
+        self.freeze(life, leader)?;
         match worker {
             Some(worker) => {
                 worker.wake();
                 Ok(())
             }
-            None => self.hand_down(),
+            None => self.hand_down(life),
         }
     }
 
+    pub(super) fn hand_down_all(&self) -> Result<(), EngineError> {
+        let life = self.life()?;
+        loop {
+            self.hand_down(life)?;
+            let mut leader = life.leader.lock();
+            // A writer may have frozen the next one meanwhile.
+            if self.current.lock().layers.frozen.is_none() {
+                self.freeze(life, &mut leader)?;
+                break;
+            }
+        }
+        self.hand_down(life)
+    }
+
     /// Ends the generation that is written, if there is anything in it. The one before has gone down.
-    pub(super) fn freeze(&self, leader: &mut Leader<D>) -> Result<(), EngineError> {
+    fn freeze(&self, life: &Life<D>, leader: &mut Leader<D>) -> Result<(), EngineError> {
         self.check()?;
         if leader.window.generation().is_empty() {
             return Ok(());
@@ -56,30 +78,40 @@ impl<D: Disk, T: Storage> Shared<D, T> {
         let salt = (leader.salts)();
         leader.log.rotate(salt).map_err(|why| self.fail(failed(why)))?;
         let end = leader.log.last();
-        leader.window = Writer::new(end, self.secrets);
+        leader.window = Writer::new(end, life.secrets);
         let mut current = self.current.lock();
         let frozen = Some(Frozen { generation: Arc::clone(&current.layers.active), end });
         let (active, tables) = (Arc::clone(leader.window.generation()), Arc::clone(&current.layers.tables));
         let position = current.layers.position;
         current.layers = Arc::new(Layers { active, frozen, tables, position });
+        drop(current);
+        crash_point!(HandDownFrozen);
         Ok(())
     }
 
     /// Hands the frozen generation down, if there is one.
-    pub(super) fn hand_down(&self) -> Result<(), EngineError> {
-        let _one = self.handing_down.lock();
+    pub(super) fn hand_down(&self, life: &Life<D>) -> Result<(), EngineError> {
+        let _one = life.handing_down.lock();
         let frozen = self.current.lock().layers.frozen.clone();
         let Some(Frozen { generation, end }) = frozen else { return self.check() };
-        self.sync()?;
+        if !mutated!(HandsDownUnsynced) {
+            self.sync()?;
+        }
+        if mutated!(FreesEarly) {
+            let _ = life.syncer.free(end);
+        }
         let written = self.write_down(&generation, end).and_then(|()| self.tables.sync());
         let tables = written.and_then(|()| self.tables.view()).map_err(|why| self.fail(why))?;
+        crash_point!(HandDownFlushed);
         {
             let mut current = self.current.lock();
             let active = Arc::clone(&current.layers.active);
             current.layers = Arc::new(Layers { active, frozen: None, tables: Arc::new(tables), position: end });
             self.hand_downs.fetch_add(1, Ordering::AcqRel);
         }
-        self.syncer.free(end).map(drop).map_err(|why| self.fail(EngineError::Unknown(why.to_string())))
+        life.syncer.free(end).map(drop).map_err(|why| self.fail(EngineError::Unknown(why.to_string())))?;
+        crash_point!(HandDownFreed);
+        Ok(())
     }
 
     fn write_down(&self, generation: &Generation, end: u64) -> Result<(), EngineError> {
@@ -96,12 +128,18 @@ impl<D: Disk, T: Storage> Shared<D, T> {
                 }
                 bytes += key.len() + content.map_or(0, <[u8]>::len);
                 if bytes >= BATCH_BYTES {
+                    if mutated!(PositionFirst) {
+                        batch.put(Column::Meta, POSITION, &end.to_be_bytes());
+                    }
                     self.tables.write(std::mem::replace(&mut batch, self.tables.batch(BATCH_BYTES)))?;
+                    crash_point!(HandDownBatch);
                     bytes = 0;
                 }
             }
         }
         batch.put(Column::Meta, POSITION, &end.to_be_bytes());
-        self.tables.write(batch)
+        self.tables.write(batch)?;
+        crash_point!(HandDownWritten);
+        Ok(())
     }
 }

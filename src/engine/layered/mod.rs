@@ -20,8 +20,11 @@
 //! on its way down; a view older than the tables' position keeps the layers that it was opened with.
 //!
 //! Any error of a write, a sync or the tables ends this life of the storage: nothing succeeds until it is opened again.
+//!
+//! Opened to be read only, it has no life of its own: what the log has above the tables' position is a frozen generation that stays.
 
 mod batch;
+mod figures;
 mod hand_down;
 mod merge;
 mod opening;
@@ -29,19 +32,18 @@ mod view;
 mod worker;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use rapidhash::v3::RapidSecrets;
 
 pub use self::batch::LayeredBatch;
-pub use self::opening::Setup;
-#[cfg(feature = "rocks")]
-pub use self::opening::open_in;
+pub use self::opening::{Limits, Setup};
 pub use self::view::LayeredView;
 use self::worker::Worker;
+use super::stalls::Stalls;
 use super::storage::{Column, Reader, Storage};
-use super::{EngineError, EngineFigures, RowRange};
+use super::{EngineError, EngineFigures, RowRange, WriteStalls};
 use crate::disk::Disk;
 use crate::log::{self, Log, Syncer};
 use crate::sync::Mutex;
@@ -59,18 +61,26 @@ pub struct Layered<D: Disk, T: Storage> {
 
 struct Shared<D: Disk, T: Storage> {
     tables: T,
-    syncer: Syncer<D>,
-    leader: Mutex<Leader<D>>,
+    /// `None`: opened to be read only.
+    life: Option<Life<D>>,
     current: Mutex<Current<T::View>>,
-    /// Held by the one hand-down that runs.
-    handing_down: Mutex<()>,
     writing: parking_lot::Mutex<()>,
     failure: OnceLock<String>,
     /// Counts those that have ended, so a view can tell whether newer layers exist.
     hand_downs: AtomicU64,
+    stalls: Stalls,
+}
+
+/// What writing needs.
+struct Life<D: Disk> {
+    syncer: Syncer<D>,
+    leader: Mutex<Leader<D>>,
+    /// Held by the one hand-down that runs.
+    handing_down: Mutex<()>,
     secrets: RapidSecrets,
-    memory_bytes: usize,
-    log_bytes: u64,
+    limits: Limits,
+    /// Whether a sync has made something durable that no frame witnesses yet.
+    unmarked: AtomicBool,
 }
 
 /// What only the writer touches.
@@ -123,11 +133,16 @@ impl<D: Disk, T: Storage> Shared<D, T> {
         why
     }
 
+    fn life(&self) -> Result<&Life<D>, EngineError> {
+        self.life.as_ref().ok_or(EngineError::Unsupported("write: it was opened to be read only"))
+    }
+
     fn write(&self, mut batch: LayeredBatch, worker: Option<&Worker>) -> Result<(), EngineError> {
         if batch.is_empty() {
             return self.check();
         }
-        let mut leader = self.leader.lock();
+        let life = self.life()?;
+        let mut leader = life.leader.lock();
         self.check()?;
         let Leader { log, window, .. } = &mut *leader;
         let sequence = log.append(&mut batch.frame).map_err(|why| match failed(why) {
@@ -145,16 +160,16 @@ impl<D: Disk, T: Storage> Shared<D, T> {
             .add(frame, payload, sequence, &views)
             .map_err(|_| self.fail(EngineError::Unknown("a batch is not made of records".into())))?;
         self.current.lock().visible = sequence;
-        self.freeze_when_full(&mut leader, worker)
+        self.freeze_when_full(life, &mut leader, worker)
     }
 
     fn sync(&self) -> Result<(), EngineError> {
         self.check()?;
-        self.syncer.sync().map(drop).map_err(|why| self.fail(failed(why)))
+        let Some(life) = &self.life else { return Ok(()) };
+        life.syncer.sync().map(drop).map_err(|why| self.fail(failed(why)))
     }
 }
 
-#[cfg(test)]
 impl<D: Disk, T: Storage> Layered<D, T> {
     /// The tables below.
     pub fn tables(&self) -> &T {
@@ -162,11 +177,30 @@ impl<D: Disk, T: Storage> Layered<D, T> {
     }
 
     /// Hands everything down that was written before this call.
+    #[cfg(test)]
     pub fn hand_down_all(&self) -> Result<(), EngineError> {
-        let shared = &*self.shared;
-        shared.hand_down()?;
-        shared.freeze(&mut shared.leader.lock())?;
-        shared.hand_down()
+        self.shared.hand_down_all()
+    }
+
+    /// Has `copy` copy the tables with everything that was written before this call. It gets their position, which stays meanwhile.
+    pub fn copy_tables(&self, copy: impl FnOnce(&T, u64) -> Result<(), EngineError>) -> Result<(), EngineError> {
+        let life = self.shared.life()?;
+        self.shared.hand_down_all()?;
+        let _none = life.handing_down.lock();
+        let position = self.shared.current.lock().layers.position;
+        copy(&self.shared.tables, position)
+    }
+}
+
+impl<D: Disk, T: Storage> Drop for Layered<D, T> {
+    /// The last sync gets its witness. Where that fails, nothing is lost that was not before.
+    fn drop(&mut self) {
+        drop(self.worker.take());
+        if let (None, Some(life)) = (self.shared.failure.get(), &self.shared.life)
+            && life.syncer.durable() == life.syncer.written()
+        {
+            let _ = life.leader.lock().log.mark().and_then(|_| life.syncer.sync());
+        }
     }
 }
 
@@ -207,11 +241,21 @@ impl<D: Disk, T: Storage> Storage for Layered<D, T> {
     }
 
     fn sync(&self) -> Result<(), EngineError> {
-        self.shared.sync()
+        self.shared.sync()?;
+        if let (Some(worker), Some(life)) = (&self.worker, &self.shared.life)
+            && !life.unmarked.swap(true, Ordering::AcqRel)
+        {
+            worker.wake();
+        }
+        Ok(())
     }
 
     fn figures(&self) -> Result<EngineFigures, EngineError> {
-        self.shared.tables.figures()
+        self.shared.figures()
+    }
+
+    fn stalls(&self) -> WriteStalls {
+        self.shared.stalls.read()
     }
 
     fn stored_between(&self, column: Column, start: &[u8], end: &[u8]) -> Option<u64> {
@@ -224,7 +268,11 @@ fn failed(why: log::Error) -> EngineError {
         log::Error::Io(_) => EngineError::Open(why.to_string()),
         log::Error::Failed(_) => EngineError::Unknown(why.to_string()),
         log::Error::Foreign { .. } | log::Error::Newer { .. } => EngineError::NotAStore(why.to_string()),
-        log::Error::Lost(_) => EngineError::Corruption(why.to_string()),
+        log::Error::Lost(lost) => EngineError::Corruption(format!(
+            "{lost}. The store stays closed. The ways on: a backup; a repair, which brings what can be read into a new store \
+             (percolite repair, Builder::repair); or to go on without these commits (Builder::accept_lost_commits({:#018x}))",
+            lost.fingerprint
+        )),
         log::Error::Full => {
             EngineError::Limit { what: "a batch's bytes", asked: usize::MAX, limit: log::PAYLOAD_MAX_BYTES }
         }

@@ -1,21 +1,18 @@
 //! Opening: the log is read from the position of the tables on, and its frames become a frozen generation.
 
 use std::collections::BTreeMap;
-#[cfg(feature = "rocks")]
-use std::path::Path;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
 use rapidhash::v3::RapidSecrets;
 
 use super::worker::Worker;
-use super::{Current, Frozen, Layered, Layers, Leader, POSITION, Shared, failed};
+use super::{Current, Frozen, Layered, Layers, Leader, Life, POSITION, Shared, failed};
 use crate::disk::Disk;
-#[cfg(feature = "rocks")]
-use crate::disk::FolderDisk;
 use crate::engine::EngineError;
+use crate::engine::stalls::Stalls;
 use crate::engine::storage::{Column, Storage};
-use crate::log;
+use crate::log::{self, Recovered};
 use crate::sync::Mutex;
 use crate::window::{Malformed, Writer};
 
@@ -23,24 +20,25 @@ use crate::window::{Malformed, Writer};
 pub struct Setup {
     /// Of the store: a log of another one is refused.
     pub identity: u64,
-    /// A generation of the window is full when it takes this in memory,
-    pub memory_bytes: usize,
-    /// or this in the log.
-    pub log_bytes: u64,
+    /// Whether there may be no log yet.
+    pub is_new: bool,
     /// Random numbers: salts of segments, and the seed of the window's hash.
     pub random: Box<dyn FnMut() -> u64 + Send>,
+    /// When a generation is full.
+    pub limits: Limits,
     /// The fingerprint of a loss of acknowledged batches with which to open all the same.
     pub accepted_loss: Option<u64>,
     /// Whether a thread hands down; else the writer does.
     pub has_worker: bool,
 }
 
-/// Opens what lies in the folder of a log, which is made if it is not there, and in the tables.
-#[cfg(feature = "rocks")]
-pub fn open_in<T: Storage>(folder: &Path, tables: T, setup: Setup) -> Result<Layered<FolderDisk, T>, EngineError> {
-    let made = std::fs::create_dir_all(folder);
-    made.map_err(|why| EngineError::Open(format!("cannot create {}: {why}", folder.display())))?;
-    Layered::open(FolderDisk::new(folder), tables, setup)
+/// When a generation is full: at the first of these, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Of its window.
+    pub memory_bytes: usize,
+    /// Of its segment of the log.
+    pub log_bytes: u64,
 }
 
 /// Why reading the log ended.
@@ -55,46 +53,126 @@ impl From<log::Error> for Unreadable {
     }
 }
 
-impl<D: Disk, T: Storage> Layered<D, T> {
-    /// Opens what lies on the disk and in the tables, or begins there if both are empty.
-    pub fn open(disk: D, tables: T, setup: Setup) -> Result<Self, EngineError> {
-        let Setup { identity, memory_bytes, log_bytes, random: mut salts, accepted_loss, has_worker } = setup;
-        let secrets = RapidSecrets::seed(salts());
-        let position = read_position(&tables)?;
-        let mut replayed = Writer::new(position, secrets);
-        let recovered = log::read(&disk, identity, position, |sequence, payload| {
-            let added = replayed.add(payload.into(), 0..payload.len(), sequence, &[]);
-            added.map_err(|Malformed| Unreadable::Malformed(sequence))
-        });
-        let recovered = recovered.map_err(|why| match why {
+impl From<Unreadable> for EngineError {
+    fn from(why: Unreadable) -> Self {
+        match why {
             Unreadable::Log(why) => failed(why),
             Unreadable::Malformed(sequence) => {
                 EngineError::Corruption(format!("frame {sequence} of the log is whole and not made of records"))
             }
-        })?;
+        }
+    }
+}
+
+/// What the log has above the position.
+fn replay<D: Disk>(
+    disk: &D,
+    (identity, position, is_new): (u64, u64, bool),
+    secrets: RapidSecrets,
+) -> Result<(Writer, Recovered), Unreadable> {
+    let mut replayed = Writer::new(position, secrets);
+    let recovered = log::read(disk, identity, position, is_new, |sequence, payload: &[u8]| {
+        let added = replayed.add(payload.into(), 0..payload.len(), sequence, &[]);
+        added.map_err(|Malformed| Unreadable::Malformed(sequence))
+    })?;
+    Ok((replayed, recovered))
+}
+
+impl<D: Disk, T: Storage> Layered<D, T> {
+    /// Opens what lies on the disk and in the tables, or begins there if both are empty.
+    pub fn open(disk: D, tables: T, setup: Setup) -> Result<Self, EngineError> {
+        let Setup { identity, is_new, random: mut salts, limits, accepted_loss, has_worker } = setup;
+        let secrets = RapidSecrets::seed(salts());
+        let position = read_position(&tables)?;
+        let (replayed, recovered) = replay(&disk, (identity, position, is_new), secrets)?;
         let log = log::begin(disk, &recovered, salts(), accepted_loss).map_err(failed)?;
         let end = log.last();
         let window = Writer::new(end, secrets);
-        let generation = Arc::clone(replayed.generation());
-        let frozen = (!generation.is_empty()).then_some(Frozen { generation, end });
-        let layers =
-            Layers { active: Arc::clone(window.generation()), frozen, tables: Arc::new(tables.view()?), position };
-        let current = Current { visible: end, layers: Arc::new(layers), views: BTreeMap::new() };
-        let shared = Arc::new(Shared {
-            tables,
+        let active = Arc::clone(window.generation());
+        let life = Life {
             syncer: log.syncer(),
             leader: Mutex::new(Leader { log, window, salts }),
-            current: Mutex::new(current),
             handing_down: Mutex::default(),
+            secrets,
+            limits,
+            unmarked: AtomicBool::new(false),
+        };
+        let shared = Arc::new(Shared::new(tables, Some(life), active, replayed, (position, end))?);
+        let worker = has_worker.then(|| Worker::start(&shared)).transpose()?;
+        Ok(Self { shared, worker })
+    }
+
+    /// Opens it to be read only; nothing is written. A loss of acknowledged batches is an error.
+    pub fn open_read_only(disk: D, tables: T, identity: u64, seed: u64) -> Result<Self, EngineError> {
+        let secrets = RapidSecrets::seed(seed);
+        let position = read_position(&tables)?;
+        let (replayed, recovered) = replay(&disk, (identity, position, false), secrets)?;
+        if let Some(lost) = recovered.lost() {
+            return Err(failed(log::Error::Lost(Box::new(lost.clone()))));
+        }
+        Self::to_be_read(tables, secrets, replayed, (position, recovered.last()))
+    }
+
+    /// The same of what is damaged: all that can be read of the log up to the first damage, and what cannot, in the notes.
+    pub fn open_damaged(disk: D, tables: T, seed: u64, notes: &mut Vec<String>) -> Result<Self, EngineError> {
+        let secrets = RapidSecrets::seed(seed);
+        let position = read_position(&tables).unwrap_or_else(|why| {
+            notes.push(why.to_string());
+            0
+        });
+        let oldest = log::oldest(&disk).unwrap_or_else(|why| {
+            notes.push(why.to_string());
+            None
+        });
+        let Some((identity, first)) = oldest else {
+            notes.push("no segment of the log can be read: what was not in tables yet is lost".into());
+            let replayed = Writer::new(position, secrets);
+            return Self::to_be_read(tables, secrets, replayed, (position, position));
+        };
+        let from = position.max(first.saturating_sub(1));
+        if from > position {
+            notes.push(format!(
+                "the log begins at {first}, and the tables end at {position}: what lies between is lost"
+            ));
+        }
+        let (replayed, recovered) = replay(&disk, (identity, from, false), secrets)?;
+        notes.extend(recovered.lost().map(ToString::to_string));
+        Self::to_be_read(tables, secrets, replayed, (position, recovered.last()))
+    }
+
+    fn to_be_read(
+        tables: T,
+        secrets: RapidSecrets,
+        replayed: Writer,
+        (position, end): (u64, u64),
+    ) -> Result<Self, EngineError> {
+        let active = Arc::clone(Writer::new(end, secrets).generation());
+        let shared = Shared::new(tables, None, active, replayed, (position, end))?;
+        Ok(Self { shared: Arc::new(shared), worker: None })
+    }
+}
+
+impl<D: Disk, T: Storage> Shared<D, T> {
+    fn new(
+        tables: T,
+        life: Option<Life<D>>,
+        active: Arc<crate::window::Generation>,
+        replayed: Writer,
+        (position, end): (u64, u64),
+    ) -> Result<Self, EngineError> {
+        let generation = Arc::clone(replayed.generation());
+        let frozen = (!generation.is_empty()).then_some(Frozen { generation, end });
+        let layers = Layers { active, frozen, tables: Arc::new(tables.view()?), position };
+        let current = Current { visible: end, layers: Arc::new(layers), views: BTreeMap::new() };
+        Ok(Self {
+            tables,
+            life,
+            current: Mutex::new(current),
             writing: parking_lot::Mutex::default(),
             failure: OnceLock::new(),
             hand_downs: AtomicU64::new(0),
-            secrets,
-            memory_bytes,
-            log_bytes,
-        });
-        let worker = has_worker.then(|| Worker::start(&shared)).transpose()?;
-        Ok(Self { shared, worker })
+            stalls: Stalls::default(),
+        })
     }
 }
 

@@ -65,8 +65,8 @@ impl Model {
         let mut seed = Choices::new(self.choices.next());
         let setup = Setup {
             identity: 7,
-            memory_bytes: 3000,
-            log_bytes: 40 << 10,
+            is_new: true,
+            limits: Limits { memory_bytes: 3000, log_bytes: 40 << 10 },
             random: Box::new(move || seed.next()),
             accepted_loss: None,
             has_worker: false,

@@ -17,7 +17,7 @@ use super::merge::{Merge, order};
 use super::{Layers, POSITION, Shared};
 use crate::disk::Disk;
 use crate::engine::storage::{Column, Reader, Storage};
-use crate::engine::{EngineError, RowRange};
+use crate::engine::{Bookmark, EngineError, RowRange};
 use crate::window::Content;
 
 /// See the [module](self).
@@ -53,6 +53,24 @@ impl<D: Disk, T: Storage> LayeredView<D, T> {
             held.1 = now;
         }
         Arc::clone(&held.1)
+    }
+
+    /// Whether the window hides what the tables have of a cell.
+    pub fn hides(&self, column: Column, key: &[u8]) -> bool {
+        let layers = self.layers();
+        layers.generations().any(|generation| generation.get(column, key, self.sequence).is_some())
+    }
+
+    /// Hands the cells of a column to `visit` that are in the window.
+    pub fn each_of_window<E>(
+        &self,
+        column: Column,
+        mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let layers = self.layers();
+        let all = RowRange::all();
+        let mut cells = self.window(&layers, column, &all, false);
+        cells.try_for_each(|(key, content)| content.map_or(Ok(()), |content| visit(key, content)))
     }
 
     /// Whether a range that was emptied hides what the tables have of a cell.
@@ -100,9 +118,21 @@ impl<D: Disk, T: Storage> Reader for LayeredView<D, T> {
         layers.tables.get(column, key, read)
     }
 
-    /// Walks the tables and puts what the window has in between: the tables' walk cannot be stopped and gone on with.
     fn scan(
         &self,
+        column: Column,
+        range: &RowRange,
+        backwards: bool,
+        visit: impl FnMut(&[u8], &[u8]) -> bool,
+    ) -> Result<(), EngineError> {
+        self.scan_on(&Bookmark::default(), column, range, backwards, visit)
+    }
+
+    /// Walks the tables and puts what the window has in between: the tables' walk cannot be stopped and gone on with. The bookmark is
+    /// the tables'.
+    fn scan_on(
+        &self,
+        bookmark: &Bookmark,
         column: Column,
         range: &RowRange,
         backwards: bool,
@@ -111,7 +141,7 @@ impl<D: Disk, T: Storage> Reader for LayeredView<D, T> {
         let layers = self.layers();
         let mut window = self.window(&layers, column, range, backwards).peekable();
         let mut goes_on = true;
-        layers.tables.scan(column, range, backwards, |key, below| {
+        layers.tables.scan_on(bookmark, column, range, backwards, |key, below| {
             while let Some((above, content)) = window.next_if(|(above, _)| order(above, key, backwards).is_lt()) {
                 goes_on = content.is_none_or(|content| visit(above, content));
                 if !goes_on {

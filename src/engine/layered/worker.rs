@@ -1,15 +1,22 @@
-//! The thread that hands generations down, and makes the log's next segment ahead.
+//! The thread that hands generations down, makes the log's next segment ahead, and writes the mark of an idle log.
 //!
-//! It ends when the last handle to the storage goes. What is not handed down then is in the log, for the next opening.
+//! The last frames before a sync have no later frame that witnesses them as durable. When nothing is written for a while, an empty
+//! frame does it, so damage to an idle log never passes for a torn tail.
+//!
+//! The thread ends when the last handle to the storage goes. What is not handed down then is in the log, for the next opening.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-use super::Shared;
+use super::{Life, Shared, failed};
 use crate::disk::Disk;
 use crate::engine::EngineError;
 use crate::engine::storage::Storage;
+
+/// A log is idle when nothing was written to it for so long.
+const IDLE: Duration = Duration::from_millis(20);
 
 /// See the [module](self).
 pub struct Worker {
@@ -22,12 +29,20 @@ impl Worker {
         let (shared, is_over) = (Arc::clone(shared), Arc::new(AtomicBool::new(false)));
         let ends = Arc::clone(&is_over);
         let work = move || {
+            let Some(life) = &shared.life else { return };
+            let mut written = 0;
             while !ends.load(Ordering::Acquire) {
-                // A failure has ended this life of the storage, and its writers say so.
-                if shared.hand_down().is_ok() {
-                    let _ = shared.syncer.prepare();
+                // A failure has ended this life of the storage, and its writers return it.
+                if shared.hand_down(life).is_ok() {
+                    let _ = life.syncer.prepare();
                 }
-                std::thread::park();
+                if !life.unmarked.load(Ordering::Acquire) {
+                    std::thread::park();
+                } else if std::mem::replace(&mut written, life.syncer.written()) == life.syncer.written() {
+                    let _ = shared.mark(life);
+                } else {
+                    std::thread::park_timeout(IDLE);
+                }
             }
         };
         let started = std::thread::Builder::new().name("percolite-down".into()).spawn(work);
@@ -35,10 +50,30 @@ impl Worker {
         Ok(Self { thread: Some(thread), is_over })
     }
 
-    /// There is something to hand down.
+    /// There is something to do.
     pub(super) fn wake(&self) {
         if let Some(thread) = &self.thread {
             thread.thread().unpark();
+        }
+    }
+}
+
+impl<D: Disk, T: Storage> Shared<D, T> {
+    /// Writes a mark if everything is durable. Its own sync is no reason for another one.
+    fn mark(&self, life: &Life<D>) -> Result<(), EngineError> {
+        self.check()?;
+        let mut leader = life.leader.lock();
+        life.unmarked.store(false, Ordering::Release);
+        if life.syncer.durable() < life.syncer.written() {
+            // The sync of what is written now says so again.
+            return Ok(());
+        }
+        let marked = leader.log.mark();
+        drop(leader);
+        match marked {
+            Ok(None) => Ok(()),
+            Ok(Some(_)) => self.sync(),
+            Err(why) => Err(self.fail(failed(why))),
         }
     }
 }

@@ -1,7 +1,5 @@
 //! What RocksDB says of itself.
 
-use std::path::Path;
-
 use rocksdb::DB;
 use rocksdb::properties::{self, BACKGROUND_ERRORS};
 
@@ -24,8 +22,6 @@ pub fn of(db: &DB, columns: &Columns<'_>) -> Result<EngineFigures, EngineError> 
         is_write_stopped: of_all(properties::IS_WRITE_STOPPED)? != 0,
         delayed_write_bytes_per_second: of_all(properties::ACTUAL_DELAYED_WRITE_RATE)?,
         background_errors: of_all(BACKGROUND_ERRORS)?,
-        snapshots: of_all(properties::NUM_SNAPSHOTS)?,
-        log_bytes: log_bytes(db.path()),
         ..EngineFigures::default()
     };
     let files = db.live_files().map_err(failed)?;
@@ -43,11 +39,4 @@ pub fn of(db: &DB, columns: &Columns<'_>) -> Result<EngineFigures, EngineError> 
         figures.columns.push(own);
     }
     Ok(figures)
-}
-
-/// RocksDB has no figure for it.
-fn log_bytes(folder: &Path) -> u64 {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let logs = entries.filter(|entry| entry.path().extension().is_some_and(|end| end == "log"));
-    logs.filter_map(|entry| entry.metadata().ok()).map(|found| found.len()).sum()
 }

@@ -22,13 +22,12 @@ const CACHE_ENTRY_BYTES: usize = 300;
 /// others by then.
 const WRITTEN_ANEW_LATER: &str = "bottommost_file_compaction_delay=60";
 
-/// How RocksDB is to be set up: memory, in bytes, and how tables are compressed. Out of bounds, opening answers
-/// [`EngineError::OutOfBounds`].
+/// How RocksDB is to be set up: memory, in bytes, and how tables are compressed.
 #[derive(Clone, Copy, Debug)]
 pub struct RocksSetup {
-    /// For blocks read from files: within [`bounds::CACHE_BYTES`].
+    /// For blocks read from files.
     pub cache: usize,
-    /// For writes not yet in files, all columns together: within [`bounds::WRITE_BUFFER_BYTES`].
+    /// For writes not yet in files, all columns together.
     pub write_buffers: usize,
     /// Of the tables that are written from now on. Those that there are stay as they are, and readable.
     pub compression: Compression,
@@ -36,9 +35,8 @@ pub struct RocksSetup {
 
 impl RocksSetup {
     /// Refuses what RocksDB would end the process over.
-    pub(crate) fn check(self) -> Result<(), EngineError> {
+    pub fn check(self) -> Result<(), EngineError> {
         bounds::CACHE_BYTES.check(self.cache as u128)?;
-        bounds::WRITE_BUFFER_BYTES.check(self.write_buffers as u128)?;
         if has_addresses_for(self.cache) {
             return Ok(());
         }
@@ -93,30 +91,23 @@ fn from_string(base: &mut Options, text: &str) -> Result<Options, EngineError> {
 
 /// RocksDB's options, and why they are not the default ones.
 ///
-/// - `track_and_verify_wals`: a switch to a new log file does not sync the old one, and recovery does not look for gaps. If
-///   the old file loses its unsynced tail exactly at a record border, RocksDB replays the new file over the hole. With
-///   this option it stops at the hole, and what is recovered is a prefix of what was written. Early release of row locks
-///   and unsynced prewrites are sound only on a prefix. (It has no setter; `track_and_verify_wals_in_manifest` is another.)
-/// - `max_bgerror_resume_count=0` and `atomic_flush`: after a failed write the store stays closed until it is opened again, so
-///   RocksDB need not try to come back by itself. On a full disk it does so all the same, and there is no option against
-///   it: it begins a new log and flushes the columns. Flushed one by one, some would be ahead of the gap in the log when
-///   that is cut short, and the store could never be opened again; flushed together, they stay together.
+/// - No log: the log above has everything that is not flushed. So every write has it switched off.
+/// - `atomic_flush`: RocksDB may flush by itself in the middle of a hand-down. All columns are flushed together, so that what is durable
+///   then is a prefix of the hand-down's batches.
+/// - `max_bgerror_resume_count=0`: after a failed write the store stays closed until it is opened again, so RocksDB need not try to come
+///   back by itself.
 /// - `no_slowdown` on every write: a write that RocksDB would keep waiting is refused instead, and waits here. Inside, it would
-///   wait in front of RocksDB's own attempt to come back from a full disk, and that behind the write, for ever.
-/// - No `sync` on any write, no `unordered_write`, no manual log flush, no recycled log files: the first would hold up the
-///   group behind a running sync, the others give up the order that recovery relies on.
+///   wait in front of RocksDB's own attempt to come back from a full disk, and that for the write, for ever.
+/// - One limit of write buffers for all columns: a generation fits, and is flushed once.
 pub fn options(setup: RocksSetup) -> Result<Options, EngineError> {
-    let mut options = from_string(
-        &mut Options::default(),
-        "track_and_verify_wals=true;avoid_flush_during_recovery=false;max_bgerror_resume_count=0",
-    )?;
+    let mut options = from_string(&mut Options::default(), "max_bgerror_resume_count=0")?;
     options.set_compression_type(match setup.compression {
         Compression::None => DBCompressionType::None,
         Compression::Lz4 => DBCompressionType::Lz4,
     });
     options.set_enable_write_thread_adaptive_yield(false);
     options.set_atomic_flush(true);
-    options.set_write_buffer_size((setup.write_buffers / 4).max(1 << 20));
+    options.set_write_buffer_size(setup.write_buffers);
     options.set_db_write_buffer_size(setup.write_buffers);
     options.set_max_background_jobs(2);
     options.set_bytes_per_sync(1 << 20);

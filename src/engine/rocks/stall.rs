@@ -1,15 +1,11 @@
-//! How long a write that RocksDB refuses waits, when it has waited in vain, and what is told of all that waited.
+//! How long a write that RocksDB refuses waits, and when it has waited in vain.
 //!
 //! RocksDB refuses writes while flushing and compacting lag behind. On a healthy disk that ends by itself, however long it takes.
 //! On a full one it may never end: a compaction that finds no room is an error that RocksDB keeps to itself and tries to mend by
 //! compacting again, every second, while all writes are refused. So it is not time that decides but what RocksDB counts: errors
 //! in the background with no work done between them.
 
-use std::time::{Duration, Instant};
-
-use parking_lot::Mutex;
-
-use crate::engine::WriteStalls;
+use std::time::Duration;
 
 /// So many errors in a row with nothing done between them are the end. RocksDB rests for a second after each.
 const ERRORS_MAX: u64 = 3;
@@ -67,67 +63,6 @@ impl Stall {
     }
 }
 
-/// All waits of a store.
-#[derive(Debug, Default)]
-pub struct Stalls(Mutex<Told>);
-
-#[derive(Debug, Default)]
-struct Told {
-    writes: u64,
-    /// How long it took whenever there was one waiting, until there was none.
-    over: Duration,
-    waiting: u32,
-    /// Since when there has been one.
-    since: Option<Instant>,
-}
-
-impl Stalls {
-    /// A write begins to wait, until what is answered is dropped.
-    pub fn begin(&self) -> Waits<'_> {
-        self.0.lock().begin(now());
-        Waits(self)
-    }
-
-    pub fn read(&self) -> WriteStalls {
-        self.0.lock().read(now())
-    }
-}
-
-/// See [`Stalls::begin`].
-pub struct Waits<'a>(&'a Stalls);
-
-impl Drop for Waits<'_> {
-    fn drop(&mut self) {
-        self.0.0.lock().end(now());
-    }
-}
-
-impl Told {
-    fn begin(&mut self, now: Instant) {
-        self.writes += 1;
-        self.waiting += 1;
-        self.since.get_or_insert(now);
-    }
-
-    fn end(&mut self, now: Instant) {
-        self.waiting = self.waiting.saturating_sub(1);
-        if self.waiting == 0 {
-            self.over = self.read(now).waited;
-            self.since = None;
-        }
-    }
-
-    fn read(&self, now: Instant) -> WriteStalls {
-        let current = self.since.map(|since| now.saturating_duration_since(since));
-        WriteStalls { writes: self.writes, waited: self.over + current.unwrap_or_default(), now: current }
-    }
-}
-
-#[allow(clippy::disallowed_methods, reason = "the time that a disk takes is real, whatever the store's runtime")]
-fn now() -> Instant {
-    Instant::now()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -174,35 +109,6 @@ mod tests {
             stall.is_vain(at(0, 0)).is_some()
         };
         assert!((0..10_000).find(ends).is_some());
-    }
-
-    #[test]
-    fn waits_are_counted_each_and_their_time_once() {
-        let (stalls, from) = (Stalls::default(), now());
-        let at = |seconds| from + Duration::from_secs(seconds);
-        let told = |seconds| {
-            let WriteStalls { writes, waited, now } = stalls.0.lock().read(at(seconds));
-            (writes, waited.as_secs(), now.map(|now| now.as_secs()))
-        };
-        assert_eq!(told(0), (0, 0, None));
-        stalls.0.lock().begin(at(1));
-        assert_eq!(told(3), (1, 2, Some(2)));
-        stalls.0.lock().begin(at(4));
-        stalls.0.lock().end(at(5));
-        assert_eq!(told(6), (2, 5, Some(5)));
-        stalls.0.lock().end(at(7));
-        assert_eq!(told(9), (2, 6, None));
-        stalls.0.lock().begin(at(10));
-        assert_eq!(told(11), (3, 7, Some(1)));
-    }
-
-    #[test]
-    fn a_wait_ends_with_the_write_however_that_ends() {
-        let stalls = Stalls::default();
-        let waits = stalls.begin();
-        assert!(stalls.read().now.is_some());
-        drop(waits);
-        assert_eq!((stalls.read().writes, stalls.read().now), (1, None));
     }
 
     #[test]

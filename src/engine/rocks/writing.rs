@@ -1,4 +1,4 @@
-//! Writing to RocksDB's log: again, where a write is refused for the time being, and with the cause of a failure, not its echo.
+//! Writing to RocksDB: again, where a write is refused for the time being.
 
 use rocksdb::WriteBatch;
 use rocksdb::properties::{BACKGROUND_ERRORS, CURRENT_SUPER_VERSION_NUMBER};
@@ -11,35 +11,14 @@ use crate::engine::storage::Column;
 /// So much room is kept for the next write.
 const COPY_KEPT_BYTES: usize = 4 << 20;
 
-/// How RocksDB says that a log has failed before, and not why.
-const ECHOES: [&str; 2] = ["Seen error", "previous error"];
-
 impl RocksStorage {
-    /// Does something to the log. When the log fails, RocksDB tells one caller why, and others only that there was an error
-    /// before. Whichever of them is heard first, it is the cause that counts.
-    pub(super) fn on_log(&self, act: impl FnOnce() -> Result<(), rocksdb::Error>) -> Result<(), rocksdb::Error> {
-        let running = self.running.read();
-        let Err(why) = act() else { return Ok(()) };
-        let is_echo = ECHOES.iter().any(|echo| why.as_ref().contains(echo));
-        if !is_echo && why.kind() != rocksdb::ErrorKind::Incomplete {
-            let _ = self.cause.set(why.clone());
-        }
-        drop(running);
-        if !is_echo {
-            return Err(why);
-        }
-        // Until those are through that were running when the log failed.
-        drop(self.running.write());
-        Err(self.cause.get().cloned().unwrap_or(why))
-    }
-
     /// However often RocksDB refuses it for the time being.
     pub(super) fn write_when_it_may(&self, batch: WriteBatch) -> Result<(), EngineError> {
         let db = &self.database.borrow_owner().db;
         // RocksDB takes the batch away even where it refuses it.
         let mut bytes = std::mem::take(&mut *self.copy.lock());
         bytes.extend_from_slice(batch.data());
-        let refused = match self.on_log(|| db.write_opt(batch, &self.write_options)) {
+        let refused = match db.write_opt(batch, &self.write_options) {
             Err(why) if why.kind() == rocksdb::ErrorKind::Incomplete => why,
             done => {
                 bytes.clear();
@@ -48,7 +27,6 @@ impl RocksStorage {
                 return done.map_err(failed);
             }
         };
-        let _waits = self.stalls.begin();
         let mut stall = Stall::new(self.background()?);
         loop {
             #[allow(
@@ -56,7 +34,7 @@ impl RocksStorage {
                 reason = "the time that a disk takes is real, whatever the store's runtime"
             )]
             std::thread::sleep(stall.pause());
-            match self.on_log(|| db.write_opt(WriteBatch::from_data(&bytes), &self.write_options)) {
+            match db.write_opt(WriteBatch::from_data(&bytes), &self.write_options) {
                 Err(why) if why.kind() == rocksdb::ErrorKind::Incomplete => {}
                 done => return done.map_err(failed),
             }

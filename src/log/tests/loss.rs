@@ -25,7 +25,7 @@ fn damaged(damaged: u64) -> SimDisk {
 }
 
 fn kept(disk: &SimDisk) -> Vec<String> {
-    disk.list().unwrap().into_iter().filter(|name| name.starts_with("lost-")).collect()
+    disk.list().unwrap().into_iter().filter(|name| name.starts_with("lost-") && name.ends_with("segment")).collect()
 }
 
 #[test]
@@ -33,7 +33,8 @@ fn a_life_begins_in_spite_of_a_loss_only_by_its_fingerprint() {
     for frame in 1..=9 {
         let disk = damaged(frame);
         let (recovered, frames) = look(&disk, 0).unwrap();
-        let fingerprint = recovered.lost().unwrap().fingerprint;
+        let lost = recovered.lost().unwrap().clone();
+        let fingerprint = lost.fingerprint;
         assert_eq!(frames.len() as u64, frame - 1);
         for wrong in [None, Some(fingerprint ^ 1)] {
             assert!(matches!(begin(disk.clone(), &recovered, 9, wrong), Err(Error::Lost(_))));
@@ -47,6 +48,7 @@ fn a_life_begins_in_spite_of_a_loss_only_by_its_fingerprint() {
         assert_eq!(kept(&disk).len() as u64, 3 - (frame - 1) / 3);
         let (recovered, mut again) = look(&disk, 0).unwrap();
         assert_eq!(recovered.lost(), None);
+        assert_eq!(accepted(&disk).unwrap(), [lost]);
         assert_eq!(again.pop(), Some((frame, b"after".to_vec())));
         assert_eq!(again, frames);
     }

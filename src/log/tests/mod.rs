@@ -10,7 +10,7 @@ mod model;
 mod subsets;
 mod threads;
 
-use super::{Error, FrameBuffer, Log, Recovered, Syncer, begin, create, read};
+use super::{Error, FrameBuffer, Log, Recovered, Syncer, accepted, begin, create, read};
 use crate::disk::{Choices, Disk, SimDisk};
 
 const IDENTITY: u64 = 0x1D;
@@ -37,7 +37,7 @@ fn append<D: Disk>(log: &mut Log<D>, payload: &[u8]) -> Result<u64, Error> {
 /// What can be read above the position.
 fn look<D: Disk>(disk: &D, position: u64) -> Result<(Recovered, Vec<Frame>), Error> {
     let mut frames = Vec::new();
-    let recovered = read(disk, IDENTITY, position, |sequence, payload| {
+    let recovered = read(disk, IDENTITY, position, true, |sequence, payload| {
         frames.push((sequence, payload.to_vec()));
         Ok::<_, Error>(())
     })?;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use percolite::engine::Compression;
-use percolite::engine::rocks::{RocksEngine, RocksSetup, RocksStorage};
+use percolite::engine::folder::{FolderEngine, FolderSetup, FolderStorage};
 use percolite::engine::storage::{Column, Reader as _};
 use percolite::engine::{Engine, EngineError, RowRange};
 use percolite::runtime::{Runtime, System};
@@ -35,7 +35,7 @@ use crate::violation::Broken;
 use crate::workload::Workload;
 
 /// A small store: the harness opens thousands.
-pub const MEMORY: RocksSetup = RocksSetup { cache: 1 << 20, write_buffers: 4 << 20, compression: Compression::Lz4 };
+pub const MEMORY: FolderSetup = FolderSetup { cache: 1 << 20, write_buffers: 4 << 20, compression: Compression::Lz4 };
 
 /// What is left of a restore is erased well within this time, by a store whose clock runs so fast.
 const ERASED_WITHIN: Duration = Duration::from_secs(20);
@@ -87,8 +87,8 @@ pub struct Examined {
 ///
 /// # Errors
 /// Those of opening.
-pub fn engine(folder: &Path, memory: RocksSetup) -> Result<Arc<RocksEngine>, EngineError> {
-    Ok(Arc::new(RocksEngine::new(RocksStorage::open(folder, memory)?, true)))
+pub fn engine(folder: &Path, memory: FolderSetup) -> Result<Arc<FolderEngine>, EngineError> {
+    Ok(Arc::new(FolderEngine::new(FolderStorage::open(folder, memory)?, true)))
 }
 
 /// Judges a store. The ledger has everything that was promised, and no more.
@@ -205,7 +205,7 @@ fn judge_locks(
     subject: &Subject<'_>,
     book: &Book,
     (before, wall): (Moment, u64),
-    (store, engine): (&Store, &RocksEngine),
+    (store, engine): (&Store, &FolderEngine),
     found: &mut Examined,
 ) -> Result<(), Error> {
     if !subject.notes.iter().any(|note| matches!(note, Note::Asked { .. })) {
@@ -255,7 +255,7 @@ pub fn examine_restored(folder: &Path, restores: &Restores) -> Result<Vec<Broken
     Ok(broken)
 }
 
-fn locks(engine: &RocksEngine) -> Result<u64, EngineError> {
+fn locks(engine: &FolderEngine) -> Result<u64, EngineError> {
     let mut count = 0;
     engine.storage().scan(Column::Lock, &RowRange::all(), false, |_, _| {
         count += 1;
@@ -276,7 +276,7 @@ fn open_and_digest(subject: &Subject<'_>) -> Result<u64, Error> {
 /// Opens what this process has just closed. A process that another case is starting may still hold what this one had open,
 /// locks included, until it has become the other program. Nothing of the kind excuses a lock that is held when the store is
 /// opened first: whoever had it is gone by then.
-fn reopen(folder: &Path) -> Result<Arc<RocksEngine>, EngineError> {
+fn reopen(folder: &Path) -> Result<Arc<FolderEngine>, EngineError> {
     let began = Instant::now();
     loop {
         match engine(folder, MEMORY) {

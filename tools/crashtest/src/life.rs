@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use percolite::crashtest::{Mutant, mutate};
-use percolite::engine::rocks::{RocksEngine, RocksSetup};
+use percolite::engine::folder::{FolderEngine, FolderSetup};
 use percolite::engine::{Compression, Engine};
 use percolite::runtime::Runtime;
 use percolite::{CommitProtocol, Durability, Error, KeepHistory, Keyspace, Store};
@@ -270,13 +270,13 @@ struct Opened {
     locked: Option<Keyspace>,
     common: Common,
     store: Store,
-    engine: Arc<RocksEngine>,
+    engine: Arc<FolderEngine>,
     rows: Keyspace,
     beside: Keyspace,
 }
 
 fn open(life: &Life, sink: &PipeSink) -> Result<Opened, Error> {
-    let setup = RocksSetup { cache: 1 << 20, write_buffers: life.write_buffers, compression: Compression::Lz4 };
+    let setup = FolderSetup { cache: 1 << 20, write_buffers: life.write_buffers, compression: Compression::Lz4 };
     let engine = engine(&life.folder, setup)?;
     let runtime = Arc::new(Fast::new(life.speed));
     let (before, wall) = (moment(life.number, runtime.elapsed(), sink.tick()), runtime.unix_millis());

@@ -1,25 +1,23 @@
-//! The folder of a store: whose it is, and how it comes to be.
+//! The marker of a store's folder: what it is, and how it comes to be.
 //!
-//! A file `PERCOLITE` beside RocksDB's own says that the folder is a store and in which format, so that a foreign or newer
-//! folder is refused before anything in it is changed; it is also what a process locks to have the store for itself.
+//! A file `PERCOLITE` says that the folder is a store, in which format, and which log is its own, so that a foreign or newer folder is
+//! refused before anything in it is changed; it is also what a process locks to have the store for itself.
 //!
-//! While a store is being created the marker has another name, because RocksDB refuses a folder in which its first opening
-//! was cut short. From such a folder nothing was ever acknowledged, so it is emptied and begun again; but only of what
-//! RocksDB makes.
+//! While a store is being created the marker has another name. From such a folder nothing was ever acknowledged, so it is emptied and
+//! begun again; but only of what creation makes.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
+use super::{LOG, TABLES};
 use crate::engine::EngineError;
+use crate::engine::rocks::names::is_of_rocksdb;
+use crate::log;
 
-/// The format that this program writes. It reads those below as well: format 1 is format 2 without history, and a program that
-/// knows nothing of history must not write to a store that keeps it; format 3 has shorter records of values ([`Put`]), which
-/// earlier programs cannot read; in format 4 logs may have room behind their records, which earlier programs take for damage.
-///
-/// [`Put`]: crate::codec::Put
-const FORMAT: u32 = 4;
+/// The format that this program reads and writes.
+const FORMAT: u32 = 1;
 const MARKER: &str = "PERCOLITE";
 const UNFINISHED: &str = "PERCOLITE.new";
 /// What the marker of a copy is called until all of it is there. A folder with this name alone is neither a store nor taken for
@@ -28,6 +26,8 @@ const COPYING: &str = "PERCOLITE.copy";
 /// An empty file: what the original of this copy held by leases is not held here, and goes at the first opening.
 const COPIED: &str = "PERCOLITE.copied";
 const MARKER_TEXT: &str = "percolite store, format ";
+/// What follows the format: the identity of the log. Stores of the time before the first release have nothing there.
+const IDENTITY_TEXT: &str = ", log ";
 /// The file by which RocksDB finds everything else.
 const CURRENT: &str = "CURRENT";
 
@@ -43,8 +43,8 @@ fn may_be_repaired(path: &Path) -> String {
 pub struct Claim {
     /// Locked while the store is open.
     pub marker: Marker,
-    /// Whether the store is still to be created.
-    pub is_new: bool,
+    /// Of the log; `None` if the store is still to be created.
+    pub identity: Option<u64>,
 }
 
 /// A marker that is locked until this is dropped.
@@ -88,17 +88,14 @@ pub fn claim(path: &Path) -> Result<Claim, EngineError> {
             Err(TryLockError::Error(why)) => return Err(cannot("lock", name, &why)),
         };
         if !is_new {
-            let found = check_format(path, &marker, &file.0)?;
+            let identity = check_format(path, &marker, &file.0)?;
             check_database(path)?;
-            if found < FORMAT {
-                raise_format(&file.0).map_err(|why| cannot("write", &marker, &why))?;
-            }
-            return Ok(Claim { marker: file, is_new });
+            return Ok(Claim { marker: file, identity: Some(identity) });
         }
         // Another process may have finished the store between the look and the lock.
         if !exists(&marker)? {
             begin_again(path)?;
-            return Ok(Claim { marker: file, is_new });
+            return Ok(Claim { marker: file, identity: None });
         }
         // Made anew by looking for it, a moment too late. Whoever else has it open finds the same.
         let _ = fs::remove_file(&unfinished);
@@ -107,7 +104,7 @@ pub fn claim(path: &Path) -> Result<Claim, EngineError> {
 
 /// Makes sure that the folder is a store of this format, and sees to it that nobody opens it for writing as long as the answer
 /// lives. Changes nothing. Others may look at it, too.
-pub fn examine(path: &Path) -> Result<Marker, EngineError> {
+pub fn examine(path: &Path) -> Result<(Marker, u64), EngineError> {
     let marker = path.join(MARKER);
     let file = match File::open(&marker) {
         Ok(file) => file,
@@ -134,9 +131,9 @@ pub fn examine(path: &Path) -> Result<Marker, EngineError> {
         }
         Err(TryLockError::Error(why)) => return Err(cannot("lock", &marker, &why)),
     };
-    check_format(path, &marker, &file.0)?;
+    let identity = check_format(path, &marker, &file.0)?;
     check_database(path)?;
-    Ok(file)
+    Ok((file, identity))
 }
 
 /// Keeps writers away from a folder that was a store, however much of it is left. `None` when its marker is gone. Changes nothing.
@@ -146,7 +143,7 @@ pub fn examine_damaged(path: &Path) -> Result<Option<Marker>, EngineError> {
     })?;
     if !holds_rows(path) {
         return Err(EngineError::NotAStore(format!(
-            "{} has no tables and no logs: there is nothing to repair",
+            "{} has no tables and no log: there is nothing to repair",
             path.display()
         )));
     }
@@ -159,22 +156,21 @@ pub fn examine_damaged(path: &Path) -> Result<Option<Marker>, EngineError> {
     let mut text = Vec::new();
     // A marker that cannot be read is damage like any other.
     let _ = (&file.0).read_to_end(&mut text);
-    let text = String::from_utf8_lossy(&text);
-    match text.trim_end().strip_prefix(MARKER_TEXT).map(str::parse::<u32>) {
-        Some(Ok(newer)) if newer > FORMAT => Err(other_format(path, newer)),
+    match read_marker(&text) {
+        Some(Marked::Other(format)) => Err(other_format(path, format)),
         _ => Ok(Some(file)),
     }
 }
 
 /// The store is there from here on: the marker appears whole or not at all, and after everything else.
-pub fn finish(path: &Path, marker: &Marker) -> io::Result<()> {
-    mark(path, &marker.0, UNFINISHED)
+pub fn finish(path: &Path, marker: &Marker, identity: u64) -> io::Result<()> {
+    mark(path, &marker.0, UNFINISHED, identity)
 }
 
 /// Makes a store of a folder that a copy of a database was put into.
-pub fn mark_copy(path: &Path) -> io::Result<()> {
+pub fn mark_copy(path: &Path, identity: u64) -> io::Result<()> {
     File::create(path.join(COPIED))?.sync_all()?;
-    mark(path, &File::create(path.join(COPYING))?, COPYING)
+    mark(path, &File::create(path.join(COPYING))?, COPYING, identity)
 }
 
 /// Whether the folder is a copy of a store that was not opened for writing yet.
@@ -188,9 +184,9 @@ pub fn adopt(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-fn mark(path: &Path, mut marker: &File, name: &str) -> io::Result<()> {
+fn mark(path: &Path, mut marker: &File, name: &str, identity: u64) -> io::Result<()> {
     marker.set_len(0)?;
-    marker.write_all(format!("{MARKER_TEXT}{FORMAT}\n").as_bytes())?;
+    marker.write_all(format!("{MARKER_TEXT}{FORMAT}{IDENTITY_TEXT}{identity:016x}\n").as_bytes())?;
     marker.sync_all()?;
     fs::rename(path.join(name), path.join(MARKER))?;
     let sync = |folder: &Path| File::open(folder)?.sync_all();
@@ -219,16 +215,19 @@ fn exists(file: &Path) -> Result<bool, EngineError> {
 }
 
 fn check_database(path: &Path) -> Result<(), EngineError> {
-    if exists(&path.join(CURRENT))? {
+    if exists(&path.join(TABLES).join(CURRENT))? {
         return Ok(());
     }
     Err(EngineError::Corruption(format!("{} has the marker of a store, but its database is gone", path.display())))
 }
 
-/// Whether RocksDB has left anything here that rows can be in.
+/// Whether there is anything here that rows can be in.
 fn holds_rows(path: &Path) -> bool {
-    let may_hold = |file: &PathBuf| file.extension().is_some_and(|end| end == "sst" || end == "log");
-    list(path).is_ok_and(|entries| entries.iter().any(|entry| is_of_rocksdb(entry) && may_hold(entry)))
+    let has = |folder: &str, end: &str| {
+        let entries = list(&path.join(folder)).unwrap_or_default();
+        entries.iter().any(|entry| entry.extension().is_some_and(|found| found == end) && is_made_by_creation(entry))
+    };
+    has(TABLES, "sst") || has(LOG, "segment")
 }
 
 fn no_marker(path: &Path) -> EngineError {
@@ -236,75 +235,80 @@ fn no_marker(path: &Path) -> EngineError {
         "is an empty folder, not a percolite store".into()
     } else if holds_rows(path) {
         let repair = may_be_repaired(path);
-        format!("has tables or logs of RocksDB and no file {MARKER}: it is not a percolite store{repair}")
+        format!("has tables or a log and no file {MARKER}: it is not a percolite store{repair}")
     } else {
         format!("is not empty and has no file {MARKER}: it is not a percolite store")
     };
     EngineError::NotAStore(format!("{} {what}", path.display()))
 }
 
-/// The one digit in which the formats differ is written where it stands: a crash leaves the one or the other.
-fn raise_format(mut marker: &File) -> io::Result<()> {
-    marker.seek(SeekFrom::Start(MARKER_TEXT.len() as u64))?;
-    marker.write_all(FORMAT.to_string().as_bytes())?;
-    marker.sync_all()
+enum Marked {
+    /// Of this format, with the identity of the log.
+    Ours(u64),
+    /// Of another one; 0: of a time before the first release.
+    Other(u32),
 }
 
-fn check_format(path: &Path, marker: &Path, mut file: &File) -> Result<u32, EngineError> {
+fn read_marker(text: &[u8]) -> Option<Marked> {
+    let text = std::str::from_utf8(text).ok()?.strip_suffix('\n')?.strip_prefix(MARKER_TEXT)?;
+    let Some((format, identity)) = text.split_once(IDENTITY_TEXT) else {
+        return text.parse::<u32>().ok().map(|_| Marked::Other(0));
+    };
+    match format.parse().ok()? {
+        FORMAT => u64::from_str_radix(identity, 16).ok().filter(|_| identity.len() == 16).map(Marked::Ours),
+        other => Some(Marked::Other(other)),
+    }
+}
+
+/// The identity of the log.
+fn check_format(path: &Path, marker: &Path, mut file: &File) -> Result<u64, EngineError> {
     let mut text = Vec::new();
     file.read_to_end(&mut text).map_err(|why| cannot("read", marker, &why))?;
-    let text = String::from_utf8_lossy(&text);
-    match text.trim_end().strip_prefix(MARKER_TEXT).map(str::parse::<u32>) {
-        Some(Ok(format @ 1..=FORMAT)) => Ok(format),
-        Some(Ok(other)) => Err(other_format(path, other)),
-        _ => Err(foreign_marker(marker)),
+    match read_marker(&text) {
+        Some(Marked::Ours(identity)) => Ok(identity),
+        Some(Marked::Other(other)) => Err(other_format(path, other)),
+        None => Err(foreign_marker(marker)),
     }
 }
 
 fn other_format(path: &Path, other: u32) -> EngineError {
-    EngineError::NotAStore(format!(
-        "{} has format {other}, this program reads formats 1 to {FORMAT}: use another version of percolite",
-        path.display()
-    ))
+    let path = path.display();
+    EngineError::NotAStore(if other == 0 {
+        format!(
+            "{path} was made by a development version of percolite, before format {FORMAT}: dump it with that version"
+        )
+    } else {
+        format!("{path} has format {other}, this program reads format {FORMAT}: use another version of percolite")
+    })
 }
 
 /// Removes what a creation that was cut short has left, if there is nothing else.
 fn begin_again(path: &Path) -> Result<(), EngineError> {
-    let entries = list(path).map_err(|why| cannot("look into", path, &why))?;
-    let left: Vec<PathBuf> =
-        entries.into_iter().filter(|entry| entry.file_name() != Some(OsStr::new(UNFINISHED))).collect();
-    if let Some(foreign) = left.iter().find(|entry| !is_of_rocksdb(entry)) {
+    let failed = |why: &io::Error| cannot("look into", path, why);
+    let mut left = Vec::new();
+    let (log, tables) = (path.join(LOG), path.join(TABLES));
+    for entry in list(path).map_err(|why| failed(&why))? {
+        if entry == log || entry == tables {
+            left.extend(list(&entry).map_err(|why| failed(&why))?);
+        } else if entry.file_name() != Some(OsStr::new(UNFINISHED)) {
+            left.push(entry);
+        }
+    }
+    if let Some(foreign) = left.iter().find(|entry| entry.parent() == Some(path) || !is_made_by_creation(entry)) {
         let what = format!("a store was begun in it, but {} is no part of one", foreign.display());
         return Err(EngineError::NotAStore(format!("{} is not a percolite store: {what}", path.display())));
     }
-    left.iter().try_for_each(|entry| fs::remove_file(entry).map_err(|why| cannot("remove", entry, &why)))
-}
-
-/// A process that was killed while it opened has left a file that RocksDB never looks at and never removes. It is in nobody's
-/// way, so neither is a failure here.
-pub fn remove_unfinished_options(path: &Path) {
-    let is_one = |entry: &PathBuf| {
-        let name = entry.file_name().and_then(OsStr::to_str).unwrap_or_default();
-        name.starts_with("OPTIONS-") && name.contains(".dbtmp") && is_of_rocksdb(entry)
-    };
-    for left in list(path).unwrap_or_default().iter().filter(|entry| is_one(entry)) {
-        let _ = fs::remove_file(left);
+    left.iter().try_for_each(|entry| fs::remove_file(entry).map_err(|why| cannot("remove", entry, &why)))?;
+    for folder in [log, tables].iter().filter(|folder| folder.exists()) {
+        fs::remove_dir(folder).map_err(|why| cannot("remove", folder, &why))?;
     }
+    Ok(())
 }
 
-/// Whether RocksDB gives its files names like this.
-fn is_of_rocksdb(file: &Path) -> bool {
+/// Whether it is a file as RocksDB or the log make it.
+fn is_made_by_creation(file: &Path) -> bool {
     let name = file.file_name().and_then(OsStr::to_str).unwrap_or_default();
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let numbered = |(before, after): (&str, &str)| match before {
-        "MANIFEST" | "OPTIONS" => is_number(after.strip_suffix(".dbtmp").unwrap_or(after)),
-        _ => is_number(before) && matches!(after, "log" | "sst" | "blob" | "dbtmp"),
-    };
-    let is_file = file.symlink_metadata().is_ok_and(|found| found.is_file());
-    is_file
-        && (matches!(name, CURRENT | "LOCK" | "IDENTITY" | "LOG")
-            || name.strip_prefix("LOG.old.").is_some_and(is_number)
-            || name.split_once(['-', '.']).is_some_and(numbered))
+    is_of_rocksdb(file) || log::is_segment(name) && file.symlink_metadata().is_ok_and(|found| found.is_file())
 }
 
 fn is_empty(path: &Path) -> Result<bool, EngineError> {
@@ -357,28 +361,5 @@ mod tests {
             let sync = |folder: &Path| if folder == Path::new(failing) { Err(kind.into()) } else { Ok(()) };
             assert_eq!(sync_above(Path::new("/a/b/store"), sync).unwrap_err().kind(), kind);
         }
-    }
-
-    #[test]
-    fn rocksdbs_names_are_told_from_others() {
-        let folder = tempfile::tempdir().unwrap();
-        let is_of_rocksdb = |name: &str| {
-            let file = folder.path().join(name);
-            fs::write(&file, "").unwrap();
-            is_of_rocksdb(&file)
-        };
-        let own =
-            ["CURRENT", "LOCK", "IDENTITY", "LOG", "LOG.old.1763726400000000", "MANIFEST-000001", "OPTIONS-000007"];
-        let numbered = ["000004.log", "000012.sst", "000013.blob", "000000.dbtmp", "OPTIONS-000007.dbtmp"];
-        for name in own.into_iter().chain(numbered) {
-            assert!(is_of_rocksdb(name), "{name}");
-        }
-        for name in
-            ["precious.txt", "app.log", "LOG.txt", "1.txt", ".log", "MANIFEST-a", "OPTIONS", "2024-01", "CURRENT.1"]
-        {
-            assert!(!is_of_rocksdb(name), "{name}");
-        }
-        fs::create_dir(folder.path().join("000005.log")).unwrap();
-        assert!(!super::is_of_rocksdb(&folder.path().join("000005.log")), "a folder");
     }
 }

@@ -1,0 +1,63 @@
+//! The names of RocksDB's files.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const CURRENT: &str = "CURRENT";
+
+/// A process that was killed while it opened has left a file that RocksDB never looks at and never removes. It is in nobody's
+/// way, so neither is a failure here.
+pub fn remove_unfinished_options(path: &Path) {
+    let is_one = |entry: &PathBuf| {
+        let name = entry.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        name.starts_with("OPTIONS-") && name.contains(".dbtmp") && is_of_rocksdb(entry)
+    };
+    let entries = fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
+    for left in entries.filter(is_one) {
+        let _ = fs::remove_file(left);
+    }
+}
+
+/// Whether RocksDB gives its files names like this.
+pub fn is_of_rocksdb(file: &Path) -> bool {
+    let name = file.file_name().and_then(OsStr::to_str).unwrap_or_default();
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let numbered = |(before, after): (&str, &str)| match before {
+        "MANIFEST" | "OPTIONS" => is_number(after.strip_suffix(".dbtmp").unwrap_or(after)),
+        _ => is_number(before) && matches!(after, "log" | "sst" | "blob" | "dbtmp"),
+    };
+    let is_file = file.symlink_metadata().is_ok_and(|found| found.is_file());
+    is_file
+        && (matches!(name, CURRENT | "LOCK" | "IDENTITY" | "LOG")
+            || name.strip_prefix("LOG.old.").is_some_and(is_number)
+            || name.split_once(['-', '.']).is_some_and(numbered))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rocksdbs_names_are_told_from_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let is_of_rocksdb = |name: &str| {
+            let file = folder.path().join(name);
+            fs::write(&file, "").unwrap();
+            is_of_rocksdb(&file)
+        };
+        let own =
+            ["CURRENT", "LOCK", "IDENTITY", "LOG", "LOG.old.1763726400000000", "MANIFEST-000001", "OPTIONS-000007"];
+        let numbered = ["000004.log", "000012.sst", "000013.blob", "000000.dbtmp", "OPTIONS-000007.dbtmp"];
+        for name in own.into_iter().chain(numbered) {
+            assert!(is_of_rocksdb(name), "{name}");
+        }
+        for name in
+            ["precious.txt", "app.log", "LOG.txt", "1.txt", ".log", "MANIFEST-a", "OPTIONS", "2024-01", "CURRENT.1"]
+        {
+            assert!(!is_of_rocksdb(name), "{name}");
+        }
+        fs::create_dir(folder.path().join("000005.log")).unwrap();
+        assert!(!super::is_of_rocksdb(&folder.path().join("000005.log")), "a folder");
+    }
+}
