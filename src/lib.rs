@@ -67,11 +67,11 @@
 //! | coordination | `coordinator`, `pipeline` | in which order steps run, and who waits for what |
 //! | locks by name | `locking` | requests, grants and queues, in memory |
 //! | protocol | [`protocol`] | Percolator's steps as plain functions over one row |
-//! | engine | [`engine`] | consistent views and guarded row changes: RocksDB, memory |
+//! | engine | [`engine`] | consistent views and guarded row changes: a folder with log and RocksDB's tables, memory |
 //! | below all | [`bounds`], [`row`], [`writes`], [`timestamp`], [`owner`], [`codec`], [`keys`], [`runtime`], [`oracle`], [`observe`] | the shared vocabulary |
 //!
 //! The [`cookbook`] shows how to do the usual things. `DESIGN.md` in the repository explains the whole and gives the reasons,
-//! `docs/locks.md` those of locks.
+//! `docs/core.md` those of the log and the window above the tables, `docs/locks.md` those of locks.
 //!
 //! # Features
 //!

@@ -46,6 +46,9 @@ mod corrupt;
 #[cfg(feature = "rocks")]
 #[path = "bad_input/folders.rs"]
 mod folders;
+#[cfg(feature = "rocks")]
+#[path = "support/folders.rs"]
+mod folders_of_stores;
 #[path = "bad_input/snapshots.rs"]
 mod snapshots;
 

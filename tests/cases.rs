@@ -31,6 +31,9 @@ mod conflicts;
 mod crash;
 #[path = "cases/deferred.rs"]
 mod deferred;
+#[cfg(feature = "rocks")]
+#[path = "support/folders.rs"]
+mod folders;
 #[path = "cases/hand.rs"]
 mod hand;
 #[path = "cases/killed.rs"]

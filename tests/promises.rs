@@ -12,11 +12,11 @@ mod dropping;
 mod errors;
 #[path = "promises/figures.rs"]
 mod figures;
+#[path = "support/folders.rs"]
+#[cfg(feature = "rocks")]
+mod folders;
 #[path = "promises/increments.rs"]
 mod increments;
-#[path = "promises/log_room.rs"]
-#[cfg(feature = "rocks")]
-mod log_room;
 #[path = "promises/lost_logs.rs"]
 #[cfg(feature = "rocks")]
 mod lost_logs;

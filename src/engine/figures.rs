@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use super::storage::Column;
 
-/// What an engine says of itself at one moment. All sizes are in bytes, and RocksDB's own estimates.
+/// What an engine says of itself at one moment. All sizes are in bytes; those of tables and the cache are RocksDB's own estimates.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct EngineFigures {
-    /// Memory that holds writes not yet in files.
+    /// Memory that holds writes not yet in tables: the window, and RocksDB's write buffers, which are in use during a hand-down.
     pub write_buffer_bytes: u64,
     /// Memory that holds blocks of files, their indexes and filters.
     pub cache_bytes: u64,
@@ -27,15 +27,15 @@ pub struct EngineFigures {
     pub running_compactions: u64,
     /// Flushes of write buffers that run at this moment.
     pub running_flushes: u64,
-    /// Whether writes have to wait until flushes or compactions have caught up.
+    /// Whether RocksDB takes nothing until flushes or compactions have caught up. Hand-downs wait then; commits go on until the window is full.
     pub is_write_stopped: bool,
-    /// To how many bytes a second writes are slowed down; 0 when they are not.
+    /// To how many bytes a second RocksDB slows hand-downs down; 0 when it does not.
     pub delayed_write_bytes_per_second: u64,
     /// How often work in the background has failed since the store was opened.
     pub background_errors: u64,
-    /// Views that something still reads and that keep what they show from being compacted away.
+    /// Views that something still reads. They keep what they show in memory, in the window or, once it was handed down, in the tables.
     pub snapshots: u64,
-    /// What the log takes on the disk that is not in tables yet, logs that are about to be deleted included.
+    /// What the log takes on the disk: its segments, with zeros that were written ahead, and what accepted losses have left.
     pub log_bytes: u64,
     /// What each column takes on the disk.
     pub columns: Vec<ColumnFigures>,
@@ -49,15 +49,15 @@ pub struct ColumnFigures {
     pub column: Column,
     /// Tables.
     pub files: u64,
-    /// Of level 0: those that are still to be sorted in. From 20 on, writes are slowed down.
+    /// Of level 0: those that are still to be sorted in. From 20 on, hand-downs are slowed down.
     pub files_at_level_0: u64,
     /// Of all its tables.
     pub bytes: u64,
-    /// About how many cells there are, in tables and write buffers.
+    /// About how many cells there are in tables and RocksDB's write buffers; those that are only in the window do not count.
     pub cells: u64,
 }
 
-/// Writes that had to wait because the engine had fallen behind with what was written before.
+/// Writes that had to wait because the hand-down of what was written before had not ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WriteStalls {

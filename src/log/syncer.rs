@@ -101,23 +101,6 @@ impl<D: Disk> Syncer<D> {
         shared.advance(written, files.last().map_or(0, |(number, _)| *number))
     }
 
-    /// What the segments take, with what is prepared ahead.
-    pub fn bytes(&self) -> Result<u64, Error> {
-        let mut bytes = 0;
-        for name in self.shared.disk.list()? {
-            if segment::number(&name).is_none() {
-                continue;
-            }
-            match self.shared.disk.open(&name).and_then(|file| file.len()) {
-                Ok(length) => bytes += length,
-                // Freed since.
-                Err(why) if why.kind() == ErrorKind::NotFound => {}
-                Err(why) => return Err(why.into()),
-            }
-        }
-        Ok(bytes)
-    }
-
     /// Makes the file of the next segment ahead of the [rotation](super::Log::rotate).
     pub fn prepare(&self) -> Result<(), Error> {
         self.shared.check()?;

@@ -44,7 +44,7 @@ impl Store {
     /// Rows and sizes of every keyspace, in the order of their names, with those that were dropped and not erased yet at the end.
     ///
     /// Of each keyspace at least `count` rows, or 64 MiB, are read and counted; what is beyond is estimated by what RocksDB says of
-    /// sizes on the disk. So the cost is bounded, however much there is, but for what write buffers hold; `u64::MAX` counts everything,
+    /// sizes on the disk. So the cost is bounded, however much there is, but for what is not in tables yet; `u64::MAX` counts everything,
     /// which takes as long as reading it. In memory everything is counted.
     ///
     /// ```

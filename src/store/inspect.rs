@@ -123,8 +123,9 @@ pub struct Stats {
     pub history_for: Option<Duration>,
     /// Syncs of the log.
     pub syncs: u64,
-    /// Writes that RocksDB, having fallen behind with flushes and compactions, refused at first. They wait until it takes them, and
-    /// with them all commits of their group and behind it; none fails for that as long as work in the background gets done. See [`Store::engine_figures`] for what is behind.
+    /// Writes that waited because hand-downs into RocksDB's tables had fallen behind: the next generation was twice full, and the last one
+    /// was still being handed down ([`Builder::write_buffer_bytes`](super::Builder::write_buffer_bytes)). With such a write
+    /// all commits of its group and behind it wait; none fails for that as long as RocksDB gets work done. See [`Store::engine_figures`] for what is behind.
     pub write_stalls: u64,
     /// How long there was such a write waiting, in all.
     #[serde(rename = "write_stalled_s", with = "seconds")]
@@ -289,13 +290,13 @@ impl Store {
         Ok(self.inner.engine.figures()?)
     }
 
-    /// Places in the log behind which RocksDB reads nothing though there is something: damage in the middle, where a crash of the
-    /// process alone leaves none. The store was opened all the same, as it was before the damaged record, because a power cut
-    /// may leave the same with what was not durable yet. Where there was none, acknowledged commits are lost.
+    /// Losses of acknowledged commits that were accepted, now or in an earlier life, oldest first: see
+    /// [`Builder::accept_lost_commits`](super::Builder::accept_lost_commits). A loss that was not accepted keeps the store from being opened.
     ///
-    /// Opened for writing, a store keeps such logs in its folder (`damaged-000123.log.kept`, `unread-000124.log.kept`) before it
-    /// begins a new one, and goes on telling in every life until they are moved away. Damage at the very end of the log, with nothing
-    /// behind it, is not told: it looks like the write that a crash cut off. Found out when the store is opened; always empty in memory.
+    /// What an accepted loss touches is kept in the store's folder: the damaged segment and later ones as
+    /// `log/lost-<fingerprint>-<number>.segment`, and a record `log/lost-<fingerprint>.record`. A loss is returned as long as its record is
+    /// there; all of these files may be removed. A [checkpoint](Store::checkpoint) has none of them. Read when the store is opened;
+    /// always empty in memory.
     pub fn lost_logs(&self) -> Vec<LostLog> {
         self.inner.engine.lost_logs()
     }

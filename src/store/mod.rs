@@ -373,12 +373,13 @@ impl Store {
     /// is what the store was at one moment of this call: everything acknowledged before is in it. On the same file system the
     /// greater part is not copied but linked, so it is quick and costs little space until the two grow apart.
     ///
-    /// RocksDB puts it together in a folder beside it whose name has `.tmp` added. A copy that was cut short may leave that, or a
-    /// folder that is no store, and opening it says so. Logs that were kept as damaged ([`Store::lost_logs`]) are not copied. Nor does the copy
+    /// What is in the log is handed down into the tables first. The tables are linked, and the copy gets an empty log with an identity
+    /// of its own. The marker comes last, so a copy that was cut short is a folder that is no store, and opening it says so. Accepted losses
+    /// ([`Store::lost_logs`]) are not copied. Nor does the copy
     /// hold any [lock](Store::lock): opening it for writing removes the leases. Its tokens may repeat those of this store.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] when the folder, or the one with `.tmp`, exists, or it cannot be made; [`ErrorKind::InvalidArgument`] when the path is empty and when
+    /// [`ErrorKind::Io`] when the folder exists or cannot be made; [`ErrorKind::InvalidArgument`] when the path is empty and when
     /// the store is in memory or was opened read-only (its folder can be copied as it is); [`ErrorKind::Closed`].
     pub fn checkpoint(&self, folder: impl AsRef<std::path::Path>) -> Result<()> {
         self.inner.check_open()?;

@@ -14,17 +14,25 @@ impl Builder {
     /// Opens the store in a folder, which is created if it is missing or empty (but not [read-only](Builder::read_only)). One process, and one `Store` in it, can
     /// have a folder open at a time.
     ///
-    /// After a crash RocksDB replays its log first, which is at most about as much as
-    /// [`Builder::write_buffer_bytes`] holds. Row locks that the crash left are not resolved here, however
+    /// Opening first reads what the log has and the tables have not: at most about two generations, see
+    /// [`Builder::write_buffer_bytes`]. Row locks that a crash left are not resolved here, however
     /// many: the [sweep](Builder::sweep) does it in the background; a read or write that meets one first resolves it itself.
     /// See [after a crash](crate::cookbook#after-a-crash) for what is left, what it costs and how to
     /// see it.
     ///
+    /// The end of a log that a power cut has torn is no loss: nothing in it was acknowledged as durable. Where commits that were cannot be
+    /// read any more, the store is not opened, and the error has the fingerprint of the loss. The ways on are a backup, a
+    /// [repair](Builder::repair), or to [go on without them](Builder::accept_lost_commits).
+    ///
+    /// What cannot be known: damage to the last group of synced commits looks like a torn end until a later frame of the log
+    /// witnesses the group as durable. An idle store writes such a frame some 20 ms after its last sync, and a store that is closed at once.
+    ///
     /// # Errors
     /// [`ErrorKind::Busy`](crate::ErrorKind::Busy) when it is open elsewhere,
-    /// [`ErrorKind::NotAStore`](crate::ErrorKind::NotAStore) when the folder holds something else or a newer format (nothing in
-    /// it is changed), [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) when what is there is damaged or the database
-    /// of a store is missing, [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when the path is empty or an option out
+    /// [`ErrorKind::NotAStore`](crate::ErrorKind::NotAStore) when the folder holds something else, another format or a store of a
+    /// development version (nothing in it is changed), [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) when what is there is
+    /// damaged, the tables of a store are missing, or acknowledged commits are lost from its log,
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when the path is empty or an option out
     /// of [bounds](crate::bounds), and [`ErrorKind::Io`](crate::ErrorKind::Io).
     #[cfg(feature = "rocks")]
     pub fn open(self, path: impl AsRef<std::path::Path>) -> Result<Store> {

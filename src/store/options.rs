@@ -319,10 +319,15 @@ impl Builder {
         self
     }
 
-    /// Memory for writes that are not yet in files, in bytes. From 256 KiB to 16 GiB; default: 128 MiB.
+    /// Memory for writes that are not yet in tables, in bytes. From 256 KiB to 16 GiB; default: 128 MiB.
     ///
-    /// Each log reserves a little more than a quarter of it on the disk, and recovery may have all of it to read. Below 1 MiB writers wait
-    /// for tables most of the time.
+    /// Two thirds are for the window, which has what is in the log and not yet in tables, in two generations: one is written, the other is
+    /// handed down into the tables. A generation is full at a sixth and may get twice full while the other is still going down. The last
+    /// third is for RocksDB's write buffers during a hand-down. A generation also ends when its segment of the log has a third of this
+    /// value, and opening reads at most about two generations of log.
+    ///
+    /// A commit waits only when the next generation is twice full and the last one is still being handed down: see
+    /// [`Stats::write_stalls`](super::Stats::write_stalls). The smaller this value, the more hand-downs there are.
     pub fn write_buffer_bytes(mut self, bytes: usize) -> Self {
         self.options.write_buffer_bytes = bytes;
         self
@@ -370,7 +375,7 @@ impl Builder {
     }
 
     /// Whether the store is only to be looked at: nothing in its folder is changed, so it may lie on a read-only file system, and
-    /// no row lock is resolved. What it shows is everything committed when it was opened; the locks of a transaction that died after
+    /// no row lock is resolved. What is in the log and not in tables is read into memory. What it shows is everything committed when it was opened; the locks of a transaction that died after
     /// its commit point read as committed, those of any other as if they were not there. Writing answers
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument). Default: no.
     ///
@@ -401,7 +406,8 @@ impl Builder {
     ///
     /// The store goes on with the commits from before the damage; all later ones are gone, though some may still be whole in the log. The
     /// damaged segment and later ones are kept in the folder, in `log/lost-…`, and [`Store::lost_logs`](super::Store::lost_logs)
-    /// returns the loss as long as its record is there. A backup, or [`Builder::repair`], may be the better way.
+    /// returns the loss as long as its record is there. A backup, or [`Builder::repair`], may be the better way. An opening
+    /// [to read only](Builder::read_only) changes nothing, so it accepts no loss either.
     pub fn accept_lost_commits(mut self, fingerprint: u64) -> Self {
         self.options.accept_lost_commits = Some(fingerprint);
         self

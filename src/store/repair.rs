@@ -2,8 +2,9 @@
 //!
 //! It is a dump of what is left rather than a repair in place: the damaged folder is only read, so it can be tried again with
 //! better means. Each row is read as any reader would read it, its lock's fate included. What cannot be read is told, row by row
-//! or stretch by stretch. The new store is one of its own: timestamps go on above those of the old one, as far as those are
-//! known, and the history stays behind.
+//! or stretch by stretch. Of the log all is read that lies above the tables, or from the oldest segment that is left, up to the first
+//! damage. The new store is one of its own: timestamps go on above those of the old one, as far as those are known, and the history
+//! stays behind.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -80,12 +81,15 @@ impl Builder {
     /// [history](Builder::history), stay behind, and [`Repaired::versions_left`] says how many; the new store keeps a history only if
     /// these options say so.
     ///
-    /// If RocksDB cannot open the folder at all, its files are copied or linked for a while into a folder beside `to`, of the same
+    /// The log is read up to the first damage: whole frames beyond it would be commits without those before them. A torn end, which a power
+    /// cut leaves, is no loss.
+    ///
+    /// If RocksDB cannot open the tables, their files are copied or linked for a while into a folder beside `to`, of the same
     /// name with `.repairing` behind it.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] when `to` exists or cannot be made, [`ErrorKind::NotAStore`] when `from` has nothing of a store in it or
-    /// a newer format, [`ErrorKind::Busy`] when a process has it open, [`ErrorKind::Corruption`] when nothing at all can be made of
+    /// another format, [`ErrorKind::Busy`] when a process has it open, [`ErrorKind::Corruption`] when nothing at all can be made of
     /// it, [`ErrorKind::InvalidArgument`] when an option is out of [bounds](crate::bounds), [`ErrorKind::Stopped`], and those of a commit. A store that is in `to` after an error has no keyspaces, and the folder may be
     /// removed.
     pub fn repair<P: Proceed>(

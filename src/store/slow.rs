@@ -62,7 +62,7 @@ pub struct TimeSpent {
     /// Reading rows, in the last attempt. `None` where reads are not [timed](super::Builder::time_reads); then they are among `own`.
     pub reading: Option<Duration>,
     /// Handing in what was written until it was applied, in the last attempt: waiting in the queue of commits (beside many others, a
-    /// durable one also for the end of a sync), proving that there is no conflict, writing the log, waiting where RocksDB has fallen
+    /// durable one also for the end of a sync), proving that there is no conflict, writing the log, waiting where hand-downs have fallen
     /// behind ([`Stats::write_stalls`](super::Stats::write_stalls)).
     pub combining: Duration,
     /// Waiting for the disk to confirm what was applied or read, in the last attempt.

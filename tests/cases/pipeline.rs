@@ -27,7 +27,7 @@ pub fn cases() -> Vec<Case> {
         .not_on(STEPS, WHOLE_STORE)
         .not_on(SIM_ONE | SIM_TWO | SHARED, "memory has no log files; its crashes keep a prefix by construction");
     #[cfg(feature = "rocks")]
-    let cuts_logs = cuts_logs.on(ROCKS_ONE | ROCKS_TWO, crate::wal::an_older_log_cut_at_a_record_leaves_no_hole);
+    let cuts_logs = cuts_logs.on(ROCKS_ONE | ROCKS_TWO, crate::wal::an_older_segment_cut_at_a_frame_leaves_no_hole);
     vec![
         Case::new(52, "a commit below start_ts and above read_ts is a conflict")
             .on(STEPS | TWO, a_commit_between_read_ts_and_start_ts_is_a_conflict)

@@ -42,12 +42,13 @@ pub const MEMORY: percolite::engine::folder::FolderSetup = percolite::engine::fo
     cache: 4 << 20,
     write_buffers: 4 << 20,
     compression: percolite::engine::Compression::Lz4,
+    accept_lost_commits: None,
 };
 
 #[cfg(feature = "rocks")]
 pub fn rocks(seed: u64) -> Subject {
-    use percolite::engine::local::LocalEngine;
     use percolite::engine::folder::FolderStorage;
+    use percolite::engine::local::LocalEngine;
     let folder = tempfile::tempdir().unwrap();
     let engine = LocalEngine::new(FolderStorage::open(folder.path(), MEMORY).unwrap(), true);
     Subject { _folder: Some(folder), ..Subject::new(engine, seed) }

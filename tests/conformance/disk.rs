@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use percolite::engine::local::LocalEngine;
 use percolite::engine::folder::{FolderEngine, FolderStorage};
+use percolite::engine::local::LocalEngine;
 use percolite::engine::{Engine, EngineError};
 use percolite::row::{Edit, KeyspaceId, RowChange, RowKey, Status};
 use percolite::timestamp::Timestamp;
@@ -123,7 +123,7 @@ fn a_foreign_or_newer_folder_is_refused_and_left_as_it_was() {
     let cases: [&[(&str, &str)]; 5] = [
         &[("diary", "dear diary")],
         &[("CURRENT", "MANIFEST-000001\n")],
-        &[("PERCOLITE", "percolite store, format 5\n")],
+        &[("PERCOLITE", "percolite store, format 2, log 0123456789abcdef\n")],
         &[("PERCOLITE", "")],
         &[("PERCOLITE", "something else"), ("diary", "x")],
     ];

@@ -272,7 +272,12 @@ impl Case {
 
     fn refused_by_the_engine(&self, path: &Path, told: &str) {
         let value = usize::try_from(self.value).unwrap_or_default();
-        let usual = FolderSetup { cache: 4 << 20, write_buffers: 4 << 20, compression: Compression::Lz4 };
+        let usual = FolderSetup {
+            cache: 4 << 20,
+            write_buffers: 4 << 20,
+            compression: Compression::Lz4,
+            accept_lost_commits: None,
+        };
         let setup = match self.option.as_str() {
             "cache_bytes" => FolderSetup { cache: value, ..usual },
             "write_buffer_bytes" => FolderSetup { write_buffers: value, ..usual },

@@ -1,87 +1,48 @@
-//! A log that is damaged in the middle: never without a word.
+//! A damaged log: acknowledged commits are never lost without the owner's consent, and a torn tail is no loss.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use percolite::{Builder, DumpHeader, DumpOptions, ErrorKind, Store};
+use percolite::{Builder, DumpHeader, DumpOptions, Durability, Error, ErrorKind, Store};
 
-const BLOCK: usize = 32 << 10;
-const COMMITS: u32 = 600;
+use crate::folders::{FRAMES_AT, change, copy_folder, files, frames, payload, segment, state};
+
+const COMMITS: u32 = 200;
 
 fn small() -> Builder {
     Store::builder().cache_bytes(1 << 20).write_buffer_bytes(4 << 20).sweep(false)
 }
 
-/// What a killed process leaves: some hundred acknowledged commits in the log.
-fn killed(folder: &Path) -> PathBuf {
-    let store = small().open(folder.join("alive")).unwrap();
+/// A store that was closed, with commits in its log.
+fn closed(folder: &Path) -> PathBuf {
+    let path = folder.join("closed");
+    let store = small().open(&path).unwrap();
     let rows = store.keyspace("rows").unwrap();
     for n in 0..COMMITS {
         store.transact(|txn| txn.put(&rows, n.to_be_bytes(), vec![7; 100])).unwrap();
     }
-    let killed = image(&folder.join("alive"), &folder.join("killed"));
-    change(&log(&killed), |bytes| bytes.truncate(written(bytes)));
-    killed
+    store.close().unwrap();
+    path
 }
 
-/// How long a log is without the room behind its records, which end with a value of sevens.
-fn written(log: &[u8]) -> usize {
-    log.len() - log.iter().rev().take_while(|byte| **byte == 0).count()
-}
-
-fn image(from: &Path, to: &Path) -> PathBuf {
-    fs::create_dir(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
-    }
-    to.to_owned()
-}
-
-fn named(folder: &Path, end: &str) -> Vec<PathBuf> {
-    let mut found: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    found.retain(|path| path.to_string_lossy().ends_with(end));
-    found.sort();
-    found
-}
-
-/// The dumps may have what the store has lost, so a chain of increments ends with the loss, also when its traces are moved away.
-#[test]
-fn no_increment_follows_a_dump_of_what_was_lost() {
-    let folder = tempfile::tempdir().unwrap();
-    let history = || small().history(std::time::Duration::from_secs(3600));
-    let store = history().open(folder.path().join("alive")).unwrap();
-    let rows = store.keyspace("rows").unwrap();
-    (0..50_u32).for_each(|n| store.transact(|txn| txn.put(&rows, n.to_be_bytes(), vec![7; 100])).unwrap());
-    let mut dump = Vec::new();
-    store.snapshot().unwrap().dump(&mut dump, |_| ()).unwrap();
-    let damaged = image(&folder.path().join("alive"), &folder.path().join("damaged"));
-    change(&log(&damaged), |bytes| {
-        let middle = written(bytes) / 2;
-        bytes[middle] ^= 1;
+fn damage_in_the_middle(store: &Path) {
+    change(&segment(store), |bytes| {
+        let frames = frames(bytes);
+        bytes[payload(frames[frames.len() / 2]) + 5] ^= 4;
     });
-    let refusal = || {
-        let store = history().open(&damaged).unwrap();
-        let since = DumpOptions::since(DumpHeader::read(dump.as_slice()).unwrap());
-        let why = store.snapshot().unwrap().dump_with(since, Vec::new(), |_| ()).unwrap_err();
-        assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
-        why.to_string()
-    };
-    let before = refusal();
-    let kept = named(&damaged, ".kept");
-    assert!(before.contains("lost") && !kept.is_empty(), "{before}");
-    kept.iter().for_each(|file| fs::remove_file(file).unwrap());
-    assert_eq!(refusal(), before);
 }
 
-fn log(folder: &Path) -> PathBuf {
-    named(folder, ".log").pop().unwrap()
+/// The fingerprint that the refusal names.
+fn fingerprint(refusal: &Error) -> u64 {
+    assert!(matches!(refusal.kind(), ErrorKind::Corruption(_)), "{refusal}");
+    let text = refusal.to_string();
+    let number = text.split("accept_lost_commits(0x").nth(1).unwrap().split(')').next().unwrap();
+    u64::from_str_radix(number, 16).unwrap()
 }
 
-fn change(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
-    let mut bytes = fs::read(path).unwrap();
-    change(&mut bytes);
-    fs::write(path, bytes).unwrap();
+fn refused(builder: Builder, path: &Path) -> Error {
+    let Err(why) = builder.open(path) else { panic!("it was opened") };
+    why
 }
 
 /// How many commits there are, all of them from the first one on.
@@ -95,176 +56,167 @@ fn prefix(store: &Store) -> u32 {
 }
 
 #[test]
-fn a_flipped_bit_in_front_of_whole_records_is_told_in_every_life_and_the_log_is_kept() {
+fn a_store_that_has_lost_acknowledged_commits_opens_only_with_the_fingerprint_of_the_loss() {
     let folder = tempfile::tempdir().unwrap();
-    let place = killed(folder.path());
-    let log = log(&place);
-    let middle = fs::metadata(&log).unwrap().len() / 2;
-    change(&log, |bytes| bytes[middle as usize] ^= 4);
-    let damaged = fs::read(&log).unwrap();
-
-    // Read-only: told, and nothing is kept.
-    let store = small().read_only(true).open(&place).unwrap();
-    let told = store.lost_logs();
-    assert_eq!((told.len(), &told[0].file), (1, &log));
-    assert!(told[0].offset <= middle && told[0].offset + 400 > middle, "{told:?}");
-    let rest = damaged.len() as u64 - told[0].offset;
-    assert!(told[0].bytes > rest - 1000 && told[0].bytes < rest, "{told:?} of {rest}");
-    let verified = store.verify(|_| ()).unwrap();
-    assert!(!verified.is_sound() && verified.problems.is_empty(), "{:?}", verified.problems);
-    assert_eq!(verified.lost_logs, told);
-    assert!(told[0].to_string().contains("acknowledged ones may be among them"));
-    drop(store);
-    assert!(named(&place, ".kept").is_empty());
-
-    // Writers come and go.
-    let mut written = 0;
-    for life in 0..3 {
-        let store = small().open(&place).unwrap();
-        let kept = store.lost_logs();
-        assert_eq!((kept.len(), kept[0].offset, kept[0].bytes), (1, told[0].offset, told[0].bytes), "life {life}");
-        assert_eq!(named(&place, ".kept"), [kept[0].file.clone()]);
-        assert_eq!(fs::read(&kept[0].file).unwrap(), damaged);
-        assert!(!store.verify(|_| ()).unwrap().is_sound());
-        written = prefix(&store);
-        assert!(written > 100 && written < COMMITS, "{written}");
-        let rows = store.existing_keyspace("rows").unwrap();
-        store.transact(|txn| txn.put(&rows, written.to_be_bytes(), "again")).unwrap();
-        store.close().unwrap();
+    let path = closed(folder.path());
+    damage_in_the_middle(&path);
+    let (damaged, segment) = (state(&path), segment(&path));
+    let was = fs::read(&segment).unwrap();
+    let why = refused(small(), &path);
+    let accepted = fingerprint(&why);
+    for way in ["backup", "Builder::repair", "were durable and cannot be read"] {
+        assert!(why.to_string().contains(way), "{why}");
     }
+    assert_eq!(fingerprint(&refused(small().read_only(true), &path)), accepted);
+    assert_eq!(fingerprint(&refused(small().accept_lost_commits(accepted ^ 1), &path)), accepted);
+    // RocksDB notes each opening in its own diary.
+    let differs = |state: Vec<(PathBuf, Vec<u8>)>| {
+        let kept = damaged.iter().filter(|file| state.contains(file)).map(|(path, _)| path.clone());
+        assert!(kept.into_iter().any(|path| path == segment));
+    };
+    differs(state(&path));
 
-    // A copy has nothing of it, nor has the store when somebody has seen to it.
-    let store = small().open(&place).unwrap();
+    let store = small().accept_lost_commits(accepted).open(&path).unwrap();
+    let there = prefix(&store);
+    assert!((COMMITS / 3..COMMITS * 2 / 3).contains(&there), "{there}");
+    let lost = store.lost_logs();
+    assert_eq!((lost.len(), lost[0].fingerprint), (1, accepted));
+    assert_eq!(fs::read(&lost[0].file).unwrap(), was, "the damaged segment is not kept");
+    assert!(lost[0].bytes > 50 * 100 && lost[0].to_string().contains("acknowledged commits were lost"), "{lost:?}");
+    let verified = store.verify(|_| ()).unwrap();
+    assert!(!verified.is_sound() && verified.problems.is_empty() && verified.lost_logs == lost);
+    let rows = store.existing_keyspace("rows").unwrap();
+    store.transact(|txn| txn.put(&rows, there.to_be_bytes(), "again")).unwrap();
+    store.close().unwrap();
+
+    // Every later life returns it; a copy has nothing of it, nor has the store once its files are removed.
+    for read_only in [false, true] {
+        let store = small().read_only(read_only).open(&path).unwrap();
+        assert_eq!((store.lost_logs(), prefix(&store)), (lost.clone(), there + 1));
+    }
     let copy = folder.path().join("copy");
-    store.checkpoint(&copy).unwrap();
-    drop(store);
-    assert!(named(&copy, ".kept").is_empty());
-    fs::remove_file(named(&place, ".kept").pop().unwrap()).unwrap();
-    for place in [copy, place] {
+    small().open(&path).unwrap().checkpoint(&copy).unwrap();
+    files(&path, "lost-").iter().for_each(|file| fs::remove_file(file).unwrap());
+    for place in [copy, path] {
         let store = small().open(&place).unwrap();
         assert!(store.lost_logs().is_empty() && store.verify(|_| ()).unwrap().is_sound());
-        assert_eq!(prefix(&store), written + 1);
+        assert_eq!(prefix(&store), there + 1);
     }
 }
 
 #[test]
-fn a_repair_tells_of_a_damaged_log_before_and_after_the_next_writer() {
+fn a_fingerprint_of_no_loss_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let place = killed(folder.path());
-    change(&log(&place), |bytes| {
-        let middle = bytes.len() / 2;
-        bytes[middle] ^= 4;
-    });
-    for life in ["before", "after"] {
-        let repaired = small().repair(&place, folder.path().join(life), |_| ()).unwrap();
-        assert!(repaired.losses.iter().any(|loss| loss.what.contains("log")), "{life}: {:?}", repaired.losses);
-        small().open(&place).unwrap().close().unwrap();
-    }
+    let path = closed(folder.path());
+    let store = small().accept_lost_commits(7).open(&path).unwrap();
+    assert_eq!((prefix(&store), store.lost_logs()), (COMMITS, vec![]));
 }
 
 #[test]
-fn what_a_crash_leaves_is_no_news() {
+fn every_frame_of_a_closed_store_is_witnessed_and_both_headers_are_spare() {
     let folder = tempfile::tempdir().unwrap();
-    let place = killed(folder.path());
-    let whole = fs::read(log(&place)).unwrap();
-    for (n, length) in (whole.len() - 200..=whole.len()).step_by(9).chain([BLOCK + 3, 2 * BLOCK - 1]).enumerate() {
-        for zeros in [0, 5000] {
-            let place = image(&place, &folder.path().join(format!("{n} {zeros}")));
-            change(&log(&place), |bytes| {
-                bytes.truncate(length);
-                bytes.resize(length + zeros, 0);
-            });
-            for read_only in [true, false] {
-                let store = small().read_only(read_only).open(&place).unwrap();
-                assert!(store.lost_logs().is_empty(), "cut off at {length}: {:?}", store.lost_logs());
-                assert!(prefix(&store) <= COMMITS);
-            }
-            assert!(named(&place, ".kept").is_empty());
+    let path = closed(folder.path());
+    let bytes = fs::read(segment(&path)).unwrap();
+    let frames = frames(&bytes);
+    // The last is the mark, of which the last frame with commits is one before.
+    let places = frames[..frames.len() - 1].iter().map(|frame| (payload(*frame), false)).step_by(9);
+    let places = places.chain([(payload(frames[frames.len() - 2]), false), (40, true), (4096 + 40, true)]);
+    for (place, opens) in places {
+        let copy = tempfile::tempdir().unwrap();
+        copy_folder(&path, copy.path());
+        change(&segment(copy.path()), |bytes| bytes[place] ^= 1);
+        let opened = small().open(copy.path());
+        assert_eq!(opened.is_ok(), opens, "byte {place}");
+        match opened {
+            Ok(store) => assert_eq!(prefix(&store), COMMITS),
+            Err(why) => assert!(fingerprint(&why) > 0),
         }
     }
 }
 
 #[test]
-fn a_log_that_an_earlier_life_has_recovered_and_not_deleted_is_no_news() {
+fn a_log_that_is_gone_is_a_loss() {
     let folder = tempfile::tempdir().unwrap();
-    let place = killed(folder.path());
-    let old = log(&place);
-    change(&old, |bytes| bytes.truncate(bytes.len() - 10));
-    let torn = fs::read(&old).unwrap();
-    let store = small().open(&place).unwrap();
-    let rows = store.existing_keyspace("rows").unwrap();
-    for n in COMMITS - 1..COMMITS + 100 {
-        store.transact(|txn| txn.put(&rows, n.to_be_bytes(), vec![7; 100])).unwrap();
-    }
-    let next = image(&place, &folder.path().join("next"));
-    fs::write(next.join(old.file_name().unwrap()), &torn).unwrap();
-    assert_eq!(named(&next, ".log").len(), 2);
-    for read_only in [true, false] {
-        let store = small().read_only(read_only).open(&next).unwrap();
-        assert!(store.lost_logs().is_empty(), "{:?}", store.lost_logs());
-        assert_eq!(prefix(&store), COMMITS + 100);
-    }
-}
-
-/// Where the records of a block begin, and where the last one ends.
-fn records(log: &[u8], block: usize) -> Vec<usize> {
-    let (mut at, end) = (block * BLOCK, (block + 1) * BLOCK);
-    let mut found = vec![at];
-    while at + 7 <= end {
-        at += 7 + usize::from(u16::from_le_bytes([log[at + 4], log[at + 5]]));
-        found.push(at);
-    }
-    found
+    let path = closed(folder.path());
+    files(&path.join("log"), "").iter().for_each(|file| fs::remove_file(file).unwrap());
+    let accepted = fingerprint(&refused(small(), &path));
+    let store = small().accept_lost_commits(accepted).open(&path).unwrap();
+    assert!(store.keyspaces().unwrap().is_empty());
+    assert_eq!(store.lost_logs().len(), 1);
 }
 
 #[test]
-fn a_hole_of_zeros_up_to_the_end_of_a_block_is_not_read_over() {
+fn what_a_crash_leaves_is_no_loss() {
     let folder = tempfile::tempdir().unwrap();
-    let alive = folder.path().join("alive");
-    let store = small().open(&alive).unwrap();
+    let path = folder.path().join("alive");
+    let store = small().durability(Durability::Buffered).open(&path).unwrap();
     let rows = store.keyspace("rows").unwrap();
-    let length = || written(&fs::read(log(&alive)).unwrap());
-    // Until a block begins with a whole record.
-    let (mut n, mut overhead) = (0_u32, 0);
-    let block = loop {
-        let before = length();
-        let room = BLOCK - before % BLOCK;
-        let size = if overhead > 0 && room > overhead + 130 && room < overhead + 250 { room - overhead } else { 100 };
-        store.transact(|txn| txn.put(&rows, n.to_be_bytes(), vec![7; size])).unwrap();
-        n += 1;
-        let grown = length() - before;
-        if size == 100 && room > 1000 {
-            // A value of 128 bytes or more has a length of two bytes, in three places.
-            overhead = grown - size + 3;
-        }
-        if size != 100 && length().is_multiple_of(BLOCK) || BLOCK - length() % BLOCK < 7 {
-            break length() / BLOCK - usize::from(length().is_multiple_of(BLOCK));
-        }
-        assert!(n < 20_000, "no such block");
-    };
-    for _ in 0..300 {
+    let synced = fs::read(segment(&path)).unwrap();
+    let synced = frames(&synced).last().map_or(FRAMES_AT, |(at, length)| at + 24 + length);
+    for n in 0..COMMITS {
         store.transact(|txn| txn.put(&rows, n.to_be_bytes(), vec![7; 100])).unwrap();
-        n += 1;
     }
-    let place = image(&alive, &folder.path().join("hole"));
-    let log = log(&place);
-    change(&log, |bytes| {
-        assert_eq!(bytes[(block + 1) * BLOCK + 6], 1, "the next block begins with a whole record");
-        let records = records(bytes, block);
-        let from = records[records.len() / 2];
-        bytes[from..(block + 1) * BLOCK].fill(0);
-    });
-    let holed = fs::read(&log).unwrap();
-    let Err(why) = small().read_only(true).open(&place) else { panic!("it was read over the hole") };
-    assert!(matches!(why.kind(), ErrorKind::Corruption(text) if text.contains("damaged")), "{why}");
-    let repaired = small().repair(&place, folder.path().join("repaired"), |_| ()).unwrap();
-    assert!(!repaired.is_whole());
-    for life in 0..2 {
-        let store = small().open(&place).unwrap();
-        let found = prefix(&store);
-        assert!(found > 10 && found < n - 300, "{found} of {n}");
-        let kept = store.lost_logs();
-        assert!(kept.len() == 1 && kept[0].bytes > 300 * 100, "life {life}: {kept:?}");
-        assert_eq!(fs::read(&kept[0].file).unwrap(), holed);
+    let killed = folder.path().join("killed");
+    copy_folder(&path, &killed);
+    let whole = fs::read(segment(&killed)).unwrap();
+    let (at, length) = *frames(&whole).last().unwrap();
+    let mut found = 0;
+    for (number, cut) in (synced + 100..=at + 24 + length).step_by(701).enumerate() {
+        let copy = tempfile::tempdir().unwrap();
+        copy_folder(&killed, copy.path());
+        change(&segment(copy.path()), |bytes| match number % 3 {
+            0 => bytes.truncate(cut),
+            1 => bytes[cut..].fill(0),
+            // A page that was not written, and later ones that were.
+            _ => bytes[cut..].iter_mut().take(4096).for_each(|byte| *byte = 0),
+        });
+        let store = small().open(copy.path()).unwrap_or_else(|why| panic!("cut at {cut}: {why}"));
+        let there = prefix(&store);
+        assert!(there >= found && store.lost_logs().is_empty(), "cut at {cut}: {there}");
+        found = there;
+    }
+    assert!(found > COMMITS * 9 / 10, "{found}");
+}
+
+/// The dumps may have what the store has lost, so a chain of increments ends with the loss, also when its traces are removed.
+#[test]
+fn no_increment_follows_a_dump_of_what_was_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    let history = || small().history(std::time::Duration::from_secs(3600));
+    let store = history().open(&path).unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    (0..50_u32).for_each(|n| store.transact(|txn| txn.put(&rows, n.to_be_bytes(), vec![7; 100])).unwrap());
+    let mut dump = Vec::new();
+    store.snapshot().unwrap().dump(&mut dump, |_| ()).unwrap();
+    store.close().unwrap();
+    damage_in_the_middle(&path);
+    let accepted = fingerprint(&refused(history(), &path));
+    let refusal = || {
+        let store = history().accept_lost_commits(accepted).open(&path).unwrap();
+        let since = DumpOptions::since(DumpHeader::read(dump.as_slice()).unwrap());
+        let why = store.snapshot().unwrap().dump_with(since, Vec::new(), |_| ()).unwrap_err();
+        assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
+        why.to_string()
+    };
+    let before = refusal();
+    let kept = files(&path, "lost-");
+    assert!(before.contains("lost") && !kept.is_empty(), "{before}");
+    kept.iter().for_each(|file| fs::remove_file(file).unwrap());
+    assert_eq!(refusal(), before);
+}
+
+#[test]
+fn a_repair_brings_over_what_lies_before_the_damage_and_names_the_loss() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = closed(folder.path());
+    damage_in_the_middle(&path);
+    let accepted = fingerprint(&refused(small(), &path));
+    for life in ["before", "after"] {
+        let to = folder.path().join(life);
+        let repaired = small().repair(&path, &to, |_| ()).unwrap();
+        assert!(repaired.losses.iter().any(|loss| loss.what.contains(&format!("{accepted:016x}"))), "{repaired:?}");
+        assert!((COMMITS / 3..COMMITS).contains(&prefix(&small().open(&to).unwrap())));
+        drop(small().accept_lost_commits(accepted).open(&path).unwrap());
     }
 }

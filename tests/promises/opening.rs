@@ -6,6 +6,8 @@ use std::path::Path;
 
 use percolite::{Builder, Error, ErrorKind, Store};
 
+use crate::folders::{copy_folder, files, state};
+
 const MARKER: &str = "PERCOLITE";
 const UNFINISHED: &str = "PERCOLITE.new";
 
@@ -36,7 +38,7 @@ fn fill(path: &Path) {
 #[test]
 fn a_marker_without_a_database_is_corruption_and_stays_as_it_was() {
     let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join(MARKER), "percolite store, format 1\n").unwrap();
+    fs::write(folder.path().join(MARKER), "percolite store, format 1, log 0123456789abcdef\n").unwrap();
     let before = listing(folder.path());
     let why = refused(folder.path());
     assert!(matches!(why.kind(), ErrorKind::Corruption(_)), "{why}");
@@ -44,44 +46,38 @@ fn a_marker_without_a_database_is_corruption_and_stays_as_it_was() {
     assert_eq!(listing(folder.path()), before);
 }
 
-/// `v1`, as formats 1 and 2 have it. Never edit it.
-const OLD_RECORD: &[u8] = b"\x01\xfd\x03\0\0\0\0\0\x65\x06\x02\xfd\x07\0\xc0\x1f\x42\x4f\x0d\x0b\x01\0\x02v1\0";
-
-/// The same, as format 3 has it. Never edit it.
-const FORMAT_3_RECORD: &[u8] = b"\x02\x31\x03\0\0\0\0\0\x65\x06\x02\x56\x34\x12v1";
-
 #[test]
-fn a_store_of_an_earlier_format_is_read_and_becomes_one_of_format_4_when_it_is_written() {
-    let formats = [
-        ("percolite store, format 1\n", OLD_RECORD),
-        ("percolite store, format 2\n", OLD_RECORD),
-        ("percolite store, format 3\n", FORMAT_3_RECORD),
+fn a_store_of_another_format_is_refused_by_name_and_stays_as_it_was() {
+    let others = [
+        ("percolite store, format 4\n", "development version"),
+        ("percolite store, format 1\n", "development version"),
+        ("percolite store, format 2, log 0123456789abcdef\n", "format 2"),
     ];
-    for (old, record) in formats {
+    for (marker, told) in others {
         let folder = tempfile::tempdir().unwrap();
         fill(folder.path());
-        let marker = folder.path().join(MARKER);
-        assert_eq!(fs::read_to_string(&marker).unwrap(), "percolite store, format 4\n");
-        let row = small().open(folder.path()).unwrap().existing_keyspace("rows").unwrap().row_of("k");
-        {
-            let columns = ["default", "data", "lock", "write", "history"];
-            let database = rocksdb::DB::open_cf(&rocksdb::Options::default(), folder.path(), columns).unwrap();
-            database.put_cf(database.cf_handle("write").unwrap(), row.as_bytes(), record).unwrap();
+        fs::write(folder.path().join(MARKER), marker).unwrap();
+        let before = state(folder.path());
+        for why in [refused(folder.path()), small().read_only(true).open(folder.path()).map(drop).unwrap_err()] {
+            assert!(matches!(why.kind(), ErrorKind::NotAStore(_)) && why.to_string().contains(told), "{why}");
         }
-        fs::write(&marker, old).unwrap();
-        let read = |store: &Store| {
-            let rows = store.existing_keyspace("rows").unwrap();
-            let snapshot = store.snapshot().unwrap();
-            assert_eq!(snapshot.get(&rows, "k").unwrap(), Some(b"v1".to_vec()));
-            let all: Vec<_> = snapshot.range(&rows, ..).collect::<Result<_, _>>().unwrap();
-            assert_eq!(all, [(b"k".to_vec(), b"v1".to_vec())]);
-            assert!(store.verify(|_| ()).unwrap().is_sound());
-        };
-        read(&small().read_only(true).open(folder.path()).unwrap());
-        assert_eq!(fs::read_to_string(&marker).unwrap(), old);
-        read(&small().open(folder.path()).unwrap());
-        assert_eq!(fs::read_to_string(&marker).unwrap(), "percolite store, format 4\n");
+        assert!(state(folder.path()) == before, "{marker}");
     }
+}
+
+#[test]
+fn a_log_of_another_store_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (one, other) = (folder.path().join("one"), folder.path().join("other"));
+    fill(&one);
+    fill(&other);
+    fs::remove_dir_all(one.join("log")).unwrap();
+    copy_folder(&other.join("log"), &one.join("log"));
+    let why = refused(&one);
+    assert!(
+        matches!(why.kind(), ErrorKind::NotAStore(_)) && why.to_string().contains("belongs to another store"),
+        "{why}"
+    );
 }
 
 #[test]
@@ -113,8 +109,8 @@ fn a_store_that_has_lost_files_is_corruption_and_not_an_empty_store() {
     for lost in ["CURRENT", "MANIFEST-"] {
         let folder = tempfile::tempdir().unwrap();
         fill(folder.path());
-        for (name, _) in listing(folder.path()).into_iter().filter(|(name, _)| name.starts_with(lost)) {
-            fs::remove_file(folder.path().join(name)).unwrap();
+        for file in files(folder.path(), lost) {
+            fs::remove_file(file).unwrap();
         }
         let why = refused(folder.path());
         assert!(matches!(why.kind(), ErrorKind::Corruption(_) | ErrorKind::Io(_)), "{lost}: {why}");
@@ -216,7 +212,8 @@ fn a_path_that_cannot_be_a_folder_says_why() {
 fn options_that_an_opening_left_unfinished_are_removed_by_the_next() {
     let folder = tempfile::tempdir().unwrap();
     Store::open(folder.path()).unwrap().close().unwrap();
-    let (left, foreign) = (folder.path().join("OPTIONS-000099.dbtmp"), folder.path().join("OPTIONS-mine.dbtmp"));
+    let (left, foreign) =
+        (folder.path().join("tables/OPTIONS-000099.dbtmp"), folder.path().join("tables/OPTIONS-mine.dbtmp"));
     for file in [&left, &foreign] {
         fs::write(file, "half").unwrap();
     }

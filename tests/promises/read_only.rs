@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use percolite::{Builder, CommitPoint, ErrorKind, Store};
 
+use crate::folders::files;
 use crate::orphans::leave_locks;
 
 fn small() -> Builder {
@@ -17,13 +18,12 @@ fn looking() -> Builder {
 }
 
 /// Names, contents and times of change.
-fn state_of(folder: &Path) -> BTreeMap<String, (Vec<u8>, std::time::SystemTime)> {
-    let entries = fs::read_dir(folder).unwrap().map(Result::unwrap);
-    let state = |entry: fs::DirEntry| {
-        let changed = entry.metadata().unwrap().modified().unwrap();
-        (entry.file_name().into_string().unwrap(), (fs::read(entry.path()).unwrap(), changed))
+fn state_of(folder: &Path) -> BTreeMap<PathBuf, (Vec<u8>, std::time::SystemTime)> {
+    let state = |path: PathBuf| {
+        let changed = path.metadata().unwrap().modified().unwrap();
+        (path.clone(), (fs::read(path).unwrap(), changed))
     };
-    entries.map(state).collect()
+    files(folder, "").into_iter().map(state).collect()
 }
 
 #[test]

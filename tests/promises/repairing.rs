@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use percolite::{Builder, CommitProtocol, Compression, ErrorKind, Repaired, Store};
 
+use crate::folders::{change, files, frames, payload, segment, state};
 use crate::orphans::leave_locks;
 
 fn small() -> Builder {
@@ -75,17 +76,6 @@ fn rows_come_over_that_no_transaction_with_the_options_could_hold() {
     let rows = store.keyspace("rows").unwrap();
     let refused = store.transact(|txn| txn.put(&rows, "large", &large)).unwrap_err();
     assert!(matches!(refused.kind(), ErrorKind::TooLarge { limit: 65536, .. }), "{refused}");
-}
-
-fn files(folder: &Path, end: &str) -> Vec<PathBuf> {
-    let mut found: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    found.retain(|path| path.to_string_lossy().contains(end));
-    found.sort();
-    found
-}
-
-fn state(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
-    files(folder, "").into_iter().map(|path| (path.clone(), fs::read(&path).unwrap())).collect()
 }
 
 /// Damages, repairs, and compares: the report, and what is in the new store.
@@ -160,47 +150,48 @@ fn a_store_whose_manifest_or_marker_is_gone_comes_over_from_its_tables_and_log()
 }
 
 #[test]
-fn a_log_that_rocksdb_would_read_for_ever_is_cut_there() {
+fn a_manifest_that_rocksdb_would_read_for_ever_is_left_out() {
     let (repaired, before, after) = repaired(|folder| {
-        let log = files(folder, ".log").pop().unwrap();
-        let mut bytes = fs::read(&log).unwrap();
-        let mut at = 0;
-        for _ in 0..4 {
-            at += 7 + usize::from(u16::from_le_bytes([bytes[at + 4], bytes[at + 5]]));
-        }
-        bytes[at + 6] = 5;
-        fs::write(&log, bytes).unwrap();
+        let manifest = files(folder, "MANIFEST-").pop().unwrap();
+        change(&manifest, |bytes| {
+            let second = 7 + usize::from(u16::from_le_bytes([bytes[4], bytes[5]]));
+            bytes[second + 6] = 5;
+        });
+        let why = small().open(folder).map(drop).unwrap_err().to_string();
+        assert!(why.contains("of a type that is never written"), "{why}");
     });
-    assert!(
-        repaired.losses.iter().any(|loss| loss.what.contains("what comes behind is lost")),
-        "{:?}",
-        repaired.losses
-    );
-    assert!(after.len() >= before.len() - 10 && after.iter().all(|(key, value)| before.get(key) == Some(value)));
+    assert!(repaired.losses[0].what.contains("put together from the files"), "{:?}", repaired.losses);
+    assert!(after == before);
 }
 
-/// As it is when a store is opened: whoever is told nothing then, hears nothing of it from a repair.
 #[test]
-fn a_log_that_ends_as_a_crash_leaves_it_is_no_loss_and_one_damaged_in_the_middle_is() {
+fn a_torn_tail_is_no_loss_and_damage_before_later_frames_is() {
+    // Neither mark nor later frame witnesses the last commit.
     let (found, before, after) = repaired(|folder| {
-        let log = files(folder, ".log").pop().unwrap();
-        let bytes = fs::read(&log).unwrap();
-        // Not at some part of its length: behind the rows comes what the background writes, now more, now less.
-        let last_row = bytes.windows(b"in the log".len()).rposition(|bytes| bytes == b"in the log").unwrap();
-        fs::write(&log, &bytes[..last_row]).unwrap();
+        change(&segment(folder), |bytes| {
+            let row = bytes.windows(b"in the log".len()).rposition(|bytes| bytes == b"in the log").unwrap();
+            bytes.truncate(row);
+        });
     });
     assert!(found.is_whole(), "{:?}", found.losses);
     assert!(after.len() < before.len() && after.iter().all(|(key, value)| before.get(key) == Some(value)));
     let (found, before, after) = repaired(|folder| {
-        let log = files(folder, ".log").pop().unwrap();
-        let mut bytes = fs::read(&log).unwrap();
-        let row = bytes.windows(b"in the log".len()).position(|bytes| bytes == b"in the log").unwrap();
-        bytes[row] ^= 1;
-        fs::write(&log, bytes).unwrap();
+        change(&segment(folder), |bytes| {
+            let frames = frames(bytes);
+            bytes[payload(frames[2])] ^= 1;
+        });
     });
     assert_eq!(found.losses_found, 1, "{:?}", found.losses);
-    assert!(found.losses[0].what.contains("a record in the log is damaged"), "{:?}", found.losses);
+    assert!(found.losses[0].what.contains("the log is damaged"), "{:?}", found.losses);
     assert!(after.len() < before.len() && after.iter().all(|(key, value)| before.get(key) == Some(value)));
+}
+
+#[test]
+fn a_log_that_is_gone_costs_what_was_not_in_tables() {
+    let (found, before, after) =
+        repaired(|folder| files(&folder.join("log"), "").iter().for_each(|file| fs::remove_file(file).unwrap()));
+    assert!(found.losses.iter().any(|loss| loss.what.contains("no segment of the log")), "{:?}", found.losses);
+    assert_eq!(after.len(), before.len() - 10);
 }
 
 #[test]
@@ -316,7 +307,7 @@ fn a_repair_is_refused_where_it_could_cost_anything() {
     let open = small().open(&store).unwrap();
     assert!(matches!(refused(&store, &new).kind(), ErrorKind::Busy(_)));
     drop(open);
-    fs::write(store.join("PERCOLITE"), "percolite store, format 9\n").unwrap();
+    fs::write(store.join("PERCOLITE"), "percolite store, format 9, log 0123456789abcdef\n").unwrap();
     assert!(refused(&store, &new).to_string().contains("format 9"));
     assert!(!new.exists());
 }

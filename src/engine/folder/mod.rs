@@ -51,16 +51,17 @@ pub struct FolderSetup {
 }
 
 impl FolderSetup {
-    /// Half for the window: a generation that is written and one on its way down. The other half for what RocksDB makes of that one.
+    /// Two thirds are for the window: a generation that is written and one on its way down, each of which may get twice full. The last
+    /// third is for what RocksDB makes of the one.
     fn tables(self) -> Result<RocksSetup, EngineError> {
         bounds::WRITE_BUFFER_BYTES.check(self.write_buffers as u128)?;
         let tables =
-            RocksSetup { cache: self.cache, write_buffers: self.write_buffers / 2, compression: self.compression };
+            RocksSetup { cache: self.cache, write_buffers: self.write_buffers / 3, compression: self.compression };
         tables.check().map(|()| tables)
     }
 
     fn limits(self) -> Limits {
-        Limits { memory_bytes: self.write_buffers / 4, log_bytes: self.write_buffers as u64 / 2 }
+        Limits { memory_bytes: self.write_buffers / 6, log_bytes: self.write_buffers as u64 / 3 }
     }
 }
 
@@ -213,7 +214,9 @@ impl Storage for FolderStorage {
     }
 
     fn figures(&self) -> Result<EngineFigures, EngineError> {
-        self.layers.figures()
+        let log = std::fs::read_dir(self.path.join(LOG)).into_iter().flatten().flatten();
+        let log_bytes = log.filter_map(|entry| entry.metadata().ok()).map(|found| found.len()).sum();
+        Ok(EngineFigures { log_bytes, ..self.layers.figures()? })
     }
 
     fn stored_between(&self, column: Column, start: &[u8], end: &[u8]) -> Option<u64> {

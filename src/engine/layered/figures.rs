@@ -1,4 +1,4 @@
-//! The figures of a storage in layers: those of its tables, with the log and the window.
+//! The figures of a storage in layers: those of its tables, with the window.
 
 use super::Shared;
 use crate::disk::Disk;
@@ -12,10 +12,6 @@ impl<D: Disk, T: Storage> Shared<D, T> {
         let window: usize = current.layers.generations().map(crate::window::Generation::bytes).sum();
         figures.write_buffer_bytes += window as u64;
         figures.snapshots = current.views.values().map(|views| *views as u64).sum();
-        drop(current);
-        if let Some(life) = &self.life {
-            figures.log_bytes = life.syncer.bytes().map_err(|why| EngineError::Unknown(why.to_string()))?;
-        }
         Ok(figures)
     }
 }

@@ -269,8 +269,8 @@ fn failed(why: log::Error) -> EngineError {
         log::Error::Failed(_) => EngineError::Unknown(why.to_string()),
         log::Error::Foreign { .. } | log::Error::Newer { .. } => EngineError::NotAStore(why.to_string()),
         log::Error::Lost(lost) => EngineError::Corruption(format!(
-            "{lost}. The store stays closed. The ways on: a backup; a repair, which brings what can be read into a new store \
-             (percolite repair, Builder::repair); or to go on without these commits (Builder::accept_lost_commits({:#018x}))",
+            "{lost}; take a backup, or repair it (Builder::repair), or open it without these commits \
+             (Builder::accept_lost_commits({:#018x}))",
             lost.fingerprint
         )),
         log::Error::Full => {

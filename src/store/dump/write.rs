@@ -85,8 +85,8 @@ impl Snapshot {
     /// # Errors
     /// Those of [`Snapshot::dump`]. Of an increment also [`ErrorKind::SnapshotTooOld`](crate::ErrorKind::SnapshotTooOld) when the history does not go back to where it
     /// begins, and [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) when the store keeps none, when it begins after the snapshot, when it is to
-    /// follow a dump of another store or of no store that is known, and when the log [was damaged](crate::Store::lost_logs): what the dump
-    /// before holds may be lost since.
+    /// follow a dump of another store or of no store that is known, and when commits [were lost](crate::Store::lost_logs) from the log: what the dump
+    /// before holds may be among them.
     pub fn dump_with<P: Proceed>(
         &self,
         options: DumpOptions,

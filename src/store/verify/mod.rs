@@ -10,10 +10,10 @@
 //! | history | filed under its own timestamp, older than the version that replaced it, which the collector's work list names |
 //! | meta | whatever is known of it decodes |
 //!
-//! And every row belongs to a keyspace that the catalog knows, and no log was damaged in the middle. What RocksDB keeps beside the
-//! cells, the filters and indexes of tables, is looked at as far as reading the cells in order needs it: damage to a filter goes
-//! unnoticed, and may hide a row from [`Snapshot::get`](crate::Snapshot::get). Nothing is changed, and damage in one place does not keep the
-//! rest from being looked at.
+//! And every row belongs to a keyspace that the catalog knows, and no loss of commits was accepted. The log was checked when it was read at
+//! opening; what is read here is the window and the tables. What RocksDB keeps beside the cells, the filters and indexes of tables, is
+//! looked at as far as reading the cells in order needs it: damage to a filter goes unnoticed, and may hide a row from
+//! [`Snapshot::get`](crate::Snapshot::get). Nothing is changed, and damage in one place does not keep the rest from being looked at.
 
 mod checks;
 
@@ -55,7 +55,7 @@ pub struct Verified {
     pub problems_found: u64,
     /// The first thousand of them.
     pub problems: Vec<Problem>,
-    /// What of the log is not read: see [`Store::lost_logs`]. Not among the problems.
+    /// Losses of commits that were accepted: see [`Store::lost_logs`]. Not among the problems.
     pub lost_logs: Vec<LostLog>,
 }
 

@@ -6,6 +6,7 @@
 //!
 //! [`usage`] reads the command line, [`open`] opens stores, [`bytes`] reads and shows keys and values, [`output`], [`table`] and [`progress`] talk to people.
 
+mod accept_loss;
 mod backup;
 mod bytes;
 mod delete;
@@ -99,6 +100,8 @@ enum Command {
     Verify(verify::Args),
     /// Bring what can be read of a damaged store into a new one
     Repair(repair::Args),
+    /// Open a store in spite of commits that its log has lost
+    AcceptLoss(accept_loss::Args),
     /// Show how a store stands
     Stats(stats::Args),
     /// Take locks by name, release them, run commands under them
@@ -201,6 +204,7 @@ fn main() -> ExitCode {
         Command::Checkpoint(args) => backup::checkpoint(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Repair(args) => repair::run(&args),
+        Command::AcceptLoss(args) => accept_loss::run(&args),
         Command::Stats(args) => stats::run(&args),
         Command::Lock(args) => lock::run(&args).map(|code| ended = code),
         Command::Locks(args) => locks::run(&args),

@@ -35,7 +35,7 @@ pub enum Seen {
 
 /// What opening a store comes to that another process may have open.
 pub enum Opened {
-    /// What is lost of the log is for the caller to tell.
+    /// Losses of commits that were accepted are for the caller to tell.
     Store(Store),
     Busy,
 }
@@ -46,12 +46,12 @@ impl Folder {
         self.look_silently().map(telling_lost)
     }
 
-    /// The same where what is lost of the log is told elsewhere.
+    /// The same where losses of commits that were accepted are told elsewhere.
     pub fn look_silently(&self) -> Result<Store> {
         Store::builder().read_only(true).open(&self.folder).map_err(|why| does_not_open(&self.folder, why))
     }
 
-    /// To look, if need be with the eyes of the process that has it open. What is lost of the log is for the caller to tell.
+    /// To look, if need be with the eyes of the process that has it open. Losses of commits that were accepted are for the caller to tell.
     pub fn look_in(&self) -> Result<Seen> {
         let why = match Store::builder().read_only(true).open(&self.folder) {
             Ok(store) => return Ok(Seen::Closed(store)),
@@ -131,7 +131,7 @@ fn opened(folder: &Path, builder: Builder) -> Result<Store> {
     builder.open(folder).map(telling_lost).map_err(|why| may_not_write(folder, why))
 }
 
-/// Tells people what of the log is not read, which no exit code says.
+/// Tells people without which acknowledged commits the store was opened, which no exit code says.
 pub fn telling_lost(store: Store) -> Store {
     for lost in store.lost_logs() {
         let folder = lost.file.parent().map(quoted).unwrap_or_default();
@@ -143,11 +143,19 @@ pub fn telling_lost(store: Store) -> Store {
 /// An error of opening. Of a damaged store nothing can be asked then, and only what is left of it can be had.
 fn does_not_open(folder: &Path, why: Error) -> anyhow::Error {
     match why.kind() {
-        ErrorKind::Corruption(_) => {
-            Code::Damaged.error(format!("{why}; it does not open; {}", backup_or_repair(folder)))
+        ErrorKind::Corruption(what) => {
+            let ways = backup_or_repair(folder);
+            let accept = lost_commits(what)
+                .map(|loss| format!(", or without these commits: percolite accept-loss {} {loss}", quoted(folder)));
+            Code::Damaged.error(format!("{why}; it does not open; {ways}{}", accept.unwrap_or_default()))
         }
         _ => why.into(),
     }
+}
+
+/// The fingerprint of the loss that the error names, if the log has lost commits.
+fn lost_commits(what: &str) -> Option<&str> {
+    what.split_once("(loss ")?.1.get(..16)
 }
 
 /// What to do about a store that is damaged.

@@ -22,7 +22,8 @@ Examples:
 Of large keyspaces a part is counted and the rest estimated by what it takes on the disk: such figures are marked with \"about\", and too \
 large by what was replaced or deleted and not compacted yet. What is only in the log yet does not count there as on disk. A keyspace that was dropped keeps its space until nobody can read it any more.
 
-A log that was damaged in the middle, and what of it is not read, stands below the table (--json: lost_log_bytes).
+Acknowledged commits that were lost from the log, and without which the store was opened, stand below the table \
+(--json: lost_log_bytes). A store whose loss was not accepted does not open.
 
 Of a store that a process has open it shows what that process says of it (commits, conflicts, syncs, who is live, who was slow), if it \
 does: see `percolite top --help`. --json is then that document, with its age_s; of a lock by name the target is {\"name\": …} there, and the name alone in `locks --json`. \
@@ -174,7 +175,13 @@ fn bytes_in(folder: &Path) -> Result<u64> {
     let mut bytes = 0;
     let entries = std::fs::read_dir(folder).with_context(|| format!("cannot look into {}", folder.display()))?;
     for entry in entries {
-        bytes += entry?.metadata().map_or(0, |found| found.len());
+        let entry = entry?;
+        let found = entry.metadata();
+        // Files go while they are counted.
+        bytes += match found {
+            Ok(found) if found.is_dir() => bytes_in(&entry.path()).unwrap_or_default(),
+            found => found.map_or(0, |found| found.len()),
+        };
     }
     Ok(bytes)
 }

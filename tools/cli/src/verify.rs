@@ -22,9 +22,10 @@ Examples:
   percolite verify shop --json | jq '.problems[]'    what is wrong, one by one
   percolite checkpoint shop copy && percolite verify copy
 
-Nothing is changed. The exit code is 0 if all is sound and 6 if not; what cannot be opened is {\"opens\": false, …} in JSON. What a damaged log has lost is in .lost_logs[], all else in .problems[]. Row locks of dead processes are sound as long as their \
-primary can tell what is to become of them. A log that was damaged in the middle is told. Who opens the store for writing keeps it \
-as damaged-*.log.kept (later logs as unread-*.log.kept), and it goes on being told until these are moved out of the folder. Filters \
+Nothing is changed. The exit code is 0 if all is sound and 6 if not; what cannot be opened is {\"opens\": false, …} in JSON. Losses of commits that were accepted are in .lost_logs[], all else in .problems[]. Row locks of dead processes are sound as long as their \
+primary can tell what is to become of them. A store whose log has lost acknowledged commits does not open; the error has the \
+fingerprint of the loss, with which `percolite accept-loss` opens it all the same. An accepted loss is told until \
+its record, log/lost-*.record, is moved out of the folder; the damaged segments are beside it. Filters \
 and indexes of tables are looked at only as far as reading the cells in order needs them.")]
 pub struct Args {
     #[command(flatten)]
@@ -111,7 +112,7 @@ pub fn problem_json(problem: &Problem) -> Value {
     })
 }
 
-/// What has lost its database beyond opening is damaged, too.
+/// What has lost its tables, or acknowledged commits of its log, does not open and is damaged, too.
 fn opened(args: &Args) -> Result<Store> {
     args.store.look_silently().inspect_err(|why| {
         let is_damaged = Code::of(why) == Code::Damaged;

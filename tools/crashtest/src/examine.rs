@@ -35,7 +35,8 @@ use crate::violation::Broken;
 use crate::workload::Workload;
 
 /// A small store: the harness opens thousands.
-pub const MEMORY: FolderSetup = FolderSetup { cache: 1 << 20, write_buffers: 4 << 20, compression: Compression::Lz4 };
+pub const MEMORY: FolderSetup =
+    FolderSetup { cache: 1 << 20, write_buffers: 4 << 20, compression: Compression::Lz4, accept_lost_commits: None };
 
 /// What is left of a restore is erased well within this time, by a store whose clock runs so fast.
 const ERASED_WITHIN: Duration = Duration::from_secs(20);
@@ -60,6 +61,8 @@ pub struct Subject<'a> {
     pub notes: &'a [Note],
     /// Whether to open it a second time.
     pub again: bool,
+    /// The loss with which it is to open all the same.
+    pub accepts: Option<u64>,
 }
 
 /// What was found.
@@ -77,13 +80,13 @@ pub struct Examined {
     pub recovery: Duration,
     /// What is broken.
     pub broken: Vec<Broken>,
-    /// Whether the store told that the log was damaged in the middle.
+    /// Whether the store lists a loss that was accepted.
     pub told_lost: bool,
     /// Why it did not open, if so.
     pub refused: Option<Error>,
 }
 
-/// RocksDB in a folder, as the engine of a store and for looking below it.
+/// A folder, as the engine of a store and for looking below it.
 ///
 /// # Errors
 /// Those of opening.
@@ -118,7 +121,7 @@ pub fn examine(subject: &Subject<'_>, ledger: Ledger) -> Examined {
 /// An error is one of opening or of the first look: the store refuses.
 fn resolve_and_judge(subject: &Subject<'_>, desk: &Desk, found: &mut Examined) -> Result<u64, Error> {
     let began = Instant::now();
-    let engine = engine(subject.folder, MEMORY)?;
+    let engine = engine(subject.folder, FolderSetup { accept_lost_commits: subject.accepts, ..MEMORY })?;
     found.told_lost = !engine.lost_logs().is_empty();
     found.locks = locks(&engine)?;
     let book = Book::new(subject);
@@ -317,6 +320,7 @@ mod tests {
             told: &BTreeMap::new(),
             notes: &[],
             again: true,
+            accepts: None,
         };
         let why = examine(&subject, Ledger::default()).refused.unwrap();
         assert!(matches!(why.kind(), ErrorKind::Busy(_)), "{why:?}");

@@ -60,6 +60,8 @@ pub mod recorder;
 pub mod report;
 pub mod restores;
 pub mod screen;
+#[cfg(feature = "rocks")]
+pub mod segments;
 pub mod sim;
 pub mod value;
 pub mod violation;

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use percolite::crashtest::{Mutant, mutate};
+use percolite::engine::Engine;
 use percolite::engine::folder::{FolderEngine, FolderSetup};
-use percolite::engine::{Compression, Engine};
 use percolite::runtime::Runtime;
 use percolite::{CommitProtocol, Durability, Error, KeepHistory, Keyspace, Store};
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -21,7 +21,7 @@ use crate::client::{BESIDE, Client, Habits, ROWS, Who, keeping};
 use crate::copies;
 use crate::dice::Dice;
 use crate::doom::{Doom, Fatal};
-use crate::examine::engine;
+use crate::examine::{MEMORY, engine};
 use crate::fast::Fast;
 use crate::keys::stored;
 use crate::mutex::after::moment;
@@ -104,7 +104,7 @@ pub struct Life {
     pub transactions: usize,
     /// One value in so many is long; 0: none is.
     pub long_values: usize,
-    /// Memory for writes, in bytes; little of it has RocksDB switch logs.
+    /// Memory for writes, in bytes; little of it has generations handed down.
     pub write_buffers: usize,
     /// Bytes of an extra row that every transaction is followed by; they fill disks and buffers.
     pub filler: usize,
@@ -276,7 +276,7 @@ struct Opened {
 }
 
 fn open(life: &Life, sink: &PipeSink) -> Result<Opened, Error> {
-    let setup = FolderSetup { cache: 1 << 20, write_buffers: life.write_buffers, compression: Compression::Lz4 };
+    let setup = FolderSetup { write_buffers: life.write_buffers, ..MEMORY };
     let engine = engine(&life.folder, setup)?;
     let runtime = Arc::new(Fast::new(life.speed));
     let (before, wall) = (moment(life.number, runtime.elapsed(), sink.tick()), runtime.unix_millis());

@@ -107,7 +107,7 @@ impl Leaves {
     pub fn leads_to(self, point: Point) -> bool {
         use Point as P;
         match point {
-            P::OpenBefore | P::OpenLeased | P::OpenScanned | P::SweepDone | P::CloseSynced => true,
+            P::LifeBegun | P::OpenBefore | P::OpenLeased | P::OpenScanned | P::SweepDone | P::CloseSynced => true,
             P::SafePointBefore | P::SafePointDurable | P::ForgetBetween => {
                 matches!(self, Self::Ended | Self::Locks | Self::Back | Self::Forward)
             }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,23 @@ use tempfile::TempDir;
 pub struct Place(pub TempDir);
 
 impl Place {
+    /// The files of a store with such names, in all of its folders.
+    pub fn files(&self, store: &str, of: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+        let (mut files, mut folders) = (Vec::new(), vec![self.path().join(store)]);
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else if of(path.file_name().unwrap().to_str().unwrap()) {
+                    files.push(path);
+                }
+            }
+        }
+        files.sort();
+        files
+    }
+
     pub fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }

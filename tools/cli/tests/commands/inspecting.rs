@@ -39,9 +39,9 @@ fn locks_of_the_dead_are_shown_and_read_and_stay() {
     }
 }
 
-fn content(place: &Place) -> BTreeMap<std::ffi::OsString, Vec<u8>> {
-    let entries = fs::read_dir(place.path().join("s")).unwrap().map(Result::unwrap);
-    entries.map(|entry| (entry.file_name(), fs::read(entry.path()).unwrap())).collect()
+fn content(place: &Place) -> BTreeMap<std::path::PathBuf, Vec<u8>> {
+    let files = place.files("s", |_| true).into_iter();
+    files.map(|file| (file.clone(), fs::read(file).unwrap())).collect()
 }
 
 #[test]
@@ -84,8 +84,7 @@ fn verify_finds_a_table_with_flipped_bits() {
     let place = Place::with_shop();
     // A checkpoint has its rows in tables, and an empty log.
     place.ok("checkpoint shop copy");
-    let tables = fs::read_dir(place.path().join("copy")).unwrap().map(|entry| entry.unwrap().path());
-    for table in tables.filter(|path| path.extension().is_some_and(|end| end == "sst")) {
+    for table in place.files("copy", |name| name.ends_with(".sst")) {
         let mut bytes = fs::read(&table).unwrap();
         (10..30).for_each(|at| bytes[at] ^= 0xff);
         fs::remove_file(&table).unwrap();
@@ -96,41 +95,48 @@ fn verify_finds_a_table_with_flipped_bits() {
 }
 
 #[test]
-fn a_log_damaged_in_the_middle_is_told_before_and_after_the_next_writer() {
+fn a_log_that_has_lost_commits_is_opened_once_the_loss_is_accepted_and_told_from_then_on() {
     let place = Place::with_shop();
     place.ok("dump shop shop.dump");
     place.ok("restore killed shop.dump");
     place.kill_after("killed", (0..50).map(|n| format!("put fruit k{n} {}", "7".repeat(100))));
-    for entry in fs::read_dir(place.path().join("killed")).unwrap().map(Result::unwrap) {
-        if entry.path().extension().is_some_and(|end| end == "log") {
-            let mut bytes = fs::read(entry.path()).unwrap();
-            // Of the records: there is room behind them.
-            let middle = bytes.iter().rposition(|byte| *byte != 0).unwrap() / 2;
-            bytes[middle] ^= 1;
-            fs::write(entry.path(), bytes).unwrap();
-        }
+    let log = place.files("killed/log", |name| name.ends_with(".segment"));
+    let log = log.into_iter().rfind(|log| fs::read(log).unwrap().windows(9).any(|bytes| bytes == [b'7'; 9])).unwrap();
+    let mut bytes = fs::read(&log).unwrap();
+    let at = bytes.windows(9).position(|bytes| bytes == [b'7'; 9]).unwrap();
+    bytes[at] ^= 1;
+    fs::write(log, bytes).unwrap();
+    let ran = place.run("verify killed --json").fails(6, "percolite accept-loss killed ");
+    let told: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!((&told["opens"], &told["sound"]), (&false.into(), &false.into()));
+    for line in ["get killed fruit pear", "put killed fruit plum blue"] {
+        place.run(line).fails(6, "were durable and cannot be read");
     }
-    for life in ["before", "after"] {
-        let ran = place.run("verify killed").fails(6, "1 problem found");
-        assert!(ran.out.contains("acknowledged ones may be among them"), "{life}: {}", ran.out);
-        let ran = place.run("verify killed --json").fails(6, "1 problem found");
-        let told: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
-        assert!(told["lost_logs"][0]["bytes"].as_u64().unwrap() > 2000 && told["sound"] == false, "{life}: {told}");
-        assert!(place.ok("stats killed").contains("a record in the log is damaged"), "{life}");
-        assert_eq!(place.json("stats killed --json")[0]["lost_log_bytes"], told["lost_logs"][0]["bytes"], "{life}");
-        let _ = fs::remove_dir_all(place.path().join("copy"));
-        for line in [
-            "put killed fruit plum blue",
-            "dump --force killed shop.dump",
-            "checkpoint killed copy",
-            "get killed fruit pear",
-        ] {
-            let ran = place.run(line);
-            assert_eq!(ran.code, Some(0), "{line}: {}", ran.err);
-            let told = ran.err.starts_with("warning: a record in the log is damaged") && ran.err.lines().count() == 1;
-            assert!(told, "{life}: {line}: {}", ran.err);
-        }
+    let fingerprint =
+        ran.err.split("accept-loss killed ").nth(1).unwrap().split_whitespace().next().unwrap().to_owned();
+    place.run("accept-loss killed 0123456789abcdef").fails(6, &fingerprint);
+    place.run("accept-loss killed nonsense").fails(2, "a fingerprint");
+    assert!(place.ok(&format!("accept-loss killed {fingerprint}")).contains("given up"));
+
+    let ran = place.run("verify killed").fails(6, "1 problem found");
+    assert!(ran.out.contains("acknowledged commits were lost"), "{}", ran.out);
+    let ran = place.run("verify killed --json").fails(6, "1 problem found");
+    let told: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    assert!(told["lost_logs"][0]["bytes"].as_u64().unwrap() > 2000 && told["sound"] == false, "{told}");
+    assert!(place.ok("stats killed").contains("acknowledged commits were lost"));
+    assert_eq!(place.json("stats killed --json")[0]["lost_log_bytes"], told["lost_logs"][0]["bytes"]);
+    for line in [
+        "put killed fruit plum blue",
+        "dump --force killed shop.dump",
+        "checkpoint killed copy",
+        "get killed fruit pear",
+    ] {
+        let ran = place.run(line);
+        assert_eq!(ran.code, Some(0), "{line}: {}", ran.err);
+        let told = ran.err.starts_with("warning: acknowledged commits were lost") && ran.err.lines().count() == 1;
+        assert!(told, "{line}: {}", ran.err);
     }
+    place.run(&format!("accept-loss shop {fingerprint}")).fails(3, "no commits are lost");
 }
 
 #[test]
@@ -139,7 +145,7 @@ fn a_store_that_does_not_open_is_told_what_can_be_done() {
     let marker = fs::read(place.path().join("shop/PERCOLITE")).unwrap();
     for (file, code, told) in [
         ("PERCOLITE", 5, "if it was one, a repair (percolite repair shop NEW"),
-        ("CURRENT", 6, "or else: percolite repair shop NEW"),
+        ("tables/CURRENT", 6, "or else: percolite repair shop NEW"),
     ] {
         place.ok("dump --force shop shop.dump");
         fs::remove_file(place.path().join("shop").join(file)).unwrap();
@@ -206,7 +212,7 @@ fn a_damaged_store_is_repaired_into_a_new_one_and_told_what_is_lost() {
     assert_eq!(place.json("repair shop whole --json")[0]["whole"], true);
     let stats = &place.json("stats whole --json")[0];
     assert!(stats["log_bytes"].as_u64().unwrap() > 0 && stats["columns"].as_array().unwrap().len() == 5, "{stats}");
-    fs::remove_file(place.path().join("shop/CURRENT")).unwrap();
+    fs::remove_file(place.path().join("shop/tables/CURRENT")).unwrap();
     place.run("get shop fruit apple").fails(6, "its database is gone");
     let ran = place.run("repair shop rescued").fails(6, "1 loss; what could be read is in rescued");
     assert!(ran.out.contains("1 keyspace, 2 rows") && ran.out.contains("put together from the files"), "{}", ran.out);
@@ -290,7 +296,7 @@ fn of_many_locks_the_table_shows_the_first_and_counts_the_others() {
 #[test]
 fn a_lost_manifest_is_damage_and_the_remedy_is_named() {
     let place = Place::with_shop();
-    let manifest = fs::read_dir(place.path().join("shop")).unwrap().map(|entry| entry.unwrap());
+    let manifest = fs::read_dir(place.path().join("shop/tables")).unwrap().map(|entry| entry.unwrap());
     let manifest = manifest.filter(|entry| entry.file_name().to_string_lossy().starts_with("MANIFEST-"));
     manifest.for_each(|entry| fs::remove_file(entry.path()).unwrap());
     for line in ["get shop fruit apple", "put shop fruit apple green", "stats shop", "checkpoint shop copy"] {
@@ -342,7 +348,7 @@ fn long_work_tells_a_terminal_its_rate_and_the_time_left_and_nobody_else() {
         assert!(told.clone().all(|told| told.contains(unit) && told.contains(" of ")), "{line}: {shown}");
     }
     // There is a rate where nobody knows the end, too, and the number that it is of.
-    std::fs::remove_file(place.path().join("new/CURRENT")).unwrap();
+    std::fs::remove_file(place.path().join("new/tables/CURRENT")).unwrap();
     let ran = place.in_terminal("repair new newer", "");
     let (code, shown) = (ran.code, ran.out);
     let told = shown.split(['\r', '\n']).filter(|told| told.contains("/s, "));

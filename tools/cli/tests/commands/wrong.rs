@@ -39,8 +39,9 @@ fn a_folder_that_is_no_store_is_refused_by_every_command_and_stays_as_it_is() {
     fs::create_dir(place.path().join("other")).unwrap();
     place.file("other/precious.txt", "mine");
     fs::create_dir(place.path().join("newer")).unwrap();
-    place.file("newer/PERCOLITE", "percolite store, format 9\n");
-    place.file("newer/CURRENT", "");
+    place.file("newer/PERCOLITE", "percolite store, format 9, log 0123456789abcdef\n");
+    fs::create_dir(place.path().join("newer/tables")).unwrap();
+    place.file("newer/tables/CURRENT", "");
     fs::create_dir(place.path().join("empty")).unwrap();
     let all = [&LOOKING[..], &WRITING].concat();
     for (store, what) in [
@@ -279,11 +280,6 @@ fn named(told: &str, new: &str) -> Vec<String> {
     commands.filter(|command| command.starts_with("verify") || command.starts_with("repair")).collect()
 }
 
-fn files(place: &Place, store: &str, of: impl Fn(&str) -> bool) -> Vec<std::path::PathBuf> {
-    let entries = fs::read_dir(place.path().join(store)).unwrap().map(|entry| entry.unwrap());
-    entries.filter(|entry| of(entry.file_name().to_str().unwrap())).map(|entry| entry.path()).collect()
-}
-
 /// Flips bits in the middle of what is in the largest.
 fn damage(files: Vec<std::path::PathBuf>) {
     let file = files.iter().max_by_key(|file| fs::metadata(file).unwrap().len()).unwrap();
@@ -300,11 +296,11 @@ fn whatever_is_damaged_the_command_that_the_error_names_helps() {
     let remove = |files: Vec<std::path::PathBuf>| files.iter().for_each(|file| fs::remove_file(file).unwrap());
     type Damage<'a> = &'a dyn Fn(&Place);
     let cases: [(&str, i32, &[&str], Damage<'_>); 5] = [
-        ("manifest", 6, &["repair"], &|place| remove(files(place, "copy", |name| name.starts_with("MANIFEST-")))),
-        ("CURRENT", 6, &["repair"], &|place| remove(files(place, "copy", |name| name == "CURRENT"))),
-        ("marker", 5, &["repair"], &|place| remove(files(place, "copy", |name| name == "PERCOLITE"))),
+        ("manifest", 6, &["repair"], &|place| remove(place.files("copy", |name| name.starts_with("MANIFEST-")))),
+        ("CURRENT", 6, &["repair"], &|place| remove(place.files("copy", |name| name == "CURRENT"))),
+        ("marker", 5, &["repair"], &|place| remove(place.files("copy", |name| name == "PERCOLITE"))),
         ("foreign marker", 5, &["repair"], &|place| place.file("copy/PERCOLITE", "something else")),
-        ("tables", 6, &["verify", "repair"], &|place| damage(files(place, "copy", |name| name.ends_with(".sst")))),
+        ("tables", 6, &["verify", "repair"], &|place| damage(place.files("copy", |name| name.ends_with(".sst")))),
     ];
     for (what, code, commands, damage) in cases {
         let place = Place::new();
@@ -336,23 +332,10 @@ fn whatever_is_damaged_the_command_that_the_error_names_helps() {
 }
 
 #[test]
-fn a_log_that_was_damaged_is_told_with_a_command_that_shows_where() {
-    let place = Place::with_shop();
-    place.kill_after("shop", (0..50).map(|n| format!("put fruit k{n} {}", "7".repeat(100))));
-    damage(files(&place, "shop", |name| name.ends_with(".log")));
-    let ran = place.run("get shop fruit apple");
-    assert_eq!((ran.code, ran.out.as_str()), (Some(0), "red\n"), "{}", ran.err);
-    let named = named(&ran.err, "new");
-    assert_eq!(named, ["verify shop"], "{}", ran.err);
-    let ran = place.run("verify shop").fails(6, "percolite repair shop NEW");
-    assert!(ran.out.contains("is damaged"), "{}", ran.out);
-}
-
-#[test]
 fn what_no_command_can_help_with_names_none() {
     let place = Place::with_shop();
     place.ok("checkpoint shop newer");
-    place.file("newer/PERCOLITE", "percolite store, format 9\n");
+    place.file("newer/PERCOLITE", "percolite store, format 9, log 0123456789abcdef\n");
     fs::create_dir(place.path().join("other")).unwrap();
     place.file("other/precious.txt", "mine");
     let _open = Store::open(place.path().join("shop")).unwrap();
@@ -378,7 +361,7 @@ fn a_store_that_may_not_be_read_is_told_with_what_forbids_it() {
         return;
     }
     as_nobody("put shop fruit a b").fails(1, "cannot be written to");
-    for file in files(&place, "shop", |_| true) {
+    for file in place.files("shop", |_| true) {
         fs::set_permissions(file, fs::Permissions::from_mode(0o600)).unwrap();
     }
     let told = as_nobody("get shop fruit apple").fails(1, "Permission denied").err;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::str::FromStr;
 
-/// The number of files of a kind that are watched; RocksDB numbers all its files from one.
+/// The number of files of a kind that are watched; segments of the log are numbered from one, and so are all files of RocksDB.
 const FILES: u32 = 999;
 
 /// `strace` counts no further.
@@ -53,7 +53,7 @@ words! {
         Current "current" "Which manifest counts, before it has that name."
         Options "options" "How it was opened, before it has that name."
         Marker "marker" "The store's own marker, before the store is there."
-        Folder "folder" "The store's folder."
+        Folder "folder" "The store's folder, and those in it."
     }
 }
 
@@ -134,13 +134,13 @@ impl Fault {
     fn names(self) -> Vec<String> {
         let numbered = |name: fn(u32) -> String| (1..=FILES).map(name).collect();
         match self.file {
-            File::Log => numbered(|number| format!("{number:06}.log")),
-            File::Table => numbered(|number| format!("{number:06}.sst")),
-            File::Manifest => numbered(|number| format!("MANIFEST-{number:06}")),
-            File::Current => numbered(|number| format!("{number:06}.dbtmp")),
-            File::Options => numbered(|number| format!("OPTIONS-{number:06}.dbtmp")),
+            File::Log => numbered(|number| format!("log/{number:010}.segment")),
+            File::Table => numbered(|number| format!("tables/{number:06}.sst")),
+            File::Manifest => numbered(|number| format!("tables/MANIFEST-{number:06}")),
+            File::Current => numbered(|number| format!("tables/{number:06}.dbtmp")),
+            File::Options => numbered(|number| format!("tables/OPTIONS-{number:06}.dbtmp")),
             File::Marker => vec!["PERCOLITE.new".into()],
-            File::Folder => Vec::new(),
+            File::Folder => vec!["log".into(), "tables".into()],
         }
     }
 }

@@ -371,6 +371,7 @@ fn judge(
         told: &told,
         notes: &[],
         again: true,
+        accepts: None,
     };
     let examined = examine(&subject, heard.ledger);
     outcome.unanswered += examined.unanswered;

@@ -70,8 +70,16 @@ pub fn judge(
             Habits { protocol: case.protocol.into(), durability: case.durability.into(), long_values: LONG_VALUES };
         // A kill takes nothing back.
         let told = ledger.told();
-        let subject =
-            Subject { folder: &folder, workload, habits, life: lives, told: &told, notes: &notes, again: true };
+        let subject = Subject {
+            folder: &folder,
+            workload,
+            habits,
+            life: lives,
+            told: &told,
+            notes: &notes,
+            again: true,
+            accepts: None,
+        };
         let mut examined = examine(&subject, ledger);
         if let Some(why) = &examined.refused {
             examined.broken.push(Broken::new("opens again", why.to_string()));

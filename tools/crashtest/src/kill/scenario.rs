@@ -56,7 +56,7 @@ fn way(point: Point) -> Way {
     match point {
         P::CreateBefore | P::CreateDone => Way::Creating,
         P::CloseSynced | P::CloseDone => Way::Closing,
-        P::OpenBefore | P::OpenLeased | P::OpenScanned | P::SweepDone => Way::Opening,
+        P::LifeBegun | P::OpenBefore | P::OpenLeased | P::OpenScanned | P::SweepDone => Way::Opening,
         P::SafePointBefore | P::SafePointDurable | P::ForgetBetween => Way::RecoveringOnce,
         P::ResolveLockSeen
         | P::ResolveVerdict
@@ -141,14 +141,15 @@ impl<'a> Plan<'a> {
         let workload = workload_for(case, dice);
         let large = workload.name() == workload::LARGE.name();
         let collects = matches!(case.point, P::CollectBefore | P::CollectDone | P::HistoryFloor);
+        let hands_down = case.point.name().starts_with("hand-down.");
         let restores = matches!(case.point, P::RestoreBetween | P::RestoreAll | P::RestoreNamed);
         let common = Life {
             folder: folder.into(),
             two_phase: case.protocol == Protocol::TwoPhase,
             promise: match (case.durability, case.point) {
                 (Durability::Sync, _) => Promise::Sync,
-                // Who commits buffered is neither awaited nor woken, and has no room made in the log.
-                (Durability::Buffered, P::SyncHeld | P::WakeBefore | P::RoomMade) => Promise::Mixed,
+                // Who commits buffered is neither awaited nor woken.
+                (Durability::Buffered, P::SyncHeld | P::WakeBefore) => Promise::Mixed,
                 (Durability::Buffered, _) => Promise::Buffered,
             },
             workload: workload.name().into(),
@@ -172,6 +173,8 @@ impl<'a> Plan<'a> {
             },
             drops: match case.point {
                 P::KeyspaceCreated | P::KeyspaceDropped | P::KeyspaceErased => 6,
+                // The filler is in the keyspace beside.
+                _ if hands_down => 0,
                 _ => [0, 0, 20][dice.below(3)],
             },
             copies: if matches!(case.point, P::CheckpointUnmarked | P::CheckpointDone) { KEEPS } else { 0 },
@@ -182,8 +185,9 @@ impl<'a> Plan<'a> {
                 P::CollectBefore | P::CollectDone | P::HistoryFloor | P::KeyspaceDropped | P::KeyspaceErased => 50,
                 _ => [1, 1, 50][dice.below(3)],
             },
-            // A small buffer has RocksDB write files all the time.
-            write_buffers: if dice.one_in(3) { 256 << 10 } else { 128 << 20 },
+            // With small buffers generations are handed down all the time.
+            write_buffers: if hands_down || dice.one_in(3) { 256 << 10 } else { 128 << 20 },
+            filler: if hands_down { 4 << 10 } else { 0 },
             long_values: [0, 2, 8][dice.below(3)],
             // Some commit long after they have read, behind the collector's back, and what memory has forgotten by then only
             // the records of deletions say.
@@ -298,7 +302,10 @@ impl<'a> Plan<'a> {
     /// else, and in every attempt at the same; otherwise wherever it comes first.
     fn recover(&mut self) -> anyhow::Result<()> {
         use Point as P;
-        const EARLY: [Point; 10] = [
+        const EARLY: [Point; 13] = [
+            P::LifeBegun,
+            P::HandDownBatch,
+            P::HandDownFlushed,
             P::OpenLeased,
             P::OpenScanned,
             P::ResolveLockSeen,

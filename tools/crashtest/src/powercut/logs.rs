@@ -1,12 +1,11 @@
-//! The last log but one loses its end, at every record border behind its last sync, and the last one is whole.
+//! The last segment but one of the log loses its end, at every frame behind its last sync, or a page there, and the last segment
+//! is whole.
 //!
-//! RocksDB switches to a new log without syncing the old one, so a power cut can leave exactly this. Replaying the new log
-//! over the hole would bring back later commits without earlier ones. What is recovered must be a prefix, with everything
-//! that was synced in it; or the store says that it is damaged.
-//!
-//! What is not read is kept: the newer log whole, too.
-//!
-//! The same with room left behind the older log's records, as if nobody had come to close it: what is room is not lost.
+//! The log goes on in a new segment without waiting for a sync of the old one, so a power cut can leave exactly this. Replaying
+//! the new segment over the hole would bring back later commits without earlier ones. What is recovered must be a prefix,
+//! with everything that was synced in it. If the old segment was synced after all, and the new one has frames that say so, the
+//! same image is one of damage: the store must refuse to open, and where the loss is accepted it must keep what it does not read.
+//! Which of the two it is, [`segments`](crate::segments) tells; every image is made in both ways.
 //!
 //! One client commits numbered rows, one after the other. So a prefix is the rows up to some number.
 
@@ -22,19 +21,19 @@ use crate::interrupt;
 use crate::keys::{shown, stored};
 use crate::order::{Order, copy_folder, keep, scratch};
 use crate::outcome::Outcome;
+use crate::segments::{self, frames, header, segments, written};
 use crate::violation::Broken;
+use crate::walsweep::fingerprint;
 
-const BLOCK: usize = 32 << 10;
-const HEADER: usize = 7;
-/// A record that ends here: whole, or the last part of one.
-const ENDS: [u8; 2] = [1, 4];
-/// After so many rows there is a sync; the log is switched after about forty.
+/// After so many rows there is a sync; the next segment begins after about forty.
 const SYNCS: [u64; 2] = [12, 20];
-/// Rows behind the switch.
+/// Rows in the new segment.
 const BEHIND: u64 = 10;
-/// Zeros behind the records.
-const ROOM_BYTES: usize = 100_000;
-/// Without a second log after so many rows there will be none.
+/// Zeros behind the frames.
+const ZEROS_BYTES: usize = 100_000;
+/// What a disk writes or loses as a whole.
+const PAGE_BYTES: usize = 4096;
+/// Without a second segment after so many rows there will be none.
 const ROWS_MAX: u64 = 2000;
 
 /// Cuts the log that a seed makes.
@@ -56,16 +55,30 @@ pub fn run_log(order: &Order, seed: u64, outcome: &mut Outcome) {
     outcome.failures.push(crate::outcome::Failure { replay: order.replay(&case), broken, kept: None });
 }
 
-/// A store with two logs, as a power cut right after the switch can leave it.
+/// A store with two segments, as a power cut right after the change can leave it.
 struct Image {
     folder: tempfile::TempDir,
-    older: PathBuf,
-    newer: PathBuf,
+    /// Names in the folder, and what is in the files.
+    older: (PathBuf, Vec<u8>),
+    newer: (PathBuf, Vec<u8>),
+    /// The newer one, all of it written before the older one was synced.
+    unsynced: Vec<u8>,
     /// Rows, and how many of them were synced.
     rows: u64,
     synced: u64,
-    /// Where the older log may have lost its end.
+    /// Where the older segment may have lost its end.
     borders: Vec<usize>,
+}
+
+/// How the older segment is damaged, behind a border.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Damage {
+    /// The file ends there.
+    Ends,
+    /// Only zeros follow.
+    Zeros,
+    /// The page at the border has zeros, and what follows is there.
+    Page,
 }
 
 fn image(seed: u64) -> anyhow::Result<Image> {
@@ -74,84 +87,72 @@ fn image(seed: u64) -> anyhow::Result<Image> {
     let place = scratch()?;
     let store = builder().protocol(protocol).open(place.path())?;
     let rows = store.keyspace("rows")?;
-    // The table that the switch is for is not written yet in this image: when it is, the log has been synced.
+    // Nothing is in tables yet in this image: when it is, the log has been synced.
     let folder = scratch()?;
     copy_folder(place.path(), folder.path())?;
-    let newest = || logs(place.path())?.pop().ok_or_else(|| anyhow::anyhow!("no log"));
-    // Held open: RocksDB's own threads remove the log once the table is written, which may be soon.
-    let older = newest()?;
-    let mut held = fs::File::open(place.path().join(&older))?;
-    let (mut written, mut synced, mut length) = (0, 0, 0);
+    let begun = || -> anyhow::Result<Vec<PathBuf>> {
+        let files = segments(place.path())?.into_iter();
+        Ok(files.filter(|file| fs::read(file).is_ok_and(|file| header(&file).is_some())).collect())
+    };
+    // Held open: the segment is removed once its rows are in tables, which may be soon.
+    let older = begun()?.pop().ok_or_else(|| anyhow::anyhow!("no log"))?;
+    let mut held = fs::File::open(&older)?;
+    let (mut done, mut synced, mut length) = (0, 0, 0);
     let write = |number: u64, long: usize| {
-        // Long values fill a column of their own, whose table is written then; that is what begins a new log.
         store.transact(|txn| {
             txn.put(&rows, "filler", vec![b'f'; long])?;
             txn.put(&rows, key(number), number.to_string())
         })
     };
-    while newest()? == older {
-        anyhow::ensure!(written < ROWS_MAX, "{written} rows and no second log");
-        if SYNCS.contains(&written) {
+    while begun()?.last().is_none_or(|newest| *newest == older) {
+        anyhow::ensure!(done < ROWS_MAX, "{done} rows and no second segment");
+        if SYNCS.contains(&done) {
             store.sync()?;
-            (synced, length) = (written, written_in(&mut held)?);
+            (synced, length) = (done, written(&bytes_of(&mut held)?));
         }
-        write(written, (20 << 10) + dice.below(10 << 10))?;
-        written += 1;
+        write(done, (20 << 10) + dice.below(10 << 10))?;
+        done += 1;
     }
+    let newer = begun()?.pop().ok_or_else(|| anyhow::anyhow!("no second segment"))?;
     for _ in 0..BEHIND {
-        write(written, 400)?;
-        written += 1;
+        write(done, 400)?;
+        done += 1;
     }
-    let newer = newest()?;
-    fs::copy(place.path().join(&newer), folder.path().join(&newer))?;
-    let mut cells = Vec::new();
-    held.rewind()?;
-    held.read_to_end(&mut cells)?;
-    fs::write(folder.path().join(&older), &cells)?;
+    let inside = |file: &Path| file.strip_prefix(place.path()).map(Path::to_path_buf);
+    let newer = (inside(&newer)?, fs::read(&newer)?);
+    let older = (inside(&older)?, bytes_of(&mut held)?);
+    let mut unsynced = newer.1.clone();
+    segments::witness_no_more_than(&mut unsynced, header(&newer.1).map_or(0, |header| header.durable));
+    let borders: Vec<usize> =
+        frames(&older.1).iter().map(segments::Frame::end).filter(|border| *border >= length).collect();
+    anyhow::ensure!(borders.len() > 1, "the older segment has no frame behind its last sync at {length}");
+    anyhow::ensure!(frames(&newer.1).len() as u64 >= BEHIND, "the newer segment is empty");
     drop(store);
-    anyhow::ensure!(fs::metadata(folder.path().join(&newer))?.len() > 1000, "the newer log is empty");
-    let borders = record_borders(&cells);
-    let borders: Vec<usize> = borders.into_iter().filter(|border| *border >= length).collect();
-    anyhow::ensure!(borders.len() > 1, "the older log has no record behind its last sync at {length}");
-    Ok(Image { older, newer, folder, rows: written, synced, borders })
+    Ok(Image { older, newer, unsynced, folder, rows: done, synced, borders })
 }
 
 fn sweep(image: &Image, outcome: &mut Outcome) -> Vec<Broken> {
     let mut broken = Vec::new();
     let (mut prefixes, mut refusals) = (0, 0);
-    let whole = image.borders.last().copied().unwrap_or_default();
-    let cuts = image.borders.iter().flat_map(|border| [(border, 0), (border, ROOM_BYTES)]);
-    for (border, room) in cuts {
-        if interrupt::came() {
-            break;
-        }
-        match rows_after(image, *border, room) {
-            Ok(Ok(found)) if found < image.synced => {
-                broken.push(Broken::new(
-                    "I2 acknowledged is durable",
-                    format!("{found} of {} synced rows", image.synced),
-                ));
+    for border in &image.borders {
+        for damage in [Damage::Ends, Damage::Zeros, Damage::Page] {
+            for newer in [&image.unsynced, &image.newer.1] {
+                if interrupt::came() {
+                    return broken;
+                }
+                let older = damaged(&image.older.1, *border, damage);
+                match judge(image, &older, newer) {
+                    Ok(Judged { rows, refused }) => {
+                        refusals += u64::from(refused);
+                        prefixes += u64::from(!refused);
+                        outcome.lost += image.rows - rows;
+                    }
+                    Err(one) => {
+                        let file = image.older.0.display();
+                        broken.push(Broken { how: format!("{damage:?} at {border} of {file}: {}", one.how), ..one });
+                    }
+                }
             }
-            Ok(Ok(found)) if *border == whole && found < image.rows => {
-                broken
-                    .push(Broken::new("I2 acknowledged is durable", format!("nothing cut: {found} of {}", image.rows)));
-            }
-            Ok(Ok(found)) if *border < whole && found == image.rows => {
-                broken.push(Broken::new("harness", format!("cut at {border} and nothing lost")));
-            }
-            Ok(Ok(found)) => {
-                prefixes += 1;
-                outcome.lost += image.rows - found;
-            }
-            Ok(Err(left)) => {
-                let (promise, how) = match left {
-                    Left::Hole(how) => ("I2 a prefix survives", how),
-                    Left::NotKept(how) => ("what is not read is kept", how),
-                };
-                broken.push(Broken::new(promise, format!("cut at {border} of {}: {how}", image.older.display())));
-            }
-            Err(why) if matches!(why.kind(), ErrorKind::Corruption(_)) && *border != whole => refusals += 1,
-            Err(why) => broken.push(Broken::new("opens again", format!("cut at {border}: {why}"))),
         }
     }
     outcome.acknowledged += image.synced;
@@ -161,46 +162,97 @@ fn sweep(image: &Image, outcome: &mut Outcome) -> Vec<Broken> {
     broken
 }
 
-/// What is wrong with a store that has opened.
-enum Left {
-    /// A row is missing before another.
-    Hole(String),
-    /// A log of which nothing is read is gone.
-    NotKept(String),
+fn damaged(segment: &[u8], border: usize, damage: Damage) -> Vec<u8> {
+    let mut segment = segment.to_vec();
+    match damage {
+        Damage::Ends => segment.truncate(border),
+        Damage::Zeros => {
+            segment.truncate(border);
+            segment.resize(border + ZEROS_BYTES, 0);
+        }
+        Damage::Page => {
+            let end = segment.len().min(border + PAGE_BYTES);
+            segment[border..end].fill(0);
+        }
+    }
+    segment
 }
 
-/// Opens a copy in which the older log ends early, but for so many zeros: how many rows there are, or what is wrong.
-fn rows_after(image: &Image, length: usize, room: usize) -> Result<Result<u64, Left>, Error> {
-    let harness = |why: std::io::Error| Error::from(ErrorKind::Io(format!("harness: {why}")));
-    let copy = scratch().map_err(harness)?;
-    copy_folder(image.folder.path(), copy.path()).map_err(harness)?;
-    cut(&copy.path().join(&image.older), length).map_err(harness)?;
-    cut(&copy.path().join(&image.older), length + room).map_err(harness)?;
-    let store = builder().open(copy.path())?;
+struct Judged {
+    rows: u64,
+    refused: bool,
+}
+
+/// Opens a copy with these segments, as they are and, if it is refused, without what is lost.
+fn judge(image: &Image, older: &[u8], newer: &[u8]) -> Result<Judged, Broken> {
+    let harness = |why: &str| Broken::new("harness", why);
+    let reading = segments::read(&[older, newer]).ok_or_else(|| harness("no header"))?;
+    let all = reading.last == last_of(newer);
+    let copy = copied(image, older, newer).map_err(|why| harness(&why.to_string()))?;
+    let opened = |accepts| rows_in(copy.path(), accepts);
+    let (found, refused) = match opened(None) {
+        Ok(_) if reading.is_loss() => {
+            return Err(Broken::new("tells of a damaged log", format!("it opens without a word: {reading:?}")));
+        }
+        Ok(found) => (found?, false),
+        Err(why) => {
+            let text = why.to_string();
+            let loss = matches!(why.kind(), ErrorKind::Corruption(_)).then(|| fingerprint(&text)).flatten();
+            let Some(loss) = loss.filter(|_| reading.is_loss()) else {
+                return Err(Broken::new("opens again", format!("{text}; {reading:?}")));
+            };
+            let accepted = opened(Some(loss)).map_err(|why| Broken::new("an accepted loss opens", why.to_string()))?;
+            (accepted?, true)
+        }
+    };
+    if found < image.synced || all && found < image.rows {
+        return Err(Broken::new("I2 acknowledged is durable", format!("{found} rows, {} were synced", image.synced)));
+    }
+    if !all && found == image.rows {
+        return Err(harness("nothing is lost"));
+    }
+    if refused && !is_kept(copy.path(), newer).map_err(|why| harness(&why.to_string()))? {
+        let how = format!("nothing is read of {}, and it is not kept", image.newer.0.display());
+        return Err(Broken::new("what is not read is kept", how));
+    }
+    Ok(Judged { rows: found, refused })
+}
+
+fn last_of(segment: &[u8]) -> u64 {
+    frames(segment).last().map_or(0, |frame| frame.sequence)
+}
+
+fn copied(image: &Image, older: &[u8], newer: &[u8]) -> std::io::Result<tempfile::TempDir> {
+    let copy = scratch()?;
+    copy_folder(image.folder.path(), copy.path())?;
+    fs::write(copy.path().join(&image.older.0), older)?;
+    fs::write(copy.path().join(&image.newer.0), newer)?;
+    Ok(copy)
+}
+
+/// How many rows there are, or what is wrong with them.
+fn rows_in(folder: &Path, accepts: Option<u64>) -> Result<Result<u64, Broken>, Error> {
+    let builder = accepts.into_iter().fold(builder(), percolite::Builder::accept_lost_commits);
+    let store = builder.open(folder)?;
     let rows = store.keyspace("rows")?;
     let snapshot = store.snapshot()?;
     let mut found = 0;
     for row in snapshot.prefix(&rows, "k") {
         let (there, value) = row?;
         if there != key(found) || value != found.to_string().into_bytes() {
-            return Ok(Err(Left::Hole(format!("{} stands where row {found} should", shown(&there)))));
+            let how = format!("{} stands where row {found} should", shown(&there));
+            return Ok(Err(Broken::new("I2 a prefix survives", how)));
         }
         found += 1;
-    }
-    if found < image.rows && !is_kept(image, copy.path()).map_err(harness)? {
-        let how = format!("nothing is read of {}, and no copy of it is kept", image.newer.display());
-        return Ok(Err(Left::NotKept(how)));
     }
     Ok(Ok(found))
 }
 
-/// Whether each record of the newer log is kept, though none is read. Room after the records is cut off before it is kept.
-fn is_kept(image: &Image, folder: &Path) -> std::io::Result<bool> {
-    let mut was = fs::read(image.folder.path().join(&image.newer))?;
-    was.truncate(written(&was));
-    for entry in fs::read_dir(folder)? {
+/// Whether the segment is kept under another name.
+fn is_kept(folder: &Path, segment: &[u8]) -> std::io::Result<bool> {
+    for entry in fs::read_dir(folder.join("log"))? {
         let file = entry?.path();
-        if file.extension().is_some_and(|ext| ext == "kept") && fs::read(&file)? == was {
+        if !segments::is_segment(&file) && fs::read(&file)? == segment {
             return Ok(true);
         }
     }
@@ -211,11 +263,6 @@ fn key(number: u64) -> Vec<u8> {
     stored(&format!("k{number:06}"))
 }
 
-/// Cuts a file, or makes it longer, with zeros.
-pub fn cut(file: &Path, length: usize) -> std::io::Result<()> {
-    fs::OpenOptions::new().write(true).open(file)?.set_len(length as u64)
-}
-
 fn builder() -> percolite::Builder {
     Store::builder()
         .durability(Durability::Buffered)
@@ -224,76 +271,28 @@ fn builder() -> percolite::Builder {
         .conflict_slots(64)
 }
 
-/// Names of the log files, oldest first.
-pub fn logs(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
-    let names = fs::read_dir(folder)?.map(|entry| entry.map(|entry| PathBuf::from(entry.file_name())));
-    let mut logs = names.collect::<Result<Vec<_>, _>>()?;
-    logs.retain(|name| name.extension().is_some_and(|ext| ext == "log"));
-    logs.sort();
-    Ok(logs)
-}
-
-fn written_in(log: &mut fs::File) -> std::io::Result<usize> {
+fn bytes_of(file: &mut fs::File) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    log.rewind()?;
-    log.read_to_end(&mut bytes)?;
-    Ok(written(&bytes))
-}
-
-/// How long a log is without room behind its records.
-pub fn written(log: &[u8]) -> usize {
-    record_borders(log).last().copied().unwrap_or_default()
-}
-
-/// Where a record ends: checksum (4 bytes), length (2), type (1), then the content; blocks are filled with zeros.
-fn record_borders(log: &[u8]) -> Vec<usize> {
-    let (mut at, mut borders) = (0, Vec::new());
-    while at + HEADER <= log.len() {
-        let left = BLOCK - at % BLOCK;
-        if left < HEADER {
-            at += left;
-            continue;
-        }
-        let length = usize::from(u16::from_le_bytes([log[at + 4], log[at + 5]]));
-        let sort = log[at + 6];
-        if sort == 0 && length == 0 {
-            break;
-        }
-        at += HEADER + length;
-        if ENDS.contains(&sort) && at <= log.len() {
-            borders.push(at);
-        }
-    }
-    borders
+    file.rewind()?;
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The control: the same image, opened without being told to look for gaps.
+    /// The control: a reader that looks at each frame by itself would replay the newer segment over the hole.
     #[test]
-    fn without_the_option_the_same_image_has_a_hole() {
+    fn the_newer_segment_is_whole_and_nothing_in_it_tells_of_the_hole() {
         let image = image(1).unwrap();
-        let copy = scratch().unwrap();
-        copy_folder(image.folder.path(), copy.path()).unwrap();
-        let border = image.borders[image.borders.len() / 2];
-        cut(&copy.path().join(&image.older), border).unwrap();
-        let mut options = rocksdb::Options::default();
-        options.set_wal_recovery_mode(rocksdb::DBRecoveryMode::PointInTime);
-        let columns = rocksdb::DB::list_cf(&options, copy.path()).unwrap();
-        let db = rocksdb::DB::open_cf(&options, copy.path(), columns).unwrap();
-        let mut cells = db.raw_iterator_cf(&db.cf_handle("write").unwrap());
-        cells.seek_to_first();
-        let mut found = Vec::new();
-        while let Some(key) = cells.key() {
-            let text = String::from_utf8_lossy(key).into_owned();
-            if let Some(at) = text.find("k0") {
-                found.push(text[at + 1..at + 7].parse::<u64>().unwrap());
-            }
-            cells.next();
-        }
-        assert_eq!(found.last(), Some(&(image.rows - 1)), "the newer log was not replayed");
-        assert!((found.len() as u64) < image.rows, "nothing is missing");
+        let older = damaged(&image.older.1, image.borders[image.borders.len() / 2], Damage::Ends);
+        let reading = segments::read(&[&older, &image.unsynced]).unwrap();
+        let behind = frames(&image.unsynced);
+        assert!(reading.last + 1 < behind[0].sequence, "nothing is missing: {reading:?}");
+        assert!(behind.len() as u64 >= BEHIND);
+        assert!(!reading.is_loss());
+        let judged = judge(&image, &older, &image.unsynced).unwrap();
+        assert!(judged.rows < image.rows && !judged.refused);
     }
 }

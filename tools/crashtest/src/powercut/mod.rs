@@ -9,7 +9,7 @@
 //! synced in a file, and a new file that it does not sync, and counts how often they are gone. And the log of the store, too,
 //! must have been longer before some cut than after it.
 //!
-//! [`logs`] does by hand what a cut does rarely: the last log but one loses its end and the last one does not.
+//! [`logs`] does by hand what a cut does rarely: the last segment of the log but one loses its end and the last one does not.
 
 mod control;
 pub mod logs;
@@ -34,6 +34,7 @@ use crate::order::{Clock, Order, copy_folder, keep, scratch};
 use crate::outcome::Outcome;
 use crate::pipe::{Heard, Listener};
 use crate::restores::Restores;
+use crate::segments::{segments, written};
 use crate::violation::Broken;
 use crate::workload;
 
@@ -157,7 +158,7 @@ fn plan(seed: u64, order: &Order, disk: &Disk, dice: &mut Dice) -> Life {
         long_values: [0, 2, 8][dice.below(3)],
         history_ms: [None, Some(20)][dice.below(2)],
         write_buffers: 4 << 20,
-        // Enough for RocksDB to switch logs and write tables within a life.
+        // Enough for generations to be handed down within a life.
         filler: if small { 30 << 10 } else { 0 },
         seed: 0,
         mutant: order.mutant.map(|mutant| mutant.name().into()),
@@ -301,6 +302,7 @@ fn judge(disk: &Disk, life: &Life, promised: &Promised) -> Result<Judged, String
         told: &promised.told,
         notes: &promised.notes,
         again: true,
+        accepts: None,
     };
     let mut examined = examine(&subject, promised.ledger.clone());
     if let Some(why) = &examined.refused {
@@ -316,11 +318,10 @@ fn text(why: std::io::Error) -> String {
     why.to_string()
 }
 
-/// Bytes of records in log files.
+/// Bytes of frames in the log's segments.
 fn log_bytes(folder: &Path) -> u64 {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let logs = entries.filter(|entry| entry.path().extension().is_some_and(|ext| ext == "log"));
-    logs.filter_map(|entry| std::fs::read(entry.path()).ok()).map(|log| logs::written(&log) as u64).sum()
+    let files = segments(folder).unwrap_or_default().into_iter();
+    files.filter_map(|file| std::fs::read(file).ok()).map(|file| written(&file) as u64).sum()
 }
 
 #[cfg(test)]

@@ -1,11 +1,19 @@
 //! Makes the store whose log is damaged afterwards, and notes how long the log was at every answer.
+//!
+//! The store writes marks, frames without content, when its log is idle: when that is, no seed decides. So a place in the log is
+//! counted without them: first the two headers, then the frames with content, in their order, and only then the marks and
+//! what the headers leave of their blocks. The part of it that comes before the marks is the same in every run of a seed.
+//!
+//! The log is taken when its last mark is there, so that everything in it has a witness. Of even seeds this mark is left out, as if
+//! the power had gone before, and the last commits have none.
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use percolite::engine::Engine;
@@ -18,12 +26,15 @@ use crate::examine::{MEMORY, engine};
 use crate::history::Outcome;
 use crate::ledger::{Answer, Entry, Ledger};
 use crate::order::scratch;
-use crate::powercut::logs::{logs, written};
+use crate::segments::{FRAMES_AT, HEADER_BYTES, HEADERS_AT, frames, header, segments, written};
 use crate::workload;
 
 /// Of so many seeds one streams.
 const STREAMS: u64 = 3;
 const SETTLES: Duration = Duration::from_millis(100);
+/// An idle store has written its mark well within this time.
+const MARKS_WITHIN: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(1);
 
 /// A store, taken apart.
 pub struct Made {
@@ -31,14 +42,16 @@ pub struct Made {
     pub workload: &'static str,
     /// How.
     pub protocol: CommitProtocol,
-    /// All files but the log.
+    /// All files but the log, by their place in the folder.
     pub files: Vec<(PathBuf, Vec<u8>)>,
     /// Where the log was.
     pub log_name: PathBuf,
-    /// The log, without room behind its records.
+    /// The log's one segment, without the zeros behind its frames.
     pub log: Vec<u8>,
-    /// How long the log was when the store had been opened.
-    pub opened_at: usize,
+    /// The log's parts in the order in which places are counted.
+    parts: Vec<Range<usize>>,
+    /// How many places are the same in every run.
+    pub steady: usize,
     /// How many commits were streamed.
     pub streamed: u64,
     asked: Vec<(u64, Entry)>,
@@ -75,11 +88,27 @@ impl Made {
         (ledger, acknowledged)
     }
 
-    /// Whether an answer was given for what was written behind the record at this byte.
-    pub fn goes_on_behind(&self, offset: usize) -> bool {
-        // Between two answers, records are whole.
-        let later = || self.answered.iter().map(|(at, _, _)| *at).filter(|at| *at > offset);
-        later().min() < later().max()
+    /// Where in the log the place is; behind the last one it ends.
+    pub fn offset(&self, place: usize) -> usize {
+        let mut left = place;
+        for part in &self.parts {
+            if left < part.len() {
+                return part.start + left;
+            }
+            left -= part.len();
+        }
+        self.log.len()
+    }
+
+    /// Writes the store into a folder, with this log.
+    pub fn write(&self, folder: &Path, log: &[u8]) -> std::io::Result<()> {
+        let files = self.files.iter().map(|(name, content)| (name, &content[..]));
+        for (name, content) in files.chain([(&self.log_name, log)]) {
+            let file = folder.join(name);
+            fs::create_dir_all(file.parent().unwrap_or(folder))?;
+            fs::write(file, content)?;
+        }
+        Ok(())
     }
 
     /// Everything that the client was told in the end.
@@ -116,8 +145,8 @@ pub fn make(seed: u64) -> anyhow::Result<Made> {
     door.close_behind_housekeeper();
     // Where every transaction streams, those that made the keyspaces are to be ended, too.
     door.end_large_transactions(&store);
-    let log = logs(place.path())?.pop().ok_or_else(|| anyhow::anyhow!("no log"))?;
-    let notes = Notes::new(&place.path().join(log));
+    let log = segments(place.path())?.into_iter().next().ok_or_else(|| anyhow::anyhow!("no log"))?;
+    let notes = Notes::new(&log);
     let mut opened_at = 0;
     while opened_at != notes.length() {
         opened_at = notes.length();
@@ -134,26 +163,52 @@ pub fn make(seed: u64) -> anyhow::Result<Made> {
     }
     let streamed = store.stats().commits_streamed;
     anyhow::ensure!((streamed > 0) == seed.is_multiple_of(STREAMS), "{streamed} commits were streamed");
+    // What ends a large transaction is not synced, and what is not durable gets no mark.
+    store.sync()?;
+    await_mark(&log)?;
     // The folder as it is while the store is open: closing would write more.
-    let kept = read_files(place.path())?;
-    anyhow::ensure!(kept.iter().filter(|(name, _)| is_log(name)).count() == 1, "more than one log");
-    Ok(Made { opened_at, streamed, ..notes.into_made(workload.name(), protocol, kept)? })
+    let mut kept = Vec::new();
+    read_files(place.path(), Path::new(""), &mut kept)?;
+    let begun =
+        segments(place.path())?.iter().filter(|file| fs::read(file).is_ok_and(|file| header(&file).is_some())).count();
+    anyhow::ensure!(begun == 1, "the log has {begun} segments");
+    let log_name = log.strip_prefix(place.path())?.to_owned();
+    Ok(Made { streamed, ..notes.into_made((workload.name(), protocol), kept, log_name, seed.is_multiple_of(2))? })
 }
 
-fn is_log(name: &Path) -> bool {
-    name.extension().is_some_and(|ext| ext == "log")
+/// Waits until the log ends with a mark, after which an idle store writes nothing.
+fn await_mark(log: &Path) -> anyhow::Result<()> {
+    let began = Instant::now();
+    while !frames(&fs::read(log)?).last().is_some_and(|frame| frame.is_mark() && frame.durable + 1 == frame.sequence) {
+        anyhow::ensure!(began.elapsed() < MARKS_WITHIN, "no mark in {MARKS_WITHIN:?}");
+        std::thread::sleep(POLL);
+    }
+    Ok(())
 }
 
-fn read_files(folder: &Path) -> anyhow::Result<Vec<(PathBuf, Vec<u8>)>> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(folder)? {
+fn read_files(store: &Path, folder: &Path, files: &mut Vec<(PathBuf, Vec<u8>)>) -> anyhow::Result<()> {
+    for entry in fs::read_dir(store.join(folder))? {
         let entry = entry?;
+        let name = folder.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            read_files(store, &name, files)?;
         // RocksDB's diary is long and read by nobody.
-        if entry.file_type()?.is_file() && entry.file_name() != "LOG" {
-            files.push((PathBuf::from(entry.file_name()), fs::read(entry.path())?));
+        } else if entry.file_name() != "LOG" {
+            files.push((name, fs::read(entry.path())?));
         }
     }
-    Ok(files)
+    Ok(())
+}
+
+/// The log's parts in the order in which places are counted, and how many places come before the marks.
+fn parts_of(log: &[u8]) -> (Vec<Range<usize>>, usize) {
+    let (marks, frames): (Vec<_>, Vec<_>) = frames(log).into_iter().partition(|frame| frame.is_mark());
+    let mut parts: Vec<Range<usize>> = HEADERS_AT.iter().map(|at| *at..at + HEADER_BYTES).collect();
+    parts.extend(frames.iter().map(|frame| frame.offset..frame.end()));
+    let steady = parts.iter().map(Range::len).sum();
+    parts.extend(marks.iter().map(|mark| mark.offset..mark.end()));
+    parts.extend([HEADER_BYTES..HEADERS_AT[1], HEADERS_AT[1] + HEADER_BYTES..FRAMES_AT]);
+    (parts, steady)
 }
 
 /// A ledger with the log's length at each answer.
@@ -169,22 +224,30 @@ impl Notes {
         Self { log: log.into(), ticks: AtomicU64::new(0), asked: Mutex::default(), answered: Mutex::default() }
     }
 
+    /// Up to the last frame with content: a mark behind it is not what was waited for.
     fn length(&self) -> usize {
-        fs::read(&self.log).map_or(usize::MAX, |log| written(&log))
+        let frames = fs::read(&self.log).map(|log| frames(&log));
+        let last = |frames: Vec<crate::segments::Frame>| {
+            frames.iter().rfind(|frame| !frame.is_mark()).map(|frame| frame.end())
+        };
+        frames.map_or(usize::MAX, |frames| last(frames).unwrap_or(FRAMES_AT))
     }
 
     fn into_made(
         self,
-        workload: &'static str,
-        protocol: CommitProtocol,
+        (workload, protocol): (&'static str, CommitProtocol),
         mut files: Vec<(PathBuf, Vec<u8>)>,
+        log_name: PathBuf,
+        without_mark: bool,
     ) -> anyhow::Result<Made> {
-        let at = files.iter().position(|(name, _)| is_log(name)).ok_or_else(|| anyhow::anyhow!("no log"))?;
-        let (log_name, mut log) = files.swap_remove(at);
-        log.truncate(written(&log));
+        let at = files.iter().position(|(name, _)| *name == log_name).ok_or_else(|| anyhow::anyhow!("no log"))?;
+        let (_, mut log) = files.swap_remove(at);
+        let content = frames(&log).iter().rfind(|frame| !frame.is_mark()).map_or(FRAMES_AT, |frame| frame.end());
+        log.truncate(if without_mark { content } else { written(&log) });
+        let (parts, steady) = parts_of(&log);
         let asked = self.asked.into_inner();
         let answered = self.answered.into_inner();
-        Ok(Made { workload, protocol, files, log_name, log, opened_at: 0, streamed: 0, asked, answered })
+        Ok(Made { workload, protocol, files, log_name, log, parts, steady, streamed: 0, asked, answered })
     }
 }
 

@@ -1,0 +1,86 @@
+//! Folders of stores: copies of them, and their logs byte by byte.
+#![allow(dead_code, reason = "each test takes what it needs")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Where a segment's frames begin: after two headers, a block each.
+pub const FRAMES_AT: usize = 8192;
+const HEADER_BYTES: usize = 24;
+const ALIGNMENT: usize = 8;
+
+/// Copies a folder and everything in it.
+pub fn copy_folder(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let (from, to) = (entry.as_ref().unwrap().path(), to.join(entry.unwrap().file_name()));
+        if from.is_dir() {
+            copy_folder(&from, &to);
+            continue;
+        }
+        match fs::copy(&from, &to) {
+            // RocksDB removes tables and segments go while a store is open.
+            Err(why) if why.kind() == std::io::ErrorKind::NotFound => {}
+            copied => drop(copied.unwrap()),
+        }
+    }
+}
+
+/// All files of a folder and of those in it whose path has this part, in order.
+pub fn files(folder: &Path, part: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files(&path, part));
+        } else if path.file_name().unwrap().to_string_lossy().contains(part) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The files with their content.
+pub fn state(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    files(folder, "").into_iter().map(|path| (path.clone(), fs::read(&path).unwrap())).collect()
+}
+
+/// The segments of the log, oldest first.
+pub fn segments(store: &Path) -> Vec<PathBuf> {
+    let mut found = files(&store.join("log"), ".segment");
+    found.retain(|path| !path.file_name().unwrap().to_string_lossy().starts_with("lost-"));
+    found
+}
+
+/// The newest segment that has frames.
+pub fn segment(store: &Path) -> PathBuf {
+    segments(store).into_iter().rfind(|path| !frames(&fs::read(path).unwrap()).is_empty()).unwrap()
+}
+
+/// A frame of a segment: where it begins, and the length of its payload.
+pub type Frame = (usize, usize);
+
+/// The frames of a segment that was written in one life.
+pub fn frames(segment: &[u8]) -> Vec<Frame> {
+    let (mut frames, mut at) = (Vec::new(), FRAMES_AT);
+    while let Some(header) = segment.get(at..at + HEADER_BYTES).filter(|header| header[8..16] != [0; 8]) {
+        let length = u32::from_le_bytes([header[4], header[5], header[6], header[7]]) as usize;
+        frames.push((at, length));
+        at = (at + HEADER_BYTES + length).next_multiple_of(ALIGNMENT);
+    }
+    frames
+}
+
+/// Where the frame's payload begins.
+pub fn payload((at, _): Frame) -> usize {
+    at + HEADER_BYTES
+}
+
+/// Changes a file; not in place, because it may be linked.
+pub fn change(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+    let mut bytes = fs::read(path).unwrap();
+    change(&mut bytes);
+    fs::remove_file(path).unwrap();
+    fs::write(path, bytes).unwrap();
+}
