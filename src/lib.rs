@@ -102,14 +102,20 @@ pub mod codec;
 #[doc = include_str!("cookbook.md")]
 pub mod cookbook {}
 mod coordinator;
-#[cfg_attr(not(test), expect(dead_code, unused_imports, reason = "the core that stands on it is being built"))]
+#[cfg_attr(
+    not(all(test, feature = "rocks")),
+    allow(dead_code, unused_imports, reason = "the simulated disk is for tests, the real one for folders")
+)]
 pub(crate) mod disk;
 pub mod engine;
 mod error;
 mod identity;
 pub mod keys;
 mod locking;
-#[cfg_attr(not(test), expect(dead_code, unused_imports, reason = "the core that stands on it is being built"))]
+#[cfg_attr(
+    not(all(test, feature = "rocks")),
+    allow(dead_code, unused_imports, reason = "the simulated disk is for tests, the real one for folders")
+)]
 pub(crate) mod log;
 pub mod oracle;
 pub mod owner;

@@ -17,10 +17,7 @@ mod figures;
 #[cfg(feature = "rocks")]
 pub mod folder;
 mod group;
-#[cfg_attr(
-    not(any(test, feature = "rocks")),
-    expect(dead_code, unused_imports, reason = "it takes the place of RocksDB's log step by step")
-)]
+#[cfg_attr(not(feature = "rocks"), allow(dead_code, unused_imports, reason = "the folder's engine is what needs it"))]
 pub(crate) mod layered;
 pub mod local;
 mod lost;

@@ -114,7 +114,6 @@ pub struct Options {
     /// See [`Builder::read_only`].
     pub read_only: bool,
     /// See [`Builder::accept_lost_commits`].
-    #[cfg_attr(not(feature = "rocks"), expect(dead_code, reason = "only a folder has a log that can be damaged"))]
     pub accept_lost_commits: Option<u64>,
     /// See [`Builder::slow_transaction`].
     pub slow_transaction: Duration,

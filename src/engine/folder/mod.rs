@@ -203,7 +203,7 @@ impl Storage for FolderStorage {
             std::fs::create_dir_all(folder)
                 .and_then(|()| std::fs::create_dir(&log))
                 .map_err(|why| failed(why.to_string()))?;
-            tables_of.copy(&tables, &failed)?;
+            tables_of.copy(&tables, failed)?;
             let identity = random();
             log::create(FolderDisk::new(&log), identity, position, random()).map_err(|why| failed(why.to_string()))?;
             crash_point!(CheckpointUnmarked);

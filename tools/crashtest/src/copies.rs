@@ -38,6 +38,10 @@ pub fn is_store(folder: &Path, copy: &Copy) -> Result<bool, Broken> {
     if copy.done || folder.join("PERCOLITE").exists() {
         return Ok(true);
     }
+    // What is first of a copy is a folder, and an empty one may become a store.
+    if folder.read_dir().is_ok_and(|mut entries| entries.next().is_none()) {
+        return Ok(false);
+    }
     match engine(folder, MEMORY) {
         Err(EngineError::NotAStore(_)) => Ok(false),
         other => {

@@ -277,7 +277,7 @@ fn places_in<'a>(
     hits
 }
 
-/// `percolite-crashtest points`: every point and every place inside RocksDB, its promise, and where it can occur.
+/// `percolite-crashtest points`: every point and every system call that fails, its promise, and where it can occur.
 #[derive(Debug, clap::Args)]
 pub struct PointsArgs {}
 
@@ -316,7 +316,7 @@ fn shown(mut shown: Table) -> anyhow::Result<Table> {
     #[cfg(feature = "rocks")]
     for place in crate::ioerr::places::table()? {
         let ways: Vec<String> = place.ways.iter().map(|way| crate::ioerr::places::way(*way)).collect();
-        let promise = format!("{}\n(inside RocksDB: {})", place.promise, ways.join("; "));
+        let promise = format!("{}\n(a system call: {})", place.promise, ways.join("; "));
         shown.add_row([&place.name(), "-", "-", "-", &promise]);
     }
     // Names are to be found and copied: only what explains is wrapped.

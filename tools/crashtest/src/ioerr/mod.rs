@@ -3,7 +3,7 @@
 //! The store must say so, and from then on refuse everything until it is opened again: what a failed sync has left on the disk
 //! nobody knows, and a later one that succeeds says nothing about it. It must not hang, and once it is opened again, without
 //! the fault, everything acknowledged must be there. Or the process dies at that call: so it is killed at places inside RocksDB
-//! that have no name in the store, between the switch of the log and the table, or before the manifest.
+//! and the log that have no name in the store, between the next segment and the table, or before the manifest.
 //!
 //! A case has two lives: in the first, of every other seed, nothing fails, so that faults meet a store that is opened
 //! again as well as one that is created. Which call of many it is, the case says; where there are not so many an earlier one

@@ -1,4 +1,4 @@
-//! Places inside RocksDB: where processes are killed, and calls fail, without a point in the store.
+//! Places inside RocksDB and the log: where processes are killed, and calls fail, without a point in the store.
 //!
 //! The table in `places.txt` is to them what `points.txt` is to the points: what it names and a run does not hit fails the run.
 

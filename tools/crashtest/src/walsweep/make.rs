@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use percolite::engine::Engine;
+use percolite::engine::storage::Storage as _;
 use percolite::{CommitProtocol, Durability, Store};
 
 use super::frozen::{Frozen, OpenInTheEnd};
@@ -26,7 +27,7 @@ use crate::examine::{MEMORY, engine};
 use crate::history::Outcome;
 use crate::ledger::{Answer, Entry, Ledger};
 use crate::order::scratch;
-use crate::segments::{FRAMES_AT, HEADER_BYTES, HEADERS_AT, frames, header, segments, written};
+use crate::segments::{FRAMES_AT, Frame, HEADER_BYTES, HEADERS_AT, frames, header, segments, written};
 use crate::workload;
 
 /// Of so many seeds one streams.
@@ -163,8 +164,8 @@ pub fn make(seed: u64) -> anyhow::Result<Made> {
     }
     let streamed = store.stats().commits_streamed;
     anyhow::ensure!((streamed > 0) == seed.is_multiple_of(STREAMS), "{streamed} commits were streamed");
-    // What ends a large transaction is not synced, and what is not durable gets no mark.
-    store.sync()?;
+    // What ends a large transaction is no commit, so nobody syncs it, and what is not durable gets no mark.
+    engine.storage().sync()?;
     await_mark(&log)?;
     // The folder as it is while the store is open: closing would write more.
     let mut kept = Vec::new();
@@ -179,11 +180,14 @@ pub fn make(seed: u64) -> anyhow::Result<Made> {
 /// Waits until the log ends with a mark, after which an idle store writes nothing.
 fn await_mark(log: &Path) -> anyhow::Result<()> {
     let began = Instant::now();
-    while !frames(&fs::read(log)?).last().is_some_and(|frame| frame.is_mark() && frame.durable + 1 == frame.sequence) {
-        anyhow::ensure!(began.elapsed() < MARKS_WITHIN, "no mark in {MARKS_WITHIN:?}");
+    loop {
+        let last = frames(&fs::read(log)?).pop();
+        if last.is_some_and(|frame| frame.is_mark() && frame.durable + 1 == frame.sequence) {
+            return Ok(());
+        }
+        anyhow::ensure!(began.elapsed() < MARKS_WITHIN, "no mark in {MARKS_WITHIN:?}, the log ends with {last:?}");
         std::thread::sleep(POLL);
     }
-    Ok(())
 }
 
 fn read_files(store: &Path, folder: &Path, files: &mut Vec<(PathBuf, Vec<u8>)>) -> anyhow::Result<()> {
@@ -202,7 +206,7 @@ fn read_files(store: &Path, folder: &Path, files: &mut Vec<(PathBuf, Vec<u8>)>) 
 
 /// The log's parts in the order in which places are counted, and how many places come before the marks.
 fn parts_of(log: &[u8]) -> (Vec<Range<usize>>, usize) {
-    let (marks, frames): (Vec<_>, Vec<_>) = frames(log).into_iter().partition(|frame| frame.is_mark());
+    let (marks, frames): (Vec<_>, Vec<_>) = frames(log).into_iter().partition(Frame::is_mark);
     let mut parts: Vec<Range<usize>> = HEADERS_AT.iter().map(|at| *at..at + HEADER_BYTES).collect();
     parts.extend(frames.iter().map(|frame| frame.offset..frame.end()));
     let steady = parts.iter().map(Range::len).sum();
@@ -227,9 +231,7 @@ impl Notes {
     /// Up to the last frame with content: a mark behind it is not what was waited for.
     fn length(&self) -> usize {
         let frames = fs::read(&self.log).map(|log| frames(&log));
-        let last = |frames: Vec<crate::segments::Frame>| {
-            frames.iter().rfind(|frame| !frame.is_mark()).map(|frame| frame.end())
-        };
+        let last = |frames: Vec<Frame>| frames.iter().rfind(|frame| !frame.is_mark()).map(Frame::end);
         frames.map_or(usize::MAX, |frames| last(frames).unwrap_or(FRAMES_AT))
     }
 
@@ -242,7 +244,7 @@ impl Notes {
     ) -> anyhow::Result<Made> {
         let at = files.iter().position(|(name, _)| *name == log_name).ok_or_else(|| anyhow::anyhow!("no log"))?;
         let (_, mut log) = files.swap_remove(at);
-        let content = frames(&log).iter().rfind(|frame| !frame.is_mark()).map_or(FRAMES_AT, |frame| frame.end());
+        let content = frames(&log).iter().rfind(|frame| !frame.is_mark()).map_or(FRAMES_AT, Frame::end);
         log.truncate(if without_mark { content } else { written(&log) });
         let (parts, steady) = parts_of(&log);
         let asked = self.asked.into_inner();

@@ -147,7 +147,7 @@ fn quick_cases(made: &Made, seed: u64, dice: &mut Dice) -> Vec<Case> {
             0 => dice.below(HEADER_PLACES),
             _ => (HEADER_PLACES + at * frames / places + dice.below(frames.div_ceil(places))).min(made.steady - 1),
         },
-        bit: (at % 3 == 2 || at % (2 * QUICK_HEADERS) == 0).then(|| bit(dice)),
+        bit: (at % 3 == 2 || at.is_multiple_of(2 * QUICK_HEADERS)).then(|| bit(dice)),
     };
     (0..places).map(case).collect()
 }
