@@ -134,7 +134,7 @@ fn opened(folder: &Path, builder: Builder) -> Result<Store> {
 /// Tells people without which acknowledged commits the store was opened, which no exit code says.
 pub fn telling_lost(store: Store) -> Store {
     for lost in store.lost_logs() {
-        let folder = lost.file.parent().map(quoted).unwrap_or_default();
+        let folder = lost.file.parent().and_then(Path::parent).map(quoted).unwrap_or_default();
         eprintln!("warning: {lost}; percolite verify {folder} shows it, and its --help says what to do");
     }
     store
