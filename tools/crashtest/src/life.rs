@@ -35,7 +35,7 @@ use crate::violation::Broken;
 use crate::workload::{self, State, Workload};
 
 /// One sync in so many transactions where nothing else asks for one.
-const SYNCS: usize = 24;
+pub const SYNCS: usize = 24;
 /// The longest pause under a lock, in milliseconds.
 const PAUSES_MS: usize = 20;
 /// Sessions of a life.
@@ -108,6 +108,8 @@ pub struct Life {
     pub write_buffers: usize,
     /// Bytes of an extra row that every transaction is followed by; they fill disks and buffers.
     pub filler: usize,
+    /// One sync in so many transactions where nothing else asks for one; 0: none.
+    pub syncs: usize,
     /// Up to so many milliseconds pass between what a transaction does and its commit, in every other one.
     pub thinks_ms: usize,
     /// How many rows' last commits the store remembers.
@@ -154,6 +156,7 @@ impl Default for Life {
             long_values: 0,
             write_buffers: 4 << 20,
             filler: 0,
+            syncs: SYNCS,
             thinks_ms: 0,
             conflict_slots: 64,
             stream_at_bytes: 16 << 20,
@@ -357,7 +360,7 @@ fn run_client(
             let key = stored(&format!("f{number}.{done}"));
             opened.store.transact(|txn| txn.put(&opened.beside, &key, vec![7; life.filler]))?;
         }
-        if life.promise == Promise::Buffered && dice.one_in(SYNCS) {
+        if life.promise == Promise::Buffered && life.syncs > 0 && dice.one_in(life.syncs) {
             opened.store.sync()?;
         }
         let stats = opened.store.stats();

@@ -30,11 +30,9 @@ pub const QUICK: &[Mutant] = &[
     Mutant::RecoveryForgets,
 ];
 
-/// Those that no layer can find, and tests of the library over a simulated disk do. Each needs what no real disk does on demand:
-/// one that drops pages after a sync that failed, and then loses power; or, for the position, tables that RocksDB flushes by
-/// itself in the middle of a hand-down. And the log's own refusal after a failure lies below the storage's, which is never gone
-/// first.
-pub const ELSEWHERE: &[Mutant] = &[Mutant::NotWrittenAgain, Mutant::AppendsAfterFailure, Mutant::PositionFirst];
+/// Those that no layer can find, and tests of the library over a simulated disk do. One needs a disk that drops pages after a sync
+/// that failed, and then loses power; and the log's own refusal after a failure lies below the storage's, which comes first.
+pub const ELSEWHERE: &[Mutant] = &[Mutant::NotWrittenAgain, Mutant::AppendsAfterFailure];
 
 /// How often to look whether a process has ended.
 const POLL: Duration = Duration::from_millis(5);

@@ -37,7 +37,7 @@ fn a_line_that_is_no_case_is_told_what_one_looks_like() {
     refused(&["kill:batch.written/1/auto/never/1"], "no durability");
     refused(&["kill:batch.written/1/auto/sync/x"], "no seed");
     for line in ["walsweep:", "walsweep:1", "walsweep:1/", "walsweep:1/-1", "walsweep:1/2.8", "walsweep:1/2.3.4"] {
-        refused(&[line], "walsweep:SEED/OFFSET.BIT");
+        refused(&[line], "walsweep:SEED/PLACE.BIT");
     }
     for line in ["powercut:", "powercut:x", "powercut:log-", "powercut:log-x", "powercut:1/2"] {
         refused(&[line], "powercut:log-SEED");

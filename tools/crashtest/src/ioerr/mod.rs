@@ -327,6 +327,10 @@ fn quiet_life(life: &Life, fault: Fault) -> anyhow::Result<Ledger> {
     if (fault.act, fault.file) != (Act::Delete, File::Table) {
         (quiet.transactions, quiet.filler) = (10.min(life.transactions), 0);
     }
+    // The file that is opened first is to be a new one.
+    if fault.act == Act::Create {
+        quiet.write_buffers = 128 << 20;
+    }
     let mut child = Listener::start(quiet.command()?, Ledger::default())?;
     child.wait(SILENCE, |heard| heard.done);
     Ok(child.end().0.ledger)

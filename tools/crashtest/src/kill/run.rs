@@ -183,6 +183,7 @@ impl Attempt<'_> {
         fs::remove_dir_all(&folder).context("the folder of a run without a kill")?;
         let visits = lived.visits.get(self.case.point.name()).copied().unwrap_or_default();
         let visit = visits.saturating_sub(visits * self.number / ATTEMPTS);
+        note_in(log, &format!("{life:?}: without a kill, {visits} visits, {} acknowledged", lived.acknowledged))?;
         step.life.fatal = vec![Fatal { point: self.case.point.name().into(), visit }];
         Ok(visit > 0)
     }

@@ -162,13 +162,17 @@ impl<'a> Plan<'a> {
                 (P::LeaseBefore | P::LeaseDurable, Durability::Buffered) => 800,
                 (P::KeyspaceDropped | P::KeyspaceErased, Durability::Sync) => 80,
                 // A commit has to be under way when its lock is taken away.
-                (P::LockEnded | P::LockDrained, _) => 120,
+                (P::LockEnded | P::LockDrained, Durability::Sync) => 120,
+                // And without a sync it is so for some microseconds.
+                (P::LockEnded | P::LockDrained, Durability::Buffered) => 300,
                 _ => 40,
             },
             lockers: if is_of_locks(case.point) { 6 } else { [0, 0, 0, 2][dice.below(4)] },
             lingers: false,
             history_ms: match case.point {
                 P::HistoryFloor => Some(1),
+                // The lives before have a clock that runs faster, and history would last until this one's has come so far.
+                P::KeyspaceDropped | P::KeyspaceErased if large => None,
                 _ => [None, None, Some(0), Some(20), Some(1 << 30)][dice.below(5)],
             },
             drops: match case.point {
@@ -186,7 +190,11 @@ impl<'a> Plan<'a> {
                 _ => [1, 1, 50][dice.below(3)],
             },
             // With small buffers generations are handed down all the time.
-            write_buffers: if hands_down || dice.one_in(3) { 256 << 10 } else { 128 << 20 },
+            write_buffers: match case.point {
+                P::LockEnded | P::LockDrained => 128 << 20,
+                _ if hands_down || dice.one_in(3) => 256 << 10,
+                _ => 128 << 20,
+            },
             filler: if hands_down { 4 << 10 } else { 0 },
             long_values: [0, 2, 8][dice.below(3)],
             // Some commit long after they have read, behind the collector's back, and what memory has forgotten by then only

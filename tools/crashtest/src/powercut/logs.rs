@@ -114,7 +114,11 @@ fn image(seed: u64) -> anyhow::Result<Image> {
         done += 1;
     }
     let newer = begun()?.pop().ok_or_else(|| anyhow::anyhow!("no second segment"))?;
-    for _ in 0..BEHIND {
+    for behind in 1..=BEHIND {
+        // The last one tells that all before it are durable.
+        if behind == BEHIND {
+            store.sync()?;
+        }
         write(done, 400)?;
         done += 1;
     }

@@ -27,7 +27,7 @@ use crate::disk::Disk;
 use crate::examine::{Examined, Subject, examine, examine_restored};
 use crate::interrupt;
 use crate::ledger::Ledger;
-use crate::life::{Life, Promise, count_streamed, load_of, none_streamed};
+use crate::life::{Life, Promise, SYNCS, count_streamed, load_of, none_streamed};
 use crate::mutex::after;
 use crate::mutex::note::Note;
 use crate::order::{Clock, Order, copy_folder, keep, scratch};
@@ -42,6 +42,8 @@ const LAYER: &str = "powercut";
 const DISK_KIB: u64 = 96 << 10;
 const QUICK_CUTS: u64 = 20;
 const CUTS: u64 = 200;
+/// Of five disks in a row the stores of these hand down all the time, and their clients sync nothing.
+const HAND_DOWN: [u64; 2] = [2, 4];
 /// Power cuts of one disk.
 const LIVES: u32 = 4;
 /// A process that says nothing for so long hangs.
@@ -146,20 +148,25 @@ fn plan(seed: u64, order: &Order, disk: &Disk, dice: &mut Dice) -> Life {
     let (workload, stream_at_bytes) = load_of(seed, dice);
     let promises = [Promise::Sync, Promise::Sync, Promise::Buffered, Promise::Mixed];
     let small = dice.one_in(3);
+    // What is handed down all the time and synced by nobody else shows whether the hand-down syncs it first.
+    let unsynced = HAND_DOWN.contains(&(seed % 5));
     Life {
         folder: disk.place().join("store"),
         number: 0,
         workload: workload.into(),
         stream_at_bytes,
         two_phase: seed.is_multiple_of(2),
-        promise: *dice.pick(&promises).unwrap_or(&Promise::Sync),
+        promise: dice
+            .pick(&promises)
+            .map_or(Promise::Sync, |promise| if unsynced { Promise::Buffered } else { *promise }),
         clients: 2 + dice.below(4),
         transactions: 0,
         long_values: [0, 2, 8][dice.below(3)],
         history_ms: [None, Some(20)][dice.below(2)],
-        write_buffers: 4 << 20,
         // Enough for generations to be handed down within a life.
-        filler: if small { 30 << 10 } else { 0 },
+        write_buffers: if unsynced { 1 << 20 } else { 4 << 20 },
+        filler: if small || unsynced { 30 << 10 } else { 0 },
+        syncs: if unsynced { 0 } else { SYNCS },
         seed: 0,
         mutant: order.mutant.map(|mutant| mutant.name().into()),
         restores: if dice.one_in(3) { 8 } else { 0 },
