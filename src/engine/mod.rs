@@ -9,7 +9,7 @@
 //! have been made or not, and only looking can tell.
 //!
 //! Below this seam sit the engines: [`local`] turns row changes into bytes for any ordered store in this process, of
-//! which [`rocks`] is the durable one and [`sim`] the one in memory whose crashes can be chosen. [`unreliable`] makes any
+//! which [`folder`] is the durable one and [`sim`] the one in memory whose crashes can be chosen. [`unreliable`] makes any
 //! engine delay, repeat and lose.
 
 mod cells;
@@ -122,7 +122,7 @@ pub trait Engine: Send + Sync {
         Ok(())
     }
 
-    /// What of its log is not read, and was not in earlier lives, as known since it was opened.
+    /// The losses of its log that were accepted, in this life or an earlier one.
     fn lost_logs(&self) -> Vec<LostLog> {
         Vec::new()
     }

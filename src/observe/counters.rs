@@ -111,7 +111,7 @@ meters! {
     Counter collected "percolite_collected_total" [] "records of deleted rows that were collected";
     Counter versions_collected "percolite_versions_collected_total" [] "replaced versions that were collected";
     Counter syncs "percolite_syncs_total" [] "syncs of the log";
-    Counter write_stalls "percolite_write_stalls_total" [] "writes that RocksDB, having fallen behind, refused at first";
+    Counter write_stalls "percolite_write_stalls_total" [] "writes that waited because the tables had fallen behind";
     Counter write_stalled_millis "percolite_write_stalled_milliseconds_total" [] "how long there was a write that waited for that";
     Counter locks_acquired "percolite_locks_acquired_total" ["kind" = "name"] "locks taken by hand";
     Counter locks_waited "percolite_locks_waited_total" ["kind" = "name"] "requests for such locks that had to wait";

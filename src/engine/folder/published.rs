@@ -1,5 +1,5 @@
-//! The document in which the process that has a folder open tells what it does: a file `STATUS` beside RocksDB's own, which RocksDB does
-//! not know, and a checkpoint leaves out.
+//! The document in which the process that has a folder open tells what it does: a file `STATUS` beside the marker, which
+//! a checkpoint leaves out.
 //!
 //! It appears whole or not at all to those who read it while its writer lives. After a power cut there may be anything in it.
 

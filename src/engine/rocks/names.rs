@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 const CURRENT: &str = "CURRENT";
 
-/// A process that was killed while it opened has left a file that RocksDB never looks at and never removes. It is in nobody's
-/// way, so neither is a failure here.
+/// A process that is killed while it opens leaves a file that RocksDB neither reads nor removes. The file does no harm, so a failure to
+/// remove it is no error.
 pub fn remove_unfinished_options(path: &Path) {
     let is_one = |entry: &PathBuf| {
         let name = entry.file_name().and_then(OsStr::to_str).unwrap_or_default();

@@ -111,8 +111,8 @@ fn copy(folder: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// RocksDB's repair learns from tables which columns there are, and leaves out what a log has of any other. So each column gets a
-/// table from a new database, with nothing in it but the removal of a cell that was never there.
+/// RocksDB's repair learns from tables which columns exist. So each column gets a table from a new database, with nothing in it but the
+/// removal of a cell that never existed.
 fn lend_columns(donor: &Path, to: &Path, setup: RocksSetup) -> Result<(), EngineError> {
     let failed =
         |why: rocksdb::Error| EngineError::Open(format!("cannot prepare a repair in {}: {why}", donor.display()));

@@ -37,9 +37,8 @@ fn measure(spec: &Spec, folder: &Path) -> Result<Measured> {
         history: spec.setting.work.needs_history(),
     };
     with_work!(&spec.setting.work, work => match spec.store {
-        Kind::Percolite => measure_on::<Percolite<false, false>>(spec, &setup, work),
-        Kind::PercoliteTwoPhase => measure_on::<Percolite<true, false>>(spec, &setup, work),
-        Kind::Layered => measure_on::<Percolite<false, true>>(spec, &setup, work),
+        Kind::Percolite => measure_on::<Percolite<false>>(spec, &setup, work),
+        Kind::PercoliteTwoPhase => measure_on::<Percolite<true>>(spec, &setup, work),
         Kind::Proof => measure_on::<Proof>(spec, &setup, work),
         Kind::RocksOptimistic => measure_on::<Optimistic>(spec, &setup, work),
         Kind::RocksTransaction => measure_on::<Pessimistic>(spec, &setup, work),

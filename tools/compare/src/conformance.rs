@@ -203,9 +203,8 @@ macro_rules! conforms {
     };
 }
 
-conforms!(one_phase, Percolite<false, false>, Kind::Percolite);
-conforms!(two_phase, Percolite<true, false>, Kind::PercoliteTwoPhase);
-conforms!(layered, Percolite<false, true>, Kind::Layered);
+conforms!(one_phase, Percolite<false>, Kind::Percolite);
+conforms!(two_phase, Percolite<true>, Kind::PercoliteTwoPhase);
 conforms!(proof, Proof, Kind::Proof);
 conforms!(rocks_optimistic, Optimistic, Kind::RocksOptimistic);
 conforms!(rocks_transaction, Pessimistic, Kind::RocksTransaction);

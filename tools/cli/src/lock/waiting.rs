@@ -3,7 +3,7 @@
 //! A store that is kept open while waiting keeps the holder from renewing its lease and from releasing it, and the command that runs
 //! under it from its rows. So a process that waits has the store closed nearly all the time. It tries once. Where the lock
 //! is held it sees how much of the lease is left, closes the store, and sleeps until that is over, or something has changed. Only a process that
-//! has opened the store for writing changes anything, and then RocksDB begins new files: the names in the folder tell, which can be read without
+//! has opened the store for writing changes anything, and then the log has a new segment: the names in its folder can be read without
 //! opening anything. Only then does it look again, read-only, beside others that do the same; and only where the lock is free does
 //! it open the store for writing and try again.
 //!
@@ -23,7 +23,7 @@ use crate::exit::Code;
 use crate::history;
 use crate::open::{self, Folder, Opened};
 
-/// Between two looks at the names in the folder, and two tries to open a store that is open elsewhere.
+/// Between two looks at the names of the log, and two tries to open a store that is open elsewhere.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// So long nothing more has changed before the store is opened: the process that has just closed it may be about to open it again.
 const SETTLED: Duration = Duration::from_millis(100);
@@ -173,9 +173,9 @@ fn wait_for_change(folder: &Path, before: Vec<OsString>, at_most: Duration, sign
     }
 }
 
-/// The names in a folder; none where they cannot be read, as opening the store then tells.
+/// The names of the store's log; none where they cannot be read, for which opening the store then returns the error.
 fn names_in(folder: &Path) -> Vec<OsString> {
-    let entries = fs::read_dir(folder).into_iter().flatten();
+    let entries = fs::read_dir(folder.join("log")).into_iter().flatten();
     let mut names: Vec<OsString> = entries.flatten().map(|entry| entry.file_name()).collect();
     names.sort_unstable();
     names

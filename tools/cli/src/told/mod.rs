@@ -88,7 +88,7 @@ fn counters(status: &Status) -> String {
             ),
         ),
         ("locks by name", shown::counted(&status.lock_stats)),
-        ("writes RocksDB refused", stalls(stats)),
+        ("stalled writes", stalls(stats)),
         ("slow transactions", count(stats.slow)),
         ("ended at the age limit", count(stats.expired)),
         ("large, rows still locked", large(stats)),
@@ -240,7 +240,7 @@ impl<'a> Between<'a> {
         (self.write_stalls > 0.0 || self.write_stalled > 0.0).then(|| {
             let (refused, percent) = (self.write_stalls.ceil(), self.write_stalled * 100.0);
             let now = stalled_now(&self.now.stats);
-            format!("RocksDB has fallen behind: it refuses {refused} writes/s, and {percent:.0} % of the time one waited{now}")
+            format!("the tables have fallen behind: {refused} writes/s stall, and {percent:.0} % of the time one waited{now}")
         })
     }
 

@@ -228,14 +228,14 @@ fn a_writer_of_the_command_line_is_watched_and_one_that_was_killed_is_missed() {
 }
 
 #[test]
-fn writes_that_rocksdb_refuses_are_told_by_stats_and_top() {
+fn stalled_writes_are_shown_by_stats_and_top() {
     let place = Place::new();
     let path = place.path().join("s");
     let store = publishing().durability(Durability::Buffered).write_buffer_bytes(1 << 20).open(&path).unwrap();
     let rows = store.keyspace("rows").unwrap();
     wait_for("nothing was told", || Status::read(&path).unwrap().is_some());
     let shown = place.ok("stats s");
-    let refused = shown.lines().find(|line| line.contains("writes RocksDB refused")).unwrap();
+    let refused = shown.lines().find(|line| line.contains("stalled writes")).unwrap();
     assert!(refused.ends_with("\t0") && !refused.contains("waited"), "{shown}");
     assert_eq!(place.json("stats s --json")[0]["stats"]["write_stalls"], 0);
     let (mut table, mut json) = (Going::of(&place, "top s"), Going::of(&place, "top s --json"));
@@ -251,7 +251,7 @@ fn writes_that_rocksdb_refuses_are_told_by_stats_and_top() {
                 store.transact(|txn| txn.put(&rows, [row], &value)).unwrap();
             }
         });
-        table.says(|line| line.starts_with("RocksDB has fallen behind: it refuses "));
+        table.says(|line| line.starts_with("the tables have fallen behind: "));
         json.says(|line| {
             let second: serde_json::Value = serde_json::from_str(line).unwrap_or_default();
             second["write_stalls_per_second"].as_f64() > Some(0.0) && second["write_stalled_share"].as_f64() > Some(0.0)

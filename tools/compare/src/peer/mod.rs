@@ -39,8 +39,6 @@ pub const BUFFERED_FOR: std::time::Duration = std::time::Duration::from_millis(5
 pub enum Kind {
     Percolite,
     PercoliteTwoPhase,
-    /// Over the log and window of its own.
-    Layered,
     /// The proof of percolite's next core.
     Proof,
     RocksOptimistic,
@@ -73,7 +71,6 @@ impl Kind {
         match self {
             Self::Percolite => "percolite",
             Self::PercoliteTwoPhase => "percolite, two-phase",
-            Self::Layered => "percolite, layered",
             Self::Proof => "proof of the core",
             Self::RocksOptimistic => "RocksDB Optimistic",
             Self::RocksTransaction => "RocksDB TransactionDB",
@@ -88,7 +85,7 @@ impl Kind {
 
     /// Whether it can be asked what was.
     pub fn can_travel(self) -> bool {
-        matches!(self, Self::Percolite | Self::PercoliteTwoPhase | Self::Layered | Self::Surrealkv)
+        matches!(self, Self::Percolite | Self::PercoliteTwoPhase | Self::Surrealkv)
     }
 }
 

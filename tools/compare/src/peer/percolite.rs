@@ -14,13 +14,13 @@ use super::{LOAD_ROWS, Moment, Peer, Read, Row, Session, Setup, Write};
 
 const HISTORY: Duration = Duration::from_secs(24 * 3600);
 
-/// In one phase where that is possible, which is the default, or always in two; over RocksDB's log, or one of its own.
-pub struct Percolite<const TWO_PHASE: bool, const LAYERED: bool> {
+/// In one phase where that is possible, which is the default, or always in two.
+pub struct Percolite<const TWO_PHASE: bool> {
     store: Store,
     rows: Keyspace,
 }
 
-impl<const TWO_PHASE: bool, const LAYERED: bool> Peer for Percolite<TWO_PHASE, LAYERED> {
+impl<const TWO_PHASE: bool> Peer for Percolite<TWO_PHASE> {
     fn open(setup: &Setup) -> Result<Self> {
         let mut builder = Store::builder()
             .durability(if setup.durable { Durability::Sync } else { Durability::Buffered })
@@ -30,12 +30,7 @@ impl<const TWO_PHASE: bool, const LAYERED: bool> Peer for Percolite<TWO_PHASE, L
         if setup.history {
             builder = builder.history(HISTORY);
         }
-        let store = if LAYERED {
-            let engine = builder.layered(&setup.folder)?;
-            builder.open_engine(engine)?
-        } else {
-            builder.open(&setup.folder)?
-        };
+        let store = builder.open(&setup.folder)?;
         let rows = store.keyspace("rows")?;
         Ok(Self { store, rows })
     }
@@ -49,7 +44,7 @@ impl<const TWO_PHASE: bool, const LAYERED: bool> Peer for Percolite<TWO_PHASE, L
     }
 }
 
-impl<const TWO_PHASE: bool, const LAYERED: bool> Session for &Percolite<TWO_PHASE, LAYERED> {
+impl<const TWO_PHASE: bool> Session for &Percolite<TWO_PHASE> {
     fn reader(&mut self, at: Option<Moment>) -> Result<impl Read> {
         let snapshot = match at {
             Some(moment) => self.store.snapshot_at(Timestamp::from_u64(moment))?,

@@ -18,7 +18,6 @@ fn of(store: Kind) -> RGBColor {
     match store {
         Kind::Percolite => RGBColor(0xD5, 0x5E, 0x00),
         Kind::PercoliteTwoPhase => RGBColor(0xE6, 0x9F, 0x00),
-        Kind::Layered => RGBColor(0x99, 0x33, 0x00),
         Kind::Proof => RGBColor(0x00, 0x00, 0x00),
         Kind::RocksOptimistic => RGBColor(0x56, 0xB4, 0xE9),
         Kind::RocksTransaction => RGBColor(0x00, 0x72, 0xB2),

@@ -148,7 +148,7 @@ fn plan(seed: u64, order: &Order, disk: &Disk, dice: &mut Dice) -> Life {
     let (workload, stream_at_bytes) = load_of(seed, dice);
     let promises = [Promise::Sync, Promise::Sync, Promise::Buffered, Promise::Mixed];
     let small = dice.one_in(3);
-    // What is handed down all the time and synced by nobody else shows whether the hand-down syncs it first.
+    // A hand-down whose segment nothing else syncs shows whether it syncs the segment first.
     let unsynced = HAND_DOWN.contains(&(seed % 5));
     Life {
         folder: disk.place().join("store"),
