@@ -199,10 +199,11 @@ impl Storage for FolderStorage {
             return Err(failed("it is there already, and a checkpoint needs a folder of its own".into()));
         }
         let (log, tables) = (folder.join(LOG), folder.join(TABLES));
-        self.layers.copy_tables(|tables_of, position| {
-            std::fs::create_dir_all(folder)
-                .and_then(|()| std::fs::create_dir(&log))
-                .map_err(|why| failed(why.to_string()))?;
+        let above = folder.parent().filter(|above| !above.as_os_str().is_empty());
+        let made = above.map_or(Ok(()), std::fs::create_dir_all).and_then(|()| std::fs::create_dir(folder));
+        made.map_err(|why| failed(why.to_string()))?;
+        let copied = self.layers.copy_tables(|tables_of, position| {
+            std::fs::create_dir(&log).map_err(|why| failed(why.to_string()))?;
             tables_of.copy(&tables, failed)?;
             let identity = random();
             log::create(FolderDisk::new(&log), identity, position, random()).map_err(|why| failed(why.to_string()))?;
@@ -210,7 +211,9 @@ impl Storage for FolderStorage {
             mark_copy(folder, identity).map_err(|why| failed(why.to_string()))?;
             crash_point!(CheckpointDone);
             Ok(())
-        })
+        });
+        // A part of a copy takes room, and is in the way of the next attempt.
+        copied.inspect_err(|_| drop(std::fs::remove_dir_all(folder)))
     }
 
     fn figures(&self) -> Result<EngineFigures, EngineError> {

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
+use super::worker::Next;
 use super::*;
 use crate::disk::{Choices, SimDisk};
 use crate::engine::sim::SimStorage;
@@ -238,6 +239,10 @@ fn check(reader: &impl Reader, state: &State, column: Column, range: &RowRange, 
     }
     let got = reader.get(column, asked, <[u8]>::to_vec).unwrap();
     assert_eq!(got.as_ref(), state.get(&(column, asked.to_vec())));
+    let keys: [&[u8]; 4] = [b"a", asked, b"bc", b""];
+    let mut got = [const { None }; 4];
+    reader.get_each(column, &keys, |number, content| got[number] = Some(content.to_vec())).unwrap();
+    assert_eq!(got, keys.map(|key| state.get(&(column, key.to_vec())).cloned()));
 }
 
 fn run(seed: u64) -> u64 {
@@ -264,6 +269,32 @@ fn run(seed: u64) -> u64 {
         model.end_life(storage, has_failed);
     }
     model.handed_down
+}
+
+#[test]
+fn an_idle_log_gets_one_mark_and_a_failed_one_no_more_work() {
+    let mut model = Model::new(1);
+    let storage = model.open().unwrap();
+    let shared = &*storage.shared;
+    let life = shared.life.as_ref().unwrap();
+    let mut written = 0;
+    let put = || {
+        let mut batch = storage.batch(0);
+        batch.put(Column::Data, b"a", b"b");
+        storage.write(batch).and_then(|()| storage.sync())
+    };
+    put().unwrap();
+    // A worker would have been woken.
+    life.unmarked.store(true, Ordering::Release);
+    let before = life.syncer.written();
+    let rounds = [Next::LookWhetherIdle, Next::Work, Next::Wait];
+    assert_eq!([(); 3].map(|()| shared.work(life, &mut written)), rounds);
+    assert_eq!((life.syncer.written(), life.syncer.durable()), (before + 1, before + 1));
+
+    model.disk.fail(None, 1, 1);
+    put().unwrap_err();
+    life.unmarked.store(true, Ordering::Release);
+    assert_eq!(shared.work(life, &mut written), Next::Wait);
 }
 
 #[test]

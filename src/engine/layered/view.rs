@@ -118,6 +118,23 @@ impl<D: Disk, T: Storage> Reader for LayeredView<D, T> {
         layers.tables.get(column, key, read)
     }
 
+    /// What the window does not have is looked for in the tables together.
+    fn get_each(&self, column: Column, keys: &[&[u8]], mut read: impl FnMut(usize, &[u8])) -> Result<(), EngineError> {
+        let layers = self.layers();
+        let (mut numbers, mut below) = (Vec::new(), Vec::new());
+        for (number, key) in keys.iter().enumerate() {
+            let mut generations = layers.generations();
+            match generations.find_map(|generation| generation.get(column, key, self.sequence)) {
+                Some(content) => content.into_iter().for_each(|content| read(number, content)),
+                None => {
+                    numbers.push(number);
+                    below.push(*key);
+                }
+            }
+        }
+        layers.tables.get_each(column, &below, |index, content| read(numbers[index], content))
+    }
+
     fn scan(
         &self,
         column: Column,

@@ -32,16 +32,10 @@ impl Worker {
             let Some(life) = &shared.life else { return };
             let mut written = 0;
             while !ends.load(Ordering::Acquire) {
-                // A failure has ended this life of the storage, and its writers return it.
-                if shared.hand_down(life).is_ok() {
-                    let _ = life.syncer.prepare();
-                }
-                if !life.unmarked.load(Ordering::Acquire) {
-                    std::thread::park();
-                } else if std::mem::replace(&mut written, life.syncer.written()) == life.syncer.written() {
-                    let _ = shared.mark(life);
-                } else {
-                    std::thread::park_timeout(IDLE);
+                match shared.work(life, &mut written) {
+                    Next::Work => {}
+                    Next::LookWhetherIdle => std::thread::park_timeout(IDLE),
+                    Next::Wait => std::thread::park(),
                 }
             }
         };
@@ -58,7 +52,30 @@ impl Worker {
     }
 }
 
+/// What the thread does after a round of work.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    Work,
+    LookWhetherIdle,
+    Wait,
+}
+
 impl<D: Disk, T: Storage> Shared<D, T> {
+    /// A round of the thread's work; `written` is up to where the log was written at the round before.
+    pub(super) fn work(&self, life: &Life<D>, written: &mut u64) -> Next {
+        let worked = self.hand_down(life).and_then(|()| {
+            // A file that cannot be made now is made when it is needed, or fails then.
+            let _ = life.syncer.prepare();
+            if !life.unmarked.load(Ordering::Acquire) {
+                return Ok(Next::Wait);
+            }
+            let before = std::mem::replace(written, life.syncer.written());
+            if before < *written { Ok(Next::LookWhetherIdle) } else { self.mark(life).map(|()| Next::Work) }
+        });
+        // A failure has ended this life of the storage, and its writers return it.
+        worked.unwrap_or(Next::Wait)
+    }
+
     /// Writes a mark if everything is durable. Its own sync is no reason for another one.
     fn mark(&self, life: &Life<D>) -> Result<(), EngineError> {
         self.check()?;
