@@ -227,3 +227,17 @@ fn a_cell_takes_at_most_100_bytes_beside_its_key_and_content() {
 fn a_frame_that_is_not_made_of_records_is_refused() {
     assert!(writer(5).add(vec![0xff; 40].into(), 24..40, BASE + 1, &[]).is_err());
 }
+
+#[test]
+fn golden_bytes_of_records() {
+    let golden: [(Change<'_>, &[u8]); 3] = [
+        (Change::Put(b"v1"), b"\x03\x01\0\0\0\x02\0\0\0kv1"),
+        (Change::Delete, b"\x0b\x01\0\0\0\0\0\0\0k"),
+        (Change::DeleteRange(b"m"), b"\x13\x01\0\0\0\x01\0\0\0km"),
+    ];
+    for (change, bytes) in golden {
+        let mut frame = Vec::new();
+        Record { column: Column::Write, key: b"k", change }.encode(&mut frame);
+        assert_eq!(frame, bytes);
+    }
+}

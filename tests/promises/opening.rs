@@ -6,7 +6,7 @@ use std::path::Path;
 
 use percolite::{Builder, Error, ErrorKind, Store};
 
-use crate::folders::{copy_folder, files, state};
+use crate::folders::{copy_folder, files, segments, state};
 
 const MARKER: &str = "PERCOLITE";
 const UNFINISHED: &str = "PERCOLITE.new";
@@ -44,6 +44,18 @@ fn a_marker_without_a_database_is_corruption_and_stays_as_it_was() {
     assert!(matches!(why.kind(), ErrorKind::Corruption(_)), "{why}");
     assert!(why.to_string().contains("its database is gone"), "{why}");
     assert_eq!(listing(folder.path()), before);
+}
+
+#[test]
+fn the_marker_of_format_1_names_the_log_of_the_store() {
+    let folder = tempfile::tempdir().unwrap();
+    fill(folder.path());
+    let marker = fs::read_to_string(folder.path().join(MARKER)).unwrap();
+    let identity = marker.strip_prefix("percolite store, format 1, log ").unwrap().strip_suffix('\n').unwrap();
+    assert!(identity.len() == 16 && identity.bytes().all(|byte| b"0123456789abcdef".contains(&byte)), "{marker}");
+    // The segment's header has it at byte 32.
+    let header = fs::read(segments(folder.path()).pop().unwrap()).unwrap();
+    assert_eq!(header[32..40], u64::from_str_radix(identity, 16).unwrap().to_le_bytes());
 }
 
 #[test]

@@ -4,6 +4,7 @@
 mod damage;
 mod failing;
 mod folder;
+mod golden;
 mod hooked;
 mod loss;
 mod model;

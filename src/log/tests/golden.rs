@@ -1,0 +1,72 @@
+//! Format 1, byte by byte. Until the first release a change of format makes these anew; after it, they are frozen.
+
+use super::*;
+use crate::disk::DiskFile as _;
+use crate::log::segment::{self, FRAMES_AT};
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn golden_bytes_of_a_segment() {
+    let disk = SimDisk::new();
+    let mut log = create(disk.clone(), 0x0123_4567_89ab_cdef, 41, 0x5a17).unwrap();
+    append(&mut log, b"a payload").unwrap();
+    log.syncer().sync().unwrap();
+    log.mark().unwrap();
+    log.rotate(7).unwrap();
+    let read = |number, offset, length| {
+        let mut bytes = vec![0; length];
+        disk.open(&segment::name(number)).unwrap().read_at(offset, &mut bytes).unwrap();
+        hex(&bytes)
+    };
+    // Magic, format, number, salt, identity, first sequence, predecessor (number, offset, last), durable, zeros, checksum.
+    let first = [
+        "706572636f6c6f67",
+        "0100000000000000",
+        "0100000000000000",
+        "175a000000000000",
+        "efcdab8967452301",
+        "2a00000000000000",
+        "0000000000000000",
+        "0000000000000000",
+        "0000000000000000",
+        "2900000000000000",
+        "0000000000000000000000000000000000000000000000000000000000000000000000000000000000000000",
+        "83cce238",
+    ]
+    .concat();
+    assert_eq!([read(1, 0, 128), read(1, 4096, 128)], [first.clone(), first]);
+    // Checksum, length, sequence, durable, payload with padding; then the mark, and what was filled ahead.
+    let frames = [
+        "afe3f435",
+        "09000000",
+        "2a00000000000000",
+        "2900000000000000",
+        "61207061796c6f616400000000000000",
+        "fda43dd6",
+        "00000000",
+        "2b00000000000000",
+        "2a00000000000000",
+        "0000000000000000",
+    ]
+    .concat();
+    assert_eq!(read(1, FRAMES_AT, 72), frames);
+    let second = [
+        "706572636f6c6f67",
+        "0100000000000000",
+        "0200000000000000",
+        "0700000000000000",
+        "efcdab8967452301",
+        "2c00000000000000",
+        "0100000000000000",
+        "4020000000000000",
+        "2b00000000000000",
+        "2a00000000000000",
+        "0000000000000000000000000000000000000000000000000000000000000000000000000000000000000000",
+        "6c5159ce",
+    ]
+    .concat();
+    assert_eq!(read(2, 0, 128), second);
+}
