@@ -124,12 +124,11 @@ impl<D: Disk, T: Storage> Reader for LayeredView<D, T> {
         let (mut numbers, mut below) = (Vec::new(), Vec::new());
         for (number, key) in keys.iter().enumerate() {
             let mut generations = layers.generations();
-            match generations.find_map(|generation| generation.get(column, key, self.sequence)) {
-                Some(content) => content.into_iter().for_each(|content| read(number, content)),
-                None => {
-                    numbers.push(number);
-                    below.push(*key);
-                }
+            if let Some(content) = generations.find_map(|generation| generation.get(column, key, self.sequence)) {
+                content.into_iter().for_each(|content| read(number, content));
+            } else {
+                numbers.push(number);
+                below.push(*key);
             }
         }
         layers.tables.get_each(column, &below, |index, content| read(numbers[index], content))

@@ -5,7 +5,7 @@ use crate::disk::DiskFile as _;
 use crate::log::segment::{self, FRAMES_AT};
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"))
 }
 
 #[test]
