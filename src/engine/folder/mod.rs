@@ -2,14 +2,14 @@
 //!
 //! | in the folder | what |
 //! |---|---|
-//! | `PERCOLITE` | the [marker]: format, and the identity of the log; locked while the store is open |
-//! | `log/` | the segments of the [log](crate::log), and what accepted losses have left |
+//! | `PERCOLITE` | the marker: format, and the identity of the log; locked while the store is open |
+//! | `log/` | the segments of the log, and what accepted losses have left |
 //! | `tables/` | RocksDB, without a log of its own |
-//! | `STATUS` | what the process that has it open has [published] |
+//! | `STATUS` | what the process that has it open has published |
 //!
 //! Everything is written to the log and read from the window above it until a hand-down brings it into the tables: see
-//! [`layered`](super::layered). Creation makes the tables, then the log, then the marker, each durable before the next; without the marker
-//! a folder is no store. [`salvage`] opens what is left of a damaged one.
+//! `layered`. Creation makes the tables, then the log, then the marker, each durable before the next; without the marker
+//! a folder is no store. `salvage` opens what is left of a damaged one.
 
 pub(super) mod marker;
 mod published;

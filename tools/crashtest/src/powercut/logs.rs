@@ -5,7 +5,7 @@
 //! the new segment over the hole would bring back later commits without earlier ones. What is recovered must be a prefix,
 //! with everything that was synced in it. If the old segment was synced after all, and the new one has frames that say so, the
 //! same image is one of damage: the store must refuse to open, and where the loss is accepted it must keep what it does not read.
-//! Which of the two it is, [`segments`](crate::segments) tells; every image is made in both ways.
+//! Which of the two it is, [`crate::segments`] says; every image is made in both ways.
 //!
 //! One client commits numbered rows, one after the other. So a prefix is the rows up to some number.
 

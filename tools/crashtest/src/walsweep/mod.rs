@@ -2,7 +2,7 @@
 //! them in ahead of its frames, and in half of these cases every other page of what was there, as a power cut may leave them.
 //!
 //! A seed makes one store with one client, and the log's length is noted with everything that the client is told. What a reader
-//! must make of the damaged log is told by [`segments`](crate::segments): which frames it can read, and whether anything whole
+//! must make of the damaged log is what [`crate::segments`] says: which frames it can read, and whether anything whole
 //! behind them shows that acknowledged commits are missing. If so the store must refuse to open, with a clear word, and open without
 //! these commits once the loss is accepted; otherwise it must open. A log that ends early, with nothing behind its end but zeros,
 //! never shows that. A store that opens has everything that was acknowledged while the log was no longer than what can be read of
@@ -10,7 +10,7 @@
 //! costs nothing, and one in a frame is told of as soon as a later frame is a witness.
 //!
 //! The store has a clock and dice of its own, so that a seed always makes a log of the same shape. Only the frames that mark an idle
-//! log come when they like; so a case names a place that is counted without them, as [`make`] says, and is the same byte in the
+//! log come when they like; so a case names a place that is counted without them, as `make` says, and is the same byte in the
 //! same frame each time.
 
 mod frozen;
@@ -61,7 +61,7 @@ const FLIPS: usize = 50;
 pub struct Case {
     /// Which store.
     pub seed: u64,
-    /// Which place: a byte, counted as [`make`] says.
+    /// Which place: a byte, counted as `make` says.
     pub place: usize,
     /// The bit that is flipped; without one the log ends before the byte.
     pub bit: Option<u8>,
