@@ -56,6 +56,7 @@ struct State {
     life: u64,
     calls: u64,
     fault: Option<Fault>,
+    has_failed: bool,
     has_stopped: bool,
     choices: Choices,
     inodes: BTreeMap<u64, Content>,
@@ -201,6 +202,12 @@ impl SimDisk {
         self.state.lock().fault = None;
     }
 
+    /// Whether a call has failed since the last crash or kill.
+    #[cfg(feature = "crashtest")]
+    pub fn has_failed(&self) -> bool {
+        self.state.lock().has_failed
+    }
+
     /// How many calls there have been, in all lives.
     pub fn calls(&self) -> u64 {
         self.state.lock().calls
@@ -252,7 +259,7 @@ impl Default for SimDisk {
 impl State {
     fn end_life(&mut self) {
         self.life += 1;
-        (self.fault, self.has_stopped) = (None, false);
+        (self.fault, self.has_failed, self.has_stopped) = (None, false, false);
     }
 
     fn fails(&mut self, call: Call) -> bool {
@@ -263,7 +270,7 @@ impl State {
         if fault.left > 0 {
             return false;
         }
-        self.has_stopped = fault.stops;
+        (self.has_failed, self.has_stopped) = (true, fault.stops);
         self.fault = None;
         true
     }

@@ -21,6 +21,8 @@ mod group;
 pub(crate) mod layered;
 pub mod local;
 mod lost;
+#[cfg(feature = "crashtest")]
+pub mod machine;
 #[cfg(feature = "rocks")]
 mod rocks;
 pub mod sim;

@@ -28,7 +28,7 @@ type Past = Vec<(BatchNumber, Option<Arc<[u8]>>)>;
 #[derive(Clone, Debug, Default)]
 pub struct SimStorage {
     state: Arc<Mutex<State>>,
-    writing: Arc<Mutex<()>>,
+    writing: Arc<crate::sync::Mutex<()>>,
     /// A process does not outlive a crash of its machine; a server's client does, and has none.
     life: Option<u64>,
 }
@@ -69,8 +69,13 @@ impl SimStorage {
 
     /// An engine that has this memory for itself, like a store in one process.
     pub fn embedded(&self) -> SimEngine {
+        LocalEngine::new(self.process(), true)
+    }
+
+    /// A handle for one process.
+    pub(crate) fn process(&self) -> Self {
         let life = Some(self.state.lock().crashes);
-        LocalEngine::new(Self { life, ..self.clone() }, true)
+        Self { life, ..self.clone() }
     }
 
     /// An engine that shares this memory with others, like a server's client.
@@ -218,7 +223,7 @@ impl Storage for SimStorage {
     type View = SimView;
     type Batch<'a> = SimBatch;
 
-    fn writing(&self) -> &Mutex<()> {
+    fn writing(&self) -> &crate::sync::Mutex<()> {
         &self.writing
     }
 

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::{Bookmark, EngineError, EngineFigures, LostLog, RowRange, WriteStalls};
+use crate::sync::Mutex;
 
 /// Where a cell is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -40,7 +40,8 @@ pub const FRAMES_AT: u64 = 2 * BLOCK_BYTES;
 /// Each block is a write of its own. One write of a whole step makes pages of the cache that are as large, and the kernel walks
 /// through all blocks of such a page at every write into it: 1.5 µs a commit, more than the rest of it takes.
 pub const STEP_BYTES: u64 = STEP as u64;
-const STEP: usize = if cfg!(test) { 16 << 10 } else { 256 << 10 };
+// Tests of crashes write little, and must cover many steps.
+const STEP: usize = if cfg!(any(test, feature = "crashtest")) { 16 << 10 } else { 256 << 10 };
 
 const HEADER_BYTES: usize = 128;
 const CHECKED_BYTES: usize = HEADER_BYTES - 4;

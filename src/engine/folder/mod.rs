@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use self::marker::{Claim, claim, examine, finish, mark_copy};
 pub(crate) use self::published::published;
-use super::layered::{Layered, LayeredBatch, LayeredView, Limits, Setup};
+use super::layered::{HandDown, Layered, LayeredBatch, LayeredView, Limits, Setup};
 use super::local::LocalEngine;
 use super::rocks::names::remove_unfinished_options;
 use super::rocks::{RocksSetup, RocksStorage};
@@ -29,6 +29,7 @@ use crate::bounds;
 use crate::disk::FolderDisk;
 use crate::log;
 use crate::runtime::{Runtime as _, System};
+use crate::sync::Mutex;
 
 const LOG: &str = "log";
 const TABLES: &str = "tables";
@@ -96,7 +97,7 @@ impl FolderStorage {
             random: Box::new(random),
             limits: setup.limits(),
             accepted_loss: setup.accept_lost_commits,
-            has_worker: true,
+            hand_down: HandDown::ByThread,
         };
         let layers = Layered::open(FolderDisk::new(&log), tables, setup)?;
         if let Some(marker) = layers.tables().marker().filter(|_| is_new) {
@@ -170,7 +171,7 @@ impl Storage for FolderStorage {
     type View = LayeredView<FolderDisk, RocksStorage>;
     type Batch<'a> = LayeredBatch;
 
-    fn writing(&self) -> &parking_lot::Mutex<()> {
+    fn writing(&self) -> &Mutex<()> {
         self.layers.writing()
     }
 

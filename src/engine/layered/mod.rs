@@ -38,7 +38,7 @@ use std::sync::{Arc, OnceLock};
 use rapidhash::v3::RapidSecrets;
 
 pub use self::batch::LayeredBatch;
-pub use self::opening::{Limits, Setup};
+pub use self::opening::{HandDown, Limits, Setup};
 pub use self::view::LayeredView;
 use self::worker::Worker;
 use super::stalls::Stalls;
@@ -55,7 +55,7 @@ const POSITION: &[u8] = b"\0position";
 /// See the [module](self).
 pub struct Layered<D: Disk, T: Storage> {
     shared: Arc<Shared<D, T>>,
-    /// `None`: the writer hands down by itself.
+    /// `None`: the writer hands down.
     worker: Option<Worker>,
 }
 
@@ -64,7 +64,7 @@ struct Shared<D: Disk, T: Storage> {
     /// `None`: opened to be read only.
     life: Option<Life<D>>,
     current: Mutex<Current<T::View>>,
-    writing: parking_lot::Mutex<()>,
+    writing: Mutex<()>,
     failure: OnceLock<String>,
     /// Counts those that have ended, so a view can tell whether newer layers exist.
     hand_downs: AtomicU64,
@@ -176,6 +176,19 @@ impl<D: Disk, T: Storage> Layered<D, T> {
         &self.shared.tables
     }
 
+    /// The log; `None` if this was opened to be read only.
+    #[cfg(feature = "crashtest")]
+    pub(crate) fn log(&self) -> Option<Syncer<D>> {
+        self.shared.life.as_ref().map(|life| life.syncer.clone())
+    }
+
+    /// A round of work of the thread that hands down, where there is none; `written` is kept from one to the next. Returns whether
+    /// there may be more to do.
+    #[cfg(feature = "crashtest")]
+    pub fn work(&self, written: &mut u64) -> bool {
+        self.shared.life.as_ref().is_some_and(|life| self.shared.work(life, written) != worker::Next::Wait)
+    }
+
     /// Hands everything down that was written before this call.
     #[cfg(test)]
     pub fn hand_down_all(&self) -> Result<(), EngineError> {
@@ -224,7 +237,7 @@ impl<D: Disk, T: Storage> Storage for Layered<D, T> {
     type View = LayeredView<D, T>;
     type Batch<'a> = LayeredBatch;
 
-    fn writing(&self) -> &parking_lot::Mutex<()> {
+    fn writing(&self) -> &Mutex<()> {
         &self.shared.writing
     }
 

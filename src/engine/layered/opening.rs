@@ -28,8 +28,21 @@ pub struct Setup {
     pub limits: Limits,
     /// The fingerprint of a loss of acknowledged batches with which to open all the same.
     pub accepted_loss: Option<u64>,
-    /// Whether a thread hands down; else the writer does.
-    pub has_worker: bool,
+    /// Who hands generations down.
+    pub hand_down: HandDown,
+}
+
+/// Where generations are handed down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HandDown {
+    /// In a thread of the storage.
+    ByThread,
+    /// In the calls that write.
+    #[cfg(test)]
+    ByWriter,
+    /// In calls of [`Layered::work`].
+    #[cfg(feature = "crashtest")]
+    ByCaller,
 }
 
 /// When a generation is full: at the first of these, in bytes.
@@ -81,7 +94,7 @@ fn replay<D: Disk>(
 impl<D: Disk, T: Storage> Layered<D, T> {
     /// Opens what lies on the disk and in the tables, or begins there if both are empty.
     pub fn open(disk: D, tables: T, setup: Setup) -> Result<Self, EngineError> {
-        let Setup { identity, is_new, random: mut salts, limits, accepted_loss, has_worker } = setup;
+        let Setup { identity, is_new, random: mut salts, limits, accepted_loss, hand_down } = setup;
         let secrets = RapidSecrets::seed(salts());
         let position = read_position(&tables)?;
         let (replayed, recovered) = replay(&disk, (identity, position, is_new), secrets)?;
@@ -98,7 +111,13 @@ impl<D: Disk, T: Storage> Layered<D, T> {
             unmarked: AtomicBool::new(false),
         };
         let shared = Arc::new(Shared::new(tables, Some(life), active, replayed, (position, end))?);
-        let worker = has_worker.then(|| Worker::start(&shared)).transpose()?;
+        let worker = match hand_down {
+            HandDown::ByThread => Some(Worker::start(&shared)?),
+            #[cfg(test)]
+            HandDown::ByWriter => None,
+            #[cfg(feature = "crashtest")]
+            HandDown::ByCaller => Some(Worker::absent()),
+        };
         Ok(Self { shared, worker })
     }
 
@@ -168,7 +187,7 @@ impl<D: Disk, T: Storage> Shared<D, T> {
             tables,
             life,
             current: Mutex::new(current),
-            writing: parking_lot::Mutex::default(),
+            writing: Mutex::default(),
             failure: OnceLock::new(),
             hand_downs: AtomicU64::new(0),
             stalls: Stalls::default(),

@@ -70,7 +70,7 @@ impl Model {
             limits: Limits { memory_bytes: 3000, log_bytes: 40 << 10 },
             random: Box::new(move || seed.next()),
             accepted_loss: None,
-            has_worker: false,
+            hand_down: HandDown::ByWriter,
         };
         let tables = self.tables.embedded().storage().clone();
         Layered::open(self.disk.revive(), tables, setup)

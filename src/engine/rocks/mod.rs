@@ -20,7 +20,6 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use rocksdb::checkpoint::Checkpoint;
 use rocksdb::{ColumnFamily, DB, FlushOptions, Range, ReadOptions, Snapshot, WriteBatch, WriteOptions};
 use self_cell::self_cell;
@@ -31,6 +30,7 @@ use self::options::{descriptors, name, options};
 use super::folder::marker::Marker;
 use super::storage::{Batch, Column, Reader, Storage};
 use super::{Bookmark, EngineError, EngineFigures, RowRange};
+use crate::sync::Mutex;
 
 /// So many cells are looked for together: fewer are found sooner one by one, and what they lie in stays in memory until all of
 /// them are found.
@@ -42,7 +42,7 @@ pub struct RocksStorage {
     write_options: WriteOptions,
     writing: Mutex<()>,
     /// Empty room for what is being written, kept from one write to the next.
-    copy: Mutex<Vec<u8>>,
+    copy: parking_lot::Mutex<Vec<u8>>,
 }
 
 /// Dropped in this order: the lock on the folder ends last.
@@ -161,7 +161,12 @@ impl RocksStorage {
         let mut write_options = WriteOptions::default();
         write_options.set_no_slowdown(true);
         write_options.disable_wal(true);
-        Ok(Self { database: Arc::new(database), write_options, writing: Mutex::default(), copy: Mutex::default() })
+        Ok(Self {
+            database: Arc::new(database),
+            write_options,
+            writing: Mutex::default(),
+            copy: parking_lot::Mutex::default(),
+        })
     }
 
     /// Between which keys a column's tables lie.

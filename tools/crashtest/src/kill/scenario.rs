@@ -141,7 +141,10 @@ impl<'a> Plan<'a> {
         let workload = workload_for(case, dice);
         let large = workload.name() == workload::LARGE.name();
         let collects = matches!(case.point, P::CollectBefore | P::CollectDone | P::HistoryFloor);
-        let hands_down = case.point.name().starts_with("hand-down.");
+        // A commit has to be under way when its lock is taken away. Mostly it is for a microsecond, and for longer while the writer
+        // begins a segment, or waits for a hand-down.
+        let is_held_up = matches!(case.point, P::LockEnded | P::LockDrained);
+        let hands_down = is_held_up || case.point.name().starts_with("hand-down.");
         let restores = matches!(case.point, P::RestoreBetween | P::RestoreAll | P::RestoreNamed);
         let common = Life {
             folder: folder.into(),
@@ -161,10 +164,7 @@ impl<'a> Plan<'a> {
                 (P::KeyspaceDropped | P::KeyspaceErased, Durability::Buffered) => 800,
                 (P::LeaseBefore | P::LeaseDurable, Durability::Buffered) => 800,
                 (P::KeyspaceDropped | P::KeyspaceErased, Durability::Sync) => 80,
-                // A commit has to be under way when its lock is taken away.
-                (P::LockEnded | P::LockDrained, Durability::Sync) => 120,
-                // And without a sync it is so for some microseconds.
-                (P::LockEnded | P::LockDrained, Durability::Buffered) => 300,
+                (P::LockEnded | P::LockDrained, _) => 120,
                 _ => 40,
             },
             lockers: if is_of_locks(case.point) { 6 } else { [0, 0, 0, 2][dice.below(4)] },
@@ -190,12 +190,14 @@ impl<'a> Plan<'a> {
                 _ => [1, 1, 50][dice.below(3)],
             },
             // With small buffers generations are handed down all the time.
-            write_buffers: match case.point {
-                P::LockEnded | P::LockDrained => 128 << 20,
-                _ if hands_down || dice.one_in(3) => 256 << 10,
-                _ => 128 << 20,
+            write_buffers: if hands_down || dice.one_in(3) { 256 << 10 } else { 128 << 20 },
+            filler: if is_held_up {
+                20 << 10
+            } else if hands_down {
+                4 << 10
+            } else {
+                0
             },
-            filler: if hands_down { 4 << 10 } else { 0 },
             long_values: [0, 2, 8][dice.below(3)],
             // Some commit long after they have read, behind the collector's back, and what memory has forgotten by then only
             // the records of deletions say.

@@ -53,8 +53,8 @@ pub enum Mode {
 pub struct Seen {
     /// Buffered commits that were told before a crash, by number.
     told: BTreeMap<u64, u64>,
-    /// Batches that crashes took.
-    lost: Arc<AtomicU64>,
+    /// Frames of the log that crashes took.
+    lost: u64,
     /// Write skew where nothing forbids it.
     skewed: Arc<AtomicU64>,
     /// Commits that nobody was told of and that were there.
@@ -149,7 +149,7 @@ pub fn run(mode: Mode, seed: u64, trace: bool) -> Run {
         counts: is_enough,
         transactions: ledger.entries().count(),
         committed: ledger.acknowledged(),
-        lost: seen.lost.load(std::sync::atomic::Ordering::SeqCst),
+        lost: seen.lost,
         skewed: seen.skewed.load(std::sync::atomic::Ordering::SeqCst),
         settled: seen.settled,
         steps: scheduler.steps(),

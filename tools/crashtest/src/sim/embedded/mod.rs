@@ -7,12 +7,13 @@ mod lockers;
 mod promises;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use percolite::engine::Engine;
-use percolite::engine::sim::{SimEngine, SimStorage};
+use percolite::engine::local::LocalEngine;
+use percolite::engine::machine::{Fault, Machine, MachineStorage};
 use percolite::{Builder, Durability, KeepHistory, Keyspace, Store};
 
 use self::keeper::Keeper;
@@ -20,7 +21,7 @@ use self::lockers::Notes;
 use super::engine::{Dead, Scheduled, is_dead};
 use super::plan::{CLIENT, Crash, Focus, LIVES_MAX, Plan, WATCHER};
 use super::runtime::SimRuntime;
-use super::scheduler::Scheduler;
+use super::scheduler::{Scheduler, ThreadId};
 use super::sink::Book;
 use super::thinking::Thinking;
 use super::{Mode, Seen, hours};
@@ -34,11 +35,14 @@ use crate::violation::Broken;
 
 /// No life takes longer.
 const LIFE_MAX: Duration = Duration::from_secs(3600);
+/// How often generations are handed down while there are some, and at last.
+const HANDS_DOWN_EVERY: Duration = Duration::from_micros(200);
+const HANDS_DOWN_WITHIN: Duration = Duration::from_millis(500);
 
 /// See the [module](self).
 pub struct Embedded<'a> {
     scheduler: &'a Arc<Scheduler>,
-    memory: SimStorage,
+    machine: Machine,
     book: Book,
     plan: &'a Plan,
     dice: Dice,
@@ -56,14 +60,14 @@ pub struct Embedded<'a> {
     common: Arc<Common>,
 }
 
-type Process = Arc<Scheduled<SimEngine>>;
+type Process = Arc<Scheduled<LocalEngine<MachineStorage>>>;
 
 impl<'a> Embedded<'a> {
     /// A history that has not begun.
     pub fn new(scheduler: &'a Arc<Scheduler>, plan: &'a Plan, dice: Dice) -> Self {
         Self {
             scheduler,
-            memory: SimStorage::new(),
+            machine: Machine::new(),
             book: Book::default(),
             plan,
             dice,
@@ -98,47 +102,58 @@ impl<'a> Embedded<'a> {
         }
         let broken = std::mem::take(&mut *self.broken.lock());
         self.seen.notes = self.notes.all();
+        self.seen.lost = self.machine.lost();
         (self.book, self.seen, broken)
     }
 
     fn live(&mut self, life: u32) {
         let dead = Dead::default();
+        if self.dice.one_in(4) {
+            self.cut_an_opening();
+        }
         let shown = if life > 0 && self.dice.one_in(3) { self.look_only() } else { None };
-        let engine: Process = self.process(&dead);
         let patience = if Plan::may_crash(life) { self.plan_crash(&dead, life) } else { None };
+        let engine = self.process(&dead);
+        if let Some(engine) = engine {
+            let below = self.hand_down(&engine, &dead);
+            self.live_on(life, &engine, &dead, (shown, patience));
+            self.end(below);
+        }
+        self.scheduler.unwatch();
+        if is_dead(&dead) {
+            self.seen.crashes += 1;
+        }
+        self.notes.gone(life, self.scheduler.now());
+    }
+
+    /// A life on an engine that is open.
+    fn live_on(&mut self, life: u32, engine: &Process, dead: &Dead, (shown, patience): (Option<u64>, Option<u64>)) {
         let disk_fails = self.plan.failing_disk && Plan::may_crash(life) && self.dice.one_in(2);
         let before = self.before_opening(life);
-        if let Some(store) = self.open(&engine, &dead) {
-            self.check_shown(shown, &store, &dead);
-            self.opened(&store, &engine, &dead, before);
-            if disk_fails && !is_dead(&dead) {
-                let nth = 1 + self.dice.below(30) as u64;
-                match self.dice.below(4) {
-                    0 => self.memory.fail_sync(nth),
-                    1 => self.memory.fail_write(nth),
-                    2 => self.memory.refuse_write(nth),
-                    _ => engine.fail_lease(),
-                }
+        if let Some(store) = self.open(engine, dead) {
+            self.check_shown(shown, &store, dead);
+            self.opened(&store, engine, dead, before);
+            if disk_fails && !is_dead(dead) {
+                self.plan_fault(engine);
             }
-            self.clients(&store, &engine, &dead, life, (disk_fails, patience));
+            self.clients(&store, engine, dead, life, (disk_fails, patience));
             let must = !Plan::may_crash(life) && self.seen.crashes == 0;
-            if !is_dead(&dead) && (must || self.dice.one_in(3)) {
+            if !is_dead(dead) && (must || self.dice.one_in(3)) {
                 self.scheduler.unwatch();
-                self.crash(&dead);
+                self.crash(dead);
             }
-            if disk_fails && !is_dead(&dead) {
-                self.check_failed(&store, &engine, &dead);
+            if disk_fails && !is_dead(dead) {
+                self.check_failed(&store, engine, dead);
             }
             let durable_ts = store.stats().durable_ts;
             // The power may also go while it closes.
-            let closed = self.close(store, &engine, &dead, (life, disk_fails));
+            let closed = self.close(store, engine, dead, (life, disk_fails));
             self.scheduler.unwatch();
-            if disk_fails && !is_dead(&dead) {
-                self.crash(&dead);
+            if disk_fails && !is_dead(dead) {
+                self.crash(dead);
             }
             self.check_timestamps();
-            if is_dead(&dead) {
-                self.seen.crashes += 1;
+            if is_dead(dead) {
                 if self.plan.durability == Durability::Buffered {
                     // What is seen there need not be durable.
                     self.past.moments.lock().clear();
@@ -150,29 +165,87 @@ impl<'a> Embedded<'a> {
                 self.breaks("closes", why.to_string());
             }
         }
-        self.scheduler.unwatch();
-        self.notes.gone(life, self.scheduler.now());
     }
 
-    fn process(&self, dead: &Dead) -> Process {
+    /// Another process opens what is on the machine, and the power goes at some call.
+    fn cut_an_opening(&mut self) {
+        self.machine.stop(1 + self.dice.below(80) as u64, self.dice.bits());
+        drop(self.machine.open(self.plan.generation, self.dice.bits()));
+        self.machine.crash(self.dice.bits());
+    }
+
+    /// Opens what is on the machine; `None` if the power has gone meanwhile.
+    fn process(&mut self, dead: &Dead) -> Option<Process> {
+        let layers = match self.machine.open(self.plan.generation, self.dice.bits()) {
+            Ok(layers) => layers,
+            Err(_) if is_dead(dead) => return None,
+            Err(why) => {
+                self.breaks("opens again", why.to_string());
+                return None;
+            }
+        };
         let (cells, bytes) = self.plan.pages;
-        let engine = Arc::new(self.memory.embedded().with_pages_of(cells, bytes));
+        let engine = Arc::new(LocalEngine::new(layers, true).with_pages_of(cells, bytes));
         let scheduler = Arc::clone(self.scheduler);
         let scheduled = Scheduled::new(engine, scheduler, Arc::clone(dead), self.plan.group_rows);
-        Arc::new(scheduled.with_slow_syncs(self.plan.sync_takes))
+        Some(Arc::new(scheduled.with_slow_syncs(self.plan.sync_takes)))
+    }
+
+    /// Begins the thread that hands generations down, among the others.
+    fn hand_down(&self, engine: &Process, dead: &Dead) -> Option<(ThreadId, Arc<AtomicBool>)> {
+        let over = Arc::new(AtomicBool::new(false));
+        let (scheduler, engine, dead) = (Arc::clone(self.scheduler), Arc::clone(engine), Arc::clone(dead));
+        let ends = Arc::clone(&over);
+        let work = move || {
+            let (mut written, mut pause) = (0, HANDS_DOWN_EVERY);
+            while !ends.load(Ordering::SeqCst) && !is_dead(&dead) {
+                let has_work = engine.engine().storage().work(&mut written);
+                pause = if has_work { HANDS_DOWN_EVERY } else { (pause * 2).min(HANDS_DOWN_WITHIN) };
+                scheduler.sleep(pause);
+            }
+        };
+        match self.scheduler.spawn("hand-down", Box::new(work)) {
+            Ok(thread) => Some((thread, over)),
+            Err(why) => {
+                self.breaks("harness", why.to_string());
+                None
+            }
+        }
+    }
+
+    fn end(&self, below: Option<(ThreadId, Arc<AtomicBool>)>) {
+        if let Some((thread, over)) = below {
+            over.store(true, Ordering::SeqCst);
+            self.scheduler.join(thread);
+        }
+    }
+
+    /// Something on the machine fails soon.
+    fn plan_fault(&mut self, engine: &Process) {
+        let Some(fault) = self.dice.pick(&Fault::ALL).copied().filter(|_| !self.dice.one_in(5)) else {
+            engine.fail_lease();
+            return;
+        };
+        let of_tables = matches!(fault, Fault::TablesMade | Fault::TablesRefused | Fault::TablesFlush);
+        let nth = 1 + self.dice.below(if of_tables { 5 } else { 40 }) as u64;
+        self.machine.fail(fault, nth, self.dice.bits());
     }
 
     /// Has the power go in this life; the answer is within how many pauses when it does not come of itself.
     fn plan_crash(&mut self, dead: &Dead, life: u32) -> Option<u64> {
         let Crash { due, at_last } = self.plan.crash(&mut self.dice, life > 0);
         let choice = self.dice.bits();
-        let (memory, dead, lost) = (self.memory.clone(), Arc::clone(dead), Arc::clone(&self.seen.lost));
+        let (machine, dead, is_kill) = (self.machine.clone(), Arc::clone(dead), self.dice.one_in(4));
         let (book, notes, scheduler) = (self.book.clone(), self.notes.clone(), Arc::clone(self.scheduler));
         let act = move |_| {
             dead.store(true, Ordering::SeqCst);
             book.crashed();
             notes.gone(life, scheduler.now());
-            lost.fetch_add(memory.crash(choice).lost, Ordering::SeqCst);
+            if is_kill {
+                machine.kill(choice);
+            } else {
+                machine.crash(choice);
+            }
         };
         self.scheduler.watch(due, Arc::new(act));
         at_last
@@ -183,7 +256,7 @@ impl<'a> Embedded<'a> {
         dead.store(true, Ordering::SeqCst);
         self.scheduler.tell("crash");
         self.book.crashed();
-        self.seen.lost.fetch_add(self.memory.crash(choice).lost, Ordering::SeqCst);
+        self.machine.crash(choice);
     }
 
     fn open(&mut self, engine: &Process, dead: &Dead) -> Option<Store> {
@@ -203,7 +276,7 @@ impl<'a> Embedded<'a> {
             .conflict_slots(self.plan.conflict_slots)
             .admission(self.plan.admission)
             .stream_at_bytes(self.plan.stream_at_bytes)
-            .open_engine(Arc::<Scheduled<SimEngine>>::clone(engine) as Arc<dyn Engine>);
+            .open_engine(Process::clone(engine) as Arc<dyn Engine>);
         match store {
             Ok(store) => Some(store),
             Err(_) if is_dead(dead) => None,
@@ -355,7 +428,8 @@ impl<'a> Embedded<'a> {
 
     fn resolve_and_judge(&mut self, life: u32) -> Result<u64, String> {
         let dead = Dead::default();
-        let engine: Process = self.process(&dead);
+        self.cut_an_opening();
+        let engine = self.process(&dead).ok_or("the machine does not open")?;
         let before = self.before_opening(life);
         let Some(store) = self.open(&engine, &dead) else { return Err("it does not open".into()) };
         self.opened(&store, &engine, &dead, before);
@@ -411,7 +485,7 @@ impl<'a> Embedded<'a> {
 
     fn open_and_digest(&mut self) -> Result<u64, String> {
         let dead = Dead::default();
-        let engine: Process = self.process(&dead);
+        let engine = self.process(&dead).ok_or("the machine does not open again")?;
         let Some(store) = self.open(&engine, &dead) else { return Err("it does not open again".into()) };
         store.resolve_orphans().map_err(|why| why.to_string())?;
         let there = keyspaces(&store).map_err(|why| why.to_string())?;

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use percolite::engine::Engine as _;
+use percolite::engine::local::LocalEngine;
 use percolite::{KeyspaceId, Store, Timestamp};
 
 use super::super::engine::{Dead, HIGH_WATER, is_dead};
@@ -25,7 +26,7 @@ const ENDS_WITHIN: usize = 600;
 impl Embedded<'_> {
     /// A store that has met an error of its disk does not go on.
     pub(super) fn check_failed(&self, store: &Store, engine: &Process, dead: &Dead) {
-        if self.memory.has_failed() || engine.lease_failed() {
+        if self.machine.has_failed() || engine.lease_failed() {
             // Whoever met it may be about to say so.
             self.scheduler.sleep(Duration::from_millis(100));
             if store.sync().is_ok() && !is_dead(dead) {
@@ -36,10 +37,12 @@ impl Embedded<'_> {
 
     /// What somebody sees who opens the store and changes nothing.
     pub(super) fn look_only(&mut self) -> Option<u64> {
-        let store = Store::builder()
-            .read_only(true)
-            .runtime(SimRuntime::new(self.scheduler, 0))
-            .open_engine(Arc::new(self.memory.embedded()));
+        let builder = Store::builder().read_only(true).runtime(SimRuntime::new(self.scheduler, 0));
+        if !self.machine.is_created() {
+            return None;
+        }
+        let store = self.machine.open_read_only().map_err(percolite::Error::from);
+        let store = store.and_then(|layers| builder.open_engine(Arc::new(LocalEngine::new(layers, true))));
         let looked = store.and_then(|store| {
             let digest = digest_of(&store.snapshot()?);
             store.close()?;
@@ -127,9 +130,11 @@ impl Embedded<'_> {
 
     /// None was handed out that the next life could hand out again.
     pub(super) fn check_timestamps(&self) {
-        let mark = self.memory.embedded().meta(HIGH_WATER);
-        let Ok(Some(mark)) = mark.map(|mark| mark.map(|mark| mark.try_into().map_or(0, u64::from_be_bytes))) else {
-            return;
+        let mark = self.machine.open_read_only().and_then(|layers| LocalEngine::new(layers, true).meta(HIGH_WATER));
+        let mark = match mark {
+            Ok(Some(mark)) => mark.try_into().map_or(0, u64::from_be_bytes),
+            Ok(None) => return,
+            Err(why) => return self.breaks("opens to be looked at", why.to_string()),
         };
         let ledger = self.book.ledger();
         let handed_out = ledger.entries().flat_map(|entry| [entry.txn.start_ts, entry.txn.commit_ts]).flatten().max();
