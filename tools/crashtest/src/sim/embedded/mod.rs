@@ -62,6 +62,15 @@ pub struct Embedded<'a> {
 
 type Process = Arc<Scheduled<LocalEngine<MachineStorage>>>;
 
+/// The power goes, or only the process dies.
+fn end_of(machine: &Machine, is_kill: bool, choice: u64) {
+    if is_kill {
+        machine.kill(choice);
+    } else {
+        machine.crash(choice);
+    }
+}
+
 impl<'a> Embedded<'a> {
     /// A history that has not begun.
     pub fn new(scheduler: &'a Arc<Scheduler>, plan: &'a Plan, dice: Dice) -> Self {
@@ -241,11 +250,7 @@ impl<'a> Embedded<'a> {
             dead.store(true, Ordering::SeqCst);
             book.crashed();
             notes.gone(life, scheduler.now());
-            if is_kill {
-                machine.kill(choice);
-            } else {
-                machine.crash(choice);
-            }
+            end_of(&machine, is_kill, choice);
         };
         self.scheduler.watch(due, Arc::new(act));
         at_last
@@ -256,7 +261,8 @@ impl<'a> Embedded<'a> {
         dead.store(true, Ordering::SeqCst);
         self.scheduler.tell("crash");
         self.book.crashed();
-        self.machine.crash(choice);
+        let is_kill = self.dice.one_in(3);
+        end_of(&self.machine, is_kill, choice);
     }
 
     fn open(&mut self, engine: &Process, dead: &Dead) -> Option<Store> {
