@@ -30,9 +30,8 @@ pub const QUICK: &[Mutant] = &[
     Mutant::RecoveryForgets,
 ];
 
-/// Those that no layer can find, and tests of the library over a simulated disk do. One needs a disk that drops pages after a sync
-/// that failed, and then loses power; and the log's own refusal after a failure lies below the storage's, which comes first.
-pub const ELSEWHERE: &[Mutant] = &[Mutant::NotWrittenAgain, Mutant::AppendsAfterFailure];
+/// One that no layer can find, and tests of the log do: its own refusal after a failure lies below the storage's, which comes first.
+pub const ELSEWHERE: &[Mutant] = &[Mutant::AppendsAfterFailure];
 
 /// How often to look whether a process has ended.
 const POLL: Duration = Duration::from_millis(5);
@@ -40,7 +39,7 @@ const POLL: Duration = Duration::from_millis(5);
 /// Switches known mistakes on, one at a time, and sees whether `quick` finds each.
 #[derive(Args, Clone, Debug)]
 pub struct MutantsArgs {
-    /// Only these; otherwise all but those that need a disk that is simulated.
+    /// Only these; otherwise all but those that only tests of the library can find.
     pub mutants: Vec<String>,
     /// Go through all layers with each, also when one has found it.
     #[arg(long)]

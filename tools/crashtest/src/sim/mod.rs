@@ -1,5 +1,6 @@
-//! Seeded simulation of the real protocol: many threads, one turn at a time, on an engine in memory whose crashes lose what
-//! was not synced.
+//! Seeded simulation of the real protocol and the real core: many threads, one turn at a time, on a machine in memory whose
+//! crashes lose what was not synced. The log's disk tears and reorders, the tables below it flush when they like, and hand-downs and
+//! openings are cut off like everything else. Where several processes share one engine, it is a map in memory without a core.
 //!
 //! A seed decides everything: the workload, how many lives, who runs when, where the crash comes and how much it takes, what
 //! the clock says, what the network does. Two modes: *embedded*, where one process has the engine for itself and dies as a
