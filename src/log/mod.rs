@@ -120,10 +120,12 @@ pub struct Lost {
 impl fmt::Display for Lost {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { file, offset, first, durable, frames, bytes, fingerprint } = self;
-        write!(
-            formatter,
-            "the log is damaged in {file} at {offset}: frames {first} to {durable} were durable and cannot be read; beyond it \
-             {frames} whole frames ({bytes} bytes) remain (loss {fingerprint:016x})"
-        )
+        write!(formatter, "the log is damaged in {file} at {offset}: ")?;
+        if durable < first {
+            write!(formatter, "what was durable from frame {first} on, if anything was, cannot be read")?;
+        } else {
+            write!(formatter, "frames {first} to {durable} were durable and cannot be read")?;
+        }
+        write!(formatter, "; beyond it {frames} whole frames ({bytes} bytes) remain (loss {fingerprint:016x})")
     }
 }
