@@ -259,7 +259,7 @@ fn what_was_to_be_ignored_is_ignored_by_the_command_too() {
 #[test]
 fn a_lock_is_renewed_while_its_command_runs_and_released_behind_it() {
     let place = Place::with_shop();
-    let holder = place.lock_run("shop nightly --for 2s", "echo > running; sleep 6; echo done");
+    let holder = place.lock_run("shop nightly --for 2s", &format!("echo > running; {WAITS}; echo done"));
     wait_for("it does not run", || place.has("running"));
     let since = Instant::now();
     let token = place.token_of("nightly");
@@ -270,6 +270,7 @@ fn a_lock_is_renewed_while_its_command_runs_and_released_behind_it() {
             .fails(8, "lock \"nightly\" is held by \"percolite lock run\"");
     }
     assert_eq!(place.token_of("nightly"), token);
+    place.file("enough", "");
     assert_eq!(ends(holder).succeeds(), "done\n");
     assert_eq!(place.token_of("nightly"), None);
 }
