@@ -78,8 +78,8 @@ impl Machine {
         self.state.lock().is_created
     }
 
-    /// Opens what is there, or begins. A generation is full at so many bytes of memory or of log. The seed decides what is random in it.
-    /// Generations are handed down by [`Layered::work`].
+    /// Opens the store, and creates it if there is none. A generation is frozen once it has `memory_bytes` in memory or `log_bytes`
+    /// in the log. `seed` is that of the log's salts and the window's hash. [`Layered::work`] hands generations down.
     pub fn open(&self, (memory_bytes, log_bytes): (usize, u64), seed: u64) -> Result<MachineStorage, EngineError> {
         let mut choices = Choices::new(seed);
         let setup = Setup {

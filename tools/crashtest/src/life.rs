@@ -34,7 +34,7 @@ use crate::restores::{MANY, restore};
 use crate::violation::Broken;
 use crate::workload::{self, State, Workload};
 
-/// One sync in so many transactions where nothing else asks for one.
+/// A life whose commits ask for no sync syncs after each so many transactions on average.
 pub const SYNCS: usize = 24;
 /// The longest pause under a lock, in milliseconds.
 const PAUSES_MS: usize = 20;
@@ -108,7 +108,7 @@ pub struct Life {
     pub write_buffers: usize,
     /// Bytes of an extra row that every transaction is followed by; they fill disks and buffers.
     pub filler: usize,
-    /// One sync in so many transactions where nothing else asks for one; 0: none.
+    /// A life whose commits ask for no sync syncs after each so many transactions on average; 0: never.
     pub syncs: usize,
     /// Up to so many milliseconds pass between what a transaction does and its commit, in every other one.
     pub thinks_ms: usize,
