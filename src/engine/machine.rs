@@ -10,7 +10,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::EngineError;
-use super::layered::{HandDown, Layered, Limits, Setup};
+use super::layered::{Layered, Limits, Setup};
 use super::sim::SimStorage;
 use crate::disk::{Call, Choices, SimDisk};
 use crate::log::Syncer;
@@ -21,7 +21,7 @@ pub type MachineStorage = Layered<SimDisk, SimStorage>;
 const IDENTITY: u64 = 7;
 
 /// What outlives a process; clones share it.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Machine {
     disk: SimDisk,
     tables: SimStorage,
@@ -61,16 +61,10 @@ impl Fault {
         [Self::Write, Self::Sync, Self::Call, Self::TablesMade, Self::TablesRefused, Self::TablesFlush];
 }
 
-impl Default for Machine {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Machine {
     /// With an empty disk.
     pub fn new() -> Self {
-        Self { disk: SimDisk::new(), tables: SimStorage::new(), state: Arc::default() }
+        Self::default()
     }
 
     /// Whether it was ever opened to the end, and so has a store.
@@ -88,7 +82,7 @@ impl Machine {
             random: Box::new(move || choices.next()),
             limits: Limits { memory_bytes, log_bytes },
             accepted_loss: None,
-            hand_down: HandDown::ByCaller,
+            has_worker: false,
         };
         let layers = Layered::open(self.disk.revive(), self.tables.process(), setup)?;
         let mut state = self.state.lock();
@@ -134,11 +128,6 @@ impl Machine {
     /// The `nth` call to the log's disk from now fails, and all after it, until a crash.
     pub fn stop(&self, nth: u64, seed: u64) {
         self.disk.stop(nth, seed);
-    }
-
-    /// Takes back what was to fail.
-    pub fn heal(&self) {
-        self.disk.heal();
     }
 
     /// Whether a call has failed since the last crash.

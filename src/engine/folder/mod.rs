@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use self::marker::{Claim, claim, examine, finish, mark_copy};
 pub(crate) use self::published::published;
-use super::layered::{HandDown, Layered, LayeredBatch, LayeredView, Limits, Setup};
+use super::layered::{Layered, LayeredBatch, LayeredView, Limits, Setup};
 use super::local::LocalEngine;
 use super::rocks::names::remove_unfinished_options;
 use super::rocks::{RocksSetup, RocksStorage};
@@ -97,7 +97,7 @@ impl FolderStorage {
             random: Box::new(random),
             limits: setup.limits(),
             accepted_loss: setup.accept_lost_commits,
-            hand_down: HandDown::ByThread,
+            has_worker: true,
         };
         let layers = Layered::open(FolderDisk::new(&log), tables, setup)?;
         if let Some(marker) = layers.tables().marker().filter(|_| is_new) {

@@ -14,7 +14,6 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::worker::Worker;
 use super::{Frozen, Layers, Leader, Life, POSITION, Shared, failed};
 use crate::disk::Disk;
 use crate::engine::storage::{Batch, Column, Storage};
@@ -26,33 +25,22 @@ use crate::window::{Generation, Writer};
 const BATCH_BYTES: usize = if cfg!(any(test, feature = "crashtest")) { 300 } else { 1 << 20 };
 
 impl<D: Disk, T: Storage> Shared<D, T> {
-    /// Called by the writer after each batch. One generation at a time goes down; the writer waits for it when the next one is twice full.
-    pub(super) fn freeze_when_full(
-        &self,
-        life: &Life<D>,
-        leader: &mut Leader<D>,
-        worker: Option<&Worker>,
-    ) -> Result<(), EngineError> {
+    /// Called by the writer after each batch; returns whether a generation was frozen. One generation at a time goes down; the writer
+    /// waits for it when the next one is twice full.
+    pub(super) fn freeze_when_full(&self, life: &Life<D>, leader: &mut Leader<D>) -> Result<bool, EngineError> {
         let (memory, log, limits) = (leader.window.generation().bytes(), leader.log.segment_bytes(), &life.limits);
         if memory < limits.memory_bytes && log < limits.log_bytes {
-            return Ok(());
+            return Ok(false);
         }
         if self.current.lock().layers.frozen.is_some() {
             let is_twice_full = memory / 2 >= limits.memory_bytes || log / 2 >= limits.log_bytes;
-            if worker.is_some() && !is_twice_full {
-                return Ok(());
+            if !is_twice_full {
+                return Ok(false);
             }
             let _stalled = self.stalls.begin();
             self.hand_down(life)?;
         }
-        self.freeze(life, leader)?;
-        match worker {
-            Some(worker) => {
-                worker.wake();
-                Ok(())
-            }
-            None => self.hand_down(life),
-        }
+        self.freeze(life, leader).map(|()| true)
     }
 
     pub(super) fn hand_down_all(&self) -> Result<(), EngineError> {

@@ -38,7 +38,7 @@ use std::sync::{Arc, OnceLock};
 use rapidhash::v3::RapidSecrets;
 
 pub use self::batch::LayeredBatch;
-pub use self::opening::{HandDown, Limits, Setup};
+pub use self::opening::{Limits, Setup};
 pub use self::view::LayeredView;
 use self::worker::Worker;
 use super::stalls::Stalls;
@@ -55,7 +55,7 @@ const POSITION: &[u8] = b"\0position";
 /// See the [module](self).
 pub struct Layered<D: Disk, T: Storage> {
     shared: Arc<Shared<D, T>>,
-    /// `None`: the writer hands down.
+    /// `None`: opened to be read only, or by a test that hands down.
     worker: Option<Worker>,
 }
 
@@ -137,9 +137,10 @@ impl<D: Disk, T: Storage> Shared<D, T> {
         self.life.as_ref().ok_or(EngineError::Unsupported("write: it was opened to be read only"))
     }
 
-    fn write(&self, mut batch: LayeredBatch, worker: Option<&Worker>) -> Result<(), EngineError> {
+    /// Returns whether a generation was frozen.
+    fn write(&self, mut batch: LayeredBatch) -> Result<bool, EngineError> {
         if batch.is_empty() {
-            return self.check();
+            return self.check().map(|()| false);
         }
         let life = self.life()?;
         let mut leader = life.leader.lock();
@@ -160,7 +161,7 @@ impl<D: Disk, T: Storage> Shared<D, T> {
             .add(frame, payload, sequence, &views)
             .map_err(|_| self.fail(EngineError::Unknown("a batch is not made of records".into())))?;
         self.current.lock().visible = sequence;
-        self.freeze_when_full(life, &mut leader, worker)
+        self.freeze_when_full(life, &mut leader)
     }
 
     fn sync(&self) -> Result<(), EngineError> {
@@ -176,15 +177,22 @@ impl<D: Disk, T: Storage> Layered<D, T> {
         &self.shared.tables
     }
 
+    /// The worker has something to do.
+    fn wake(&self) {
+        if let Some(worker) = &self.worker {
+            worker.wake();
+        }
+    }
+
     /// The log; `None` if this was opened to be read only.
     #[cfg(feature = "crashtest")]
     pub(crate) fn log(&self) -> Option<Syncer<D>> {
         self.shared.life.as_ref().map(|life| life.syncer.clone())
     }
 
-    /// A round of work of the thread that hands down, where there is none; `written` is kept from one to the next. Returns whether
-    /// there may be more to do.
-    #[cfg(feature = "crashtest")]
+    /// A round of the worker's work, where there is none; `written` is kept from one to the next. Returns whether there may be more to
+    /// do.
+    #[cfg(any(test, feature = "crashtest"))]
     pub fn work(&self, written: &mut u64) -> bool {
         self.shared.life.as_ref().is_some_and(|life| self.shared.work(life, written) != worker::Next::Wait)
     }
@@ -250,15 +258,16 @@ impl<D: Disk, T: Storage> Storage for Layered<D, T> {
     }
 
     fn write(&self, batch: LayeredBatch) -> Result<(), EngineError> {
-        self.shared.write(batch, self.worker.as_ref())
+        if self.shared.write(batch)? {
+            self.wake();
+        }
+        Ok(())
     }
 
     fn sync(&self) -> Result<(), EngineError> {
         self.shared.sync()?;
-        if let (Some(worker), Some(life)) = (&self.worker, &self.shared.life)
-            && !life.unmarked.swap(true, Ordering::AcqRel)
-        {
-            worker.wake();
+        if self.shared.life.as_ref().is_some_and(|life| !life.unmarked.swap(true, Ordering::AcqRel)) {
+            self.wake();
         }
         Ok(())
     }

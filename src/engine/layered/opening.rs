@@ -28,21 +28,8 @@ pub struct Setup {
     pub limits: Limits,
     /// The fingerprint of a loss of acknowledged batches with which to open all the same.
     pub accepted_loss: Option<u64>,
-    /// Who hands generations down.
-    pub hand_down: HandDown,
-}
-
-/// Where generations are handed down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HandDown {
-    /// In a thread of the storage.
-    ByThread,
-    /// In the calls that write.
-    #[cfg(test)]
-    ByWriter,
-    /// In calls of [`Layered::work`].
-    #[cfg(feature = "crashtest")]
-    ByCaller,
+    /// Whether a thread hands down. Without one, tests do.
+    pub has_worker: bool,
 }
 
 /// When a generation is full: at the first of these, in bytes.
@@ -94,7 +81,7 @@ fn replay<D: Disk>(
 impl<D: Disk, T: Storage> Layered<D, T> {
     /// Opens what lies on the disk and in the tables, or begins there if both are empty.
     pub fn open(disk: D, tables: T, setup: Setup) -> Result<Self, EngineError> {
-        let Setup { identity, is_new, random: mut salts, limits, accepted_loss, hand_down } = setup;
+        let Setup { identity, is_new, random: mut salts, limits, accepted_loss, has_worker } = setup;
         let secrets = RapidSecrets::seed(salts());
         let position = read_position(&tables)?;
         let (replayed, recovered) = replay(&disk, (identity, position, is_new), secrets)?;
@@ -111,13 +98,7 @@ impl<D: Disk, T: Storage> Layered<D, T> {
             unmarked: AtomicBool::new(false),
         };
         let shared = Arc::new(Shared::new(tables, Some(life), active, replayed, (position, end))?);
-        let worker = match hand_down {
-            HandDown::ByThread => Some(Worker::start(&shared)?),
-            #[cfg(test)]
-            HandDown::ByWriter => None,
-            #[cfg(feature = "crashtest")]
-            HandDown::ByCaller => Some(Worker::absent()),
-        };
+        let worker = has_worker.then(|| Worker::start(&shared)).transpose()?;
         Ok(Self { shared, worker })
     }
 

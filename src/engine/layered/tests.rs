@@ -27,6 +27,8 @@ struct Model {
     /// The number of batches that are durable for certain.
     acknowledged: usize,
     views: Vec<(View, usize)>,
+    /// What the hand-downs keep from one to the next.
+    written: u64,
     handed_down: u64,
 }
 
@@ -45,6 +47,7 @@ impl Model {
             states: vec![State::new()],
             acknowledged: 0,
             views: Vec::new(),
+            written: 0,
             handed_down: 0,
         }
     }
@@ -70,7 +73,7 @@ impl Model {
             limits: Limits { memory_bytes: 3000, log_bytes: 40 << 10 },
             random: Box::new(move || seed.next()),
             accepted_loss: None,
-            hand_down: HandDown::ByWriter,
+            has_worker: false,
         };
         let tables = self.tables.embedded().storage().clone();
         Layered::open(self.disk.revive(), tables, setup)
@@ -136,6 +139,7 @@ impl Model {
                 self.views.swap_remove(gone);
             }
             15 if self.one_in(4) => storage.hand_down_all()?,
+            15 | 16 => drop(storage.work(&mut self.written)),
             _ => self.look(storage),
         }
         Ok(())

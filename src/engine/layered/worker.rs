@@ -44,12 +44,6 @@ impl Worker {
         Ok(Self { thread: Some(thread), is_over })
     }
 
-    /// No thread: the caller of [`Layered::work`](super::Layered::work) does what it would.
-    #[cfg(feature = "crashtest")]
-    pub(super) fn absent() -> Self {
-        Self { thread: None, is_over: Arc::default() }
-    }
-
     /// There is something to do.
     pub(super) fn wake(&self) {
         if let Some(thread) = &self.thread {

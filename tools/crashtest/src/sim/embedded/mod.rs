@@ -112,8 +112,7 @@ impl<'a> Embedded<'a> {
         }
         let shown = if life > 0 && self.dice.one_in(3) { self.look_only() } else { None };
         let patience = if Plan::may_crash(life) { self.plan_crash(&dead, life) } else { None };
-        let engine = self.process(&dead);
-        if let Some(engine) = engine {
+        if let Some(engine) = self.process(&dead) {
             let below = self.hand_down(&engine, &dead);
             self.live_on(life, &engine, &dead, (shown, patience));
             self.end(below);
