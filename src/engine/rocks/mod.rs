@@ -21,7 +21,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rocksdb::checkpoint::Checkpoint;
-use rocksdb::{ColumnFamily, DB, FlushOptions, Range, ReadOptions, Snapshot, WriteBatch, WriteOptions};
+use rocksdb::{ColumnFamily, DB, Range, ReadOptions, Snapshot, WriteBatch, WriteOptions};
 use self_cell::self_cell;
 
 use self::errors::{corrupt, failed, opening};
@@ -299,10 +299,7 @@ impl Storage for RocksStorage {
 
     /// Flushes all columns, together.
     fn sync(&self) -> Result<(), EngineError> {
-        self.database.with_dependent(|Opened { db, .. }, columns| {
-            let columns = Column::ALL.map(|column| columns.get(column));
-            db.flush_cfs_opt(&columns, &FlushOptions::default()).map_err(failed)
-        })
+        self.flush()
     }
 
     fn stored_between(&self, column: Column, start: &[u8], end: &[u8]) -> Option<u64> {
