@@ -118,6 +118,7 @@ named! {
         LifeBegun "log.life-begun" "the first segment of a life is durable, and what lies beyond the end of the last life is never read again"
         HandDownFrozen "hand-down.frozen" "the next segment is being written, and nothing of the one before is in the tables"
         HandDownBatch "hand-down.batch" "a part of a generation is in the tables, perhaps flushed: all of it is written again"
+        HandDownSlice "hand-down.slice" "a generation is in the tables up to the sequence of a view, perhaps flushed: all of it is written again"
         HandDownWritten "hand-down.written" "all of a generation and its position are in the tables, perhaps flushed, all columns together"
         HandDownFlushed "hand-down.flushed" "a generation is durable in the tables, and its segment is still there: it is not read again"
         HandDownFreed "hand-down.freed" "the segment of a generation that is in the tables is gone"

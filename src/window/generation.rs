@@ -32,6 +32,8 @@ pub(super) const HEADS: u32 = 1;
 /// Levels of a list; each has a quarter of the nodes of the one below.
 pub(super) const HEIGHT: usize = 12;
 
+static EVERYTHING: RowRange = RowRange { start: Bound::Unbounded, end: Bound::Unbounded };
+
 // The numbers of a node.
 pub(super) const KEY_FRAME: usize = 0;
 pub(super) const KEY_OFFSET: usize = 1;
@@ -119,9 +121,14 @@ impl Generation {
         self.bytes() == 0
     }
 
-    /// Ranges that were emptied.
-    pub fn erasures(&self) -> impl Iterator<Item = &Erasure> {
+    fn erasures(&self) -> impl Iterator<Item = &Erasure> {
         (0..self.erased.load(Ordering::Acquire)).filter_map(|number| self.erasures.value(number))
+    }
+
+    /// Ranges that were emptied after the sequence `after`, up to `upto`.
+    pub fn erasures_of(&self, after: u64, upto: u64) -> impl Iterator<Item = &Erasure> {
+        let is_in = move |erasure: &&Erasure| (after + 1..=upto).contains(&(self.base + u64::from(erasure.sequence)));
+        self.erasures().filter(is_in)
     }
 
     /// Whether a view at `sequence` has the cell emptied by a range, so that what older generations and the tables have of it is gone.
@@ -161,6 +168,23 @@ impl Generation {
         backwards: bool,
         sequence: u64,
     ) -> impl Iterator<Item = (&'a [u8], Content<'a>)> {
+        self.walk(column, range, backwards, sequence).map(|(key, _, content)| (key, content))
+    }
+
+    /// The cells of a column that were written after the sequence `after`, as a view at `upto` has them.
+    pub fn written_since(&self, column: Column, after: u64, upto: u64) -> impl Iterator<Item = (&[u8], Content<'_>)> {
+        let after = self.relative(after).unwrap_or(0);
+        let cells = self.walk(column, &EVERYTHING, false, upto).filter(move |(_, written, _)| *written > after);
+        cells.map(|(key, _, content)| (key, content))
+    }
+
+    fn walk<'a>(
+        &'a self,
+        column: Column,
+        range: &'a RowRange,
+        backwards: bool,
+        sequence: u64,
+    ) -> impl Iterator<Item = (&'a [u8], u32, Content<'a>)> {
         let sequence = self.relative(sequence);
         let first = || if backwards { self.last_in(column, range) } else { self.first_in(column, range) };
         let mut node = if sequence.is_some() { first() } else { NONE };
@@ -172,7 +196,7 @@ impl Generation {
                 if !is_within(key, range, backwards) {
                     node = NONE;
                 } else if let Some((written, content)) = self.at(this, sequence?) {
-                    return Some((key, self.unless_erased(column, key, written, sequence?, content)));
+                    return Some((key, written, self.unless_erased(column, key, written, sequence?, content)));
                 }
             }
             None

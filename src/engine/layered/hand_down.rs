@@ -2,27 +2,40 @@
 //!
 //! 1. *Freeze*, by the writer: the log begins its next segment, the window its next generation.
 //! 2. *Sync* the frozen segment. What is not durable in the log never reaches the tables: after a crash they would be ahead of it.
-//! 3. *Write* its ranges that were emptied, then the newest version of each of its cells, deletions included, in batches; with the
-//!    last one the position. The tables have no log. They may flush some of it by themselves, so until this is over they are
-//!    position P and a part of P to Q; the log still has all of it.
+//! 3. *Write* it in slices: one up to the sequence of each view within the generation, and one up to its end. Of a slice the ranges
+//!    that were emptied are written, then the newest version of each cell, deletions included, in batches; with the very last one the
+//!    position. The tables have no log. They may flush some of it by themselves, so until this is over they are position P and a
+//!    part of P to Q; the log still has all of it.
 //! 4. *Flush* all columns of the tables. From here on position Q is durable.
-//! 5. *Replace* the layers, in one step: the frozen generation is dropped, and the tables' new view has its cells.
+//! 5. *Replace* the layers, in one step: the frozen generation is dropped, and the tables' new view has its cells. A view within the
+//!    generation gets the tables as they were after its slice, in RocksDB a snapshot. So old versions are kept and collected by the
+//!    tables, which know how to, and a view that lives long keeps no generation in memory.
 //! 6. *Free* the segment.
 //!
 //! A generation is frozen at a limit of memory or of log, whichever is reached first: a few hot rows fill the log and no memory.
+//!
+//! Most views that are within a generation when its hand-down begins end while it is written, so the next slice is chosen when the one
+//! before is written. Each slice walks over the whole generation. Therefore there is a limit to their number; views for which there is
+//! no slice keep the generation in memory until they end, or until the age limit of the store ends them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use super::{Frozen, Layers, Leader, Life, POSITION, Shared, failed};
+use super::{Current, Frozen, Layers, Leader, Life, POSITION, Shared, failed};
 use crate::disk::Disk;
+use crate::engine::EngineError;
 use crate::engine::storage::{Batch, Column, Storage};
-use crate::engine::{EngineError, RowRange};
 use crate::window::{Generation, Writer};
 
 /// The size of a batch for the tables, about.
 // Tests of crashes write little, and must cover hand-downs of several batches.
 const BATCH_BYTES: usize = if cfg!(any(test, feature = "crashtest")) { 300 } else { 1 << 20 };
+
+/// Views of the tables at the ends of slices.
+type Slices<V> = BTreeMap<u64, Arc<V>>;
+
+/// Slices of one hand-down at most.
+const SLICES_MAX: usize = if cfg!(test) { 4 } else { 256 };
 
 impl<D: Disk, T: Storage> Shared<D, T> {
     /// Called by the writer after each batch; returns whether a generation was frozen. One generation at a time goes down; the writer
@@ -88,28 +101,69 @@ impl<D: Disk, T: Storage> Shared<D, T> {
         if mutated!(FreesEarly) {
             let _ = life.syncer.free(end);
         }
-        let written = self.write_down(&generation, end).and_then(|()| self.tables.sync());
-        let tables = written.and_then(|()| self.tables.view()).map_err(|why| self.fail(why))?;
+        let written = self.write_down(&generation, end).and_then(|slices| {
+            self.tables.sync()?;
+            Ok((slices, self.tables.view()?))
+        });
+        let (slices, tables) = written.map_err(|why| self.fail(why))?;
         crash_point!(HandDownFlushed);
-        {
-            let mut current = self.current.lock();
-            let active = Arc::clone(&current.layers.active);
-            current.layers = Arc::new(Layers { active, frozen: None, tables: Arc::new(tables), position: end });
-            self.hand_downs.fetch_add(1, Ordering::AcqRel);
-        }
+        drop(self.replace_layers(&slices, tables, end));
         life.syncer.free(end).map(drop).map_err(|why| self.fail(EngineError::Unknown(why.to_string())))?;
         crash_point!(HandDownFreed);
         Ok(())
     }
 
-    fn write_down(&self, generation: &Generation, end: u64) -> Result<(), EngineError> {
+    /// Gives every view its new layers. Returns the old ones, to be dropped without the lock.
+    fn replace_layers(&self, slices: &Slices<T::View>, tables: T::View, end: u64) -> Vec<Arc<Layers<T::View>>> {
+        let mut current = self.current.lock();
+        let Current { layers, moments, .. } = &mut *current;
+        let active = Arc::clone(&layers.active);
+        let newest = Arc::new(Layers { active, frozen: None, tables: Arc::new(tables), position: end });
+        let mut replaced = vec![std::mem::replace(layers, Arc::clone(&newest))];
+        for (&position, moment) in moments {
+            let layers = match slices.get(&position) {
+                Some(tables) => {
+                    let (active, tables) = (Arc::clone(&self.nothing), Arc::clone(tables));
+                    Arc::new(Layers { active, frozen: None, tables, position })
+                }
+                None if position >= end => Arc::clone(&newest),
+                None => continue,
+            };
+            replaced.push(std::mem::replace(&mut *moment.layers.write(), layers));
+        }
+        replaced
+    }
+
+    /// Writes the generation into the tables. Returns the tables before it and after each slice but the last.
+    fn write_down(&self, generation: &Generation, end: u64) -> Result<Slices<T::View>, EngineError> {
+        let (mut after, before) = {
+            let layers = &self.current.lock().layers;
+            (layers.position, Arc::clone(&layers.tables))
+        };
+        let mut slices = Slices::from([(after, before)]);
+        loop {
+            let moment = if slices.len() < SLICES_MAX { self.next_moment(after, end) } else { None };
+            self.write_slice(generation, after, moment.unwrap_or(end), end)?;
+            let Some(moment) = moment else { return Ok(slices) };
+            slices.insert(moment, Arc::new(self.tables.view()?));
+            crash_point!(HandDownSlice);
+            after = moment;
+        }
+    }
+
+    /// The first sequence between the two at which there are views.
+    fn next_moment(&self, after: u64, end: u64) -> Option<u64> {
+        self.current.lock().moments.range(after + 1..end).next().map(|(sequence, _)| *sequence)
+    }
+
+    fn write_slice(&self, generation: &Generation, after: u64, upto: u64, end: u64) -> Result<(), EngineError> {
         let mut batch = self.tables.batch(BATCH_BYTES);
-        for erasure in generation.erasures() {
+        for erasure in generation.erasures_of(after, upto) {
             batch.delete_range(erasure.column, &erasure.start, &erasure.end);
         }
-        let (all, mut bytes) = (RowRange::all(), 0);
+        let mut bytes = 0;
         for column in Column::ALL {
-            for (key, content) in generation.range(column, &all, false, u64::MAX) {
+            for (key, content) in generation.written_since(column, after, upto) {
                 match content {
                     Some(content) => batch.put(column, key, content),
                     None => batch.delete(column, key),
@@ -124,6 +178,9 @@ impl<D: Disk, T: Storage> Shared<D, T> {
                     bytes = 0;
                 }
             }
+        }
+        if upto < end {
+            return self.tables.write(batch);
         }
         batch.put(Column::Meta, POSITION, &end.to_be_bytes());
         self.tables.write(batch)?;

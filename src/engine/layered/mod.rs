@@ -17,7 +17,7 @@
 //!
 //! **A generation is a segment of the log.** The window is frozen where the log begins a new segment, and once the generation is in
 //! the tables, durably, its segment and its memory go as a whole. At most two generations are in memory, one that is written and one
-//! on its way down; a view older than the tables' position keeps the layers that it was opened with.
+//! on its way down. A view within a generation gets tables of its own when it goes down: see [`hand_down`].
 //!
 //! Any error of a write, a sync or the tables ends this life of the storage: nothing succeeds until it is opened again.
 //!
@@ -32,9 +32,10 @@ mod view;
 mod worker;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use parking_lot::RwLock;
 use rapidhash::v3::RapidSecrets;
 
 pub use self::batch::LayeredBatch;
@@ -66,8 +67,8 @@ struct Shared<D: Disk, T: Storage> {
     current: Mutex<Current<T::View>>,
     writing: Mutex<()>,
     failure: OnceLock<String>,
-    /// Counts those that have ended, so a view can tell whether newer layers exist.
-    hand_downs: AtomicU64,
+    /// The window of a view that a hand-down has given tables of its own.
+    nothing: Arc<Generation>,
     stalls: Stalls,
 }
 
@@ -94,9 +95,18 @@ struct Leader<D: Disk> {
 struct Current<V> {
     visible: u64,
     layers: Arc<Layers<V>>,
-    /// How many views there are at a sequence.
-    views: BTreeMap<u64, usize>,
+    /// The sequences at which there are views.
+    moments: BTreeMap<u64, Moment<V>>,
 }
+
+/// A sequence at which there are views.
+struct Moment<V> {
+    views: usize,
+    layers: Arc<Served<V>>,
+}
+
+/// The layers that serve the views of a moment. A hand-down replaces them.
+type Served<V> = RwLock<Arc<Layers<V>>>;
 
 /// The layers of a moment.
 struct Layers<V> {
@@ -154,7 +164,7 @@ impl<D: Disk, T: Storage> Shared<D, T> {
         let views: Vec<u64> = {
             let current = self.current.lock();
             // The last one is what views are opened at until this batch is visible.
-            current.views.keys().copied().filter(|view| *view != current.visible).chain([current.visible]).collect()
+            current.moments.keys().copied().filter(|view| *view != current.visible).chain([current.visible]).collect()
         };
         let (frame, payload) = batch.frame.into_parts();
         window

@@ -1,7 +1,7 @@
 //! Opening: the log is read from the position of the tables on, and its frames become a frozen generation.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use rapidhash::v3::RapidSecrets;
@@ -97,7 +97,7 @@ impl<D: Disk, T: Storage> Layered<D, T> {
             limits,
             unmarked: AtomicBool::new(false),
         };
-        let shared = Arc::new(Shared::new(tables, Some(life), active, replayed, (position, end))?);
+        let shared = Arc::new(Shared::new(tables, Some(life), active, replayed, secrets, (position, end))?);
         let worker = has_worker.then(|| Worker::start(&shared)).transpose()?;
         Ok(Self { shared, worker })
     }
@@ -147,7 +147,7 @@ impl<D: Disk, T: Storage> Layered<D, T> {
         (position, end): (u64, u64),
     ) -> Result<Self, EngineError> {
         let active = Arc::clone(Writer::new(end, secrets).generation());
-        let shared = Shared::new(tables, None, active, replayed, (position, end))?;
+        let shared = Shared::new(tables, None, active, replayed, secrets, (position, end))?;
         Ok(Self { shared: Arc::new(shared), worker: None })
     }
 }
@@ -158,19 +158,20 @@ impl<D: Disk, T: Storage> Shared<D, T> {
         life: Option<Life<D>>,
         active: Arc<crate::window::Generation>,
         replayed: Writer,
+        secrets: RapidSecrets,
         (position, end): (u64, u64),
     ) -> Result<Self, EngineError> {
         let generation = Arc::clone(replayed.generation());
         let frozen = (!generation.is_empty()).then_some(Frozen { generation, end });
         let layers = Layers { active, frozen, tables: Arc::new(tables.view()?), position };
-        let current = Current { visible: end, layers: Arc::new(layers), views: BTreeMap::new() };
+        let current = Current { visible: end, layers: Arc::new(layers), moments: BTreeMap::new() };
         Ok(Self {
             tables,
             life,
             current: Mutex::new(current),
             writing: Mutex::default(),
             failure: OnceLock::new(),
-            hand_downs: AtomicU64::new(0),
+            nothing: Arc::clone(Writer::new(u64::MAX, secrets).generation()),
             stalls: Stalls::default(),
         })
     }

@@ -301,6 +301,56 @@ fn an_idle_log_gets_one_mark_and_a_failed_one_no_more_work() {
     assert_eq!(shared.work(life, &mut written), Next::Wait);
 }
 
+/// A batch that sets a cell to its number, and a view after each.
+fn views_of(storage: &Store, numbers: std::ops::Range<u8>) -> Vec<(View, u8)> {
+    let write = |number| {
+        let mut batch = storage.batch(0);
+        batch.put(Column::Write, b"a", &[number]);
+        storage.write(batch).unwrap();
+        (storage.view().unwrap(), number)
+    };
+    numbers.map(write).collect()
+}
+
+/// How many generations the views keep in memory.
+fn generations_kept(views: &[(View, u8)]) -> usize {
+    let mut kept: Vec<_> = views.iter().flat_map(|(view, _)| view.generations_kept()).collect();
+    kept.sort_unstable();
+    kept.dedup();
+    kept.len()
+}
+
+#[test]
+fn a_view_keeps_no_generation_in_memory_that_was_handed_down() {
+    let mut model = Model::new(2);
+    let storage = model.open().unwrap();
+    let mut views = vec![(storage.view().unwrap(), 0)];
+    for round in 1..4 {
+        views.extend(views_of(&storage, round * 10..round * 10 + 2));
+        assert_eq!(generations_kept(&views), 1);
+        storage.hand_down_all().unwrap();
+        assert_eq!(generations_kept(&views), 0);
+    }
+    for (view, number) in &views[1..] {
+        assert_eq!(view.get(Column::Write, b"a", <[u8]>::to_vec).unwrap(), Some(vec![*number]));
+    }
+    assert_eq!(views[0].0.get(Column::Write, b"a", <[u8]>::to_vec).unwrap(), None);
+}
+
+#[test]
+fn views_for_which_there_is_no_slice_keep_their_generation_until_they_end() {
+    let mut model = Model::new(3);
+    let storage = model.open().unwrap();
+    let mut views = views_of(&storage, 0..10);
+    storage.hand_down_all().unwrap();
+    assert_eq!(generations_kept(&views), 1);
+    for (view, number) in &views {
+        assert_eq!(view.get(Column::Write, b"a", <[u8]>::to_vec).unwrap(), Some(vec![*number]));
+    }
+    views.truncate(3);
+    assert_eq!(generations_kept(&views), 0);
+}
+
 #[test]
 fn whatever_happens_a_prefix_is_found_with_all_that_was_acknowledged() {
     let number_from = |variable: &str| std::env::var(variable).ok()?.parse::<u64>().ok();

@@ -3,18 +3,17 @@
 //! Opening one asks nothing of the tables; their view is shared. It is counted under its sequence as long as it lives, and so the
 //! window keeps the versions that it reads.
 //!
-//! A view can live long on an idle store. With its first layers it would keep a generation that was handed down since, and its scans of
-//! the tables would skip over all cells of that generation. So after a hand-down it takes the current layers, in one step, unless the
-//! tables' position has passed its sequence.
+//! With the layers that it was opened with, a view that lives long would keep its generations in memory, and its scans of the tables
+//! would step over all that came after. So a hand-down gives it others, in one step: the current ones, or, if the tables' position
+//! passes its sequence, the tables as they are at that sequence.
 
 use std::cmp;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use parking_lot::RwLock;
 
 use super::merge::{Merge, order};
-use super::{Layers, POSITION, Shared};
+use super::{Current, Layers, Moment, POSITION, Served, Shared};
 use crate::disk::Disk;
 use crate::engine::storage::{Column, Reader, Storage};
 use crate::engine::{Bookmark, EngineError, RowRange};
@@ -23,36 +22,30 @@ use crate::window::Content;
 /// See the [module](self).
 pub struct LayeredView<D: Disk, T: Storage> {
     shared: Arc<Shared<D, T>>,
-    /// With the number of hand-downs at which they were looked for.
-    layers: RwLock<(u64, Arc<Layers<T::View>>)>,
+    layers: Arc<Served<T::View>>,
     sequence: u64,
 }
 
 impl<D: Disk, T: Storage> LayeredView<D, T> {
     pub(super) fn new(shared: &Arc<Shared<D, T>>) -> Self {
         let mut current = shared.current.lock();
-        let (sequence, layers) = (current.visible, Arc::clone(&current.layers));
-        let layers = RwLock::new((shared.hand_downs.load(Ordering::Acquire), layers));
-        *current.views.entry(sequence).or_default() += 1;
-        drop(current);
-        Self { shared: Arc::clone(shared), layers, sequence }
+        let Current { visible, layers, moments } = &mut *current;
+        let new = || Moment { views: 0, layers: Arc::new(RwLock::new(Arc::clone(layers))) };
+        let moment = moments.entry(*visible).or_insert_with(new);
+        moment.views += 1;
+        Self { shared: Arc::clone(shared), layers: Arc::clone(&moment.layers), sequence: *visible }
     }
 
     fn layers(&self) -> Arc<Layers<T::View>> {
-        let hand_downs = self.shared.hand_downs.load(Ordering::Acquire);
-        {
-            let held = self.layers.read();
-            if held.0 == hand_downs {
-                return Arc::clone(&held.1);
-            }
-        }
-        let now = Arc::clone(&self.shared.current.lock().layers);
-        let mut held = self.layers.write();
-        held.0 = hand_downs;
-        if self.sequence >= now.position {
-            held.1 = now;
-        }
-        Arc::clone(&held.1)
+        Arc::clone(&self.layers.read())
+    }
+
+    /// The generations that are in memory for this view.
+    #[cfg(test)]
+    pub(super) fn generations_kept(&self) -> Vec<usize> {
+        let layers = self.layers();
+        let kept = layers.generations().filter(|generation| !generation.is_empty());
+        kept.map(|generation| std::ptr::from_ref(generation).addr()).collect()
     }
 
     /// Whether the window hides what the tables have of a cell.
@@ -98,12 +91,12 @@ impl<D: Disk, T: Storage> LayeredView<D, T> {
 impl<D: Disk, T: Storage> Drop for LayeredView<D, T> {
     fn drop(&mut self) {
         let mut current = self.shared.current.lock();
-        if let Some(count) = current.views.get_mut(&self.sequence) {
-            *count -= 1;
-            if *count == 0 {
-                current.views.remove(&self.sequence);
-            }
-        }
+        let Some(moment) = current.moments.get_mut(&self.sequence) else { return };
+        moment.views -= 1;
+        let gone = (moment.views == 0).then(|| current.moments.remove(&self.sequence));
+        // A generation that only this view kept is freed without the lock.
+        drop(current);
+        drop(gone);
     }
 }
 
