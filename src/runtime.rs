@@ -7,7 +7,7 @@
 
 #![allow(clippy::disallowed_methods)]
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// More than a few gain nothing, and none costs half of what many clients can do.
@@ -28,6 +28,10 @@ pub trait Runtime: Send + Sync {
     fn give_way(&self, _is_over: &dyn Fn() -> bool) {}
     /// The means to make the calling thread wait, and to end its wait.
     fn parker(&self) -> Arc<dyn Parker>;
+    /// Something that threads can wait for together.
+    fn progress(&self) -> Arc<dyn Progress> {
+        Arc::new(Conditions::default())
+    }
     /// Runs `work` on a thread of its own; the handle waits for its end.
     fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn Joined>>;
 }
@@ -39,6 +43,14 @@ pub trait Parker: Send + Sync {
     fn park(&self, at_most: Option<Duration>);
     /// Ends the thread's present wait or, if it is not waiting, its next one.
     fn unpark(&self);
+}
+
+/// A number that grows, and threads that wait until it has grown.
+pub trait Progress: Send + Sync {
+    /// Returns once the number is at least `until`.
+    fn wait(&self, until: u64);
+    /// Raises the number, and wakes all who wait for it, together. Does nothing if it is greater already.
+    fn reach(&self, number: u64);
 }
 
 /// A thread that can be waited for.
@@ -115,11 +127,85 @@ impl Parker for ThreadParker {
     }
 }
 
+/// One condition for even numbers and one for odd ones: who waits for the number after the next is not woken by the next.
+#[derive(Default)]
+struct Conditions {
+    number: std::sync::Mutex<u64>,
+    parity: [std::sync::Condvar; 2],
+}
+
+impl Progress for Conditions {
+    fn wait(&self, until: u64) {
+        let number = self.number.lock().unwrap_or_else(PoisonError::into_inner);
+        let condition = &self.parity[usize::from(until % 2 == 1)];
+        drop(condition.wait_while(number, |number| *number < until));
+    }
+
+    fn reach(&self, number: u64) {
+        let before = {
+            let mut current = self.number.lock().unwrap_or_else(PoisonError::into_inner);
+            let raised = number.max(*current);
+            std::mem::replace(&mut *current, raised)
+        };
+        // Mostly it is the next one.
+        for (parity, condition) in (0..).zip(&self.parity) {
+            if number > before.saturating_add(1) || number % 2 == parity {
+                condition.notify_all();
+            }
+        }
+    }
+}
+
 struct SystemThread(std::thread::JoinHandle<()>);
 
 impl Joined for SystemThread {
     fn join(self: Box<Self>) {
         // A thread of the store that panicked has poisoned the store already; there is nothing to add here.
         let _ = self.0.join();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn who_waits_for_a_number_returns_when_it_is_reached_and_not_before() {
+        let (progress, reached) = (System::default().progress(), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for waiter in 0..8 {
+                let (progress, reached) = (&progress, &reached);
+                scope.spawn(move || {
+                    for number in 1..2000 {
+                        let until = number + waiter % 2;
+                        progress.wait(until);
+                        assert!(reached.load(Ordering::SeqCst) >= until);
+                    }
+                });
+            }
+            for number in 1..=2000 {
+                reached.store(number, Ordering::SeqCst);
+                progress.reach(number);
+                std::thread::yield_now();
+            }
+            progress.reach(5);
+            progress.wait(2000);
+        });
+    }
+
+    #[test]
+    fn whoever_waits_for_whatever_number_is_woken_by_the_greatest() {
+        let progress = System::default().progress();
+        std::thread::scope(|scope| {
+            for until in 1..5 {
+                let progress = &progress;
+                scope.spawn(move || progress.wait(until));
+            }
+            std::thread::yield_now();
+            progress.reach(u64::MAX);
+        });
+        progress.wait(u64::MAX);
     }
 }

@@ -29,8 +29,6 @@ mod collection;
 mod conflicts;
 #[path = "cases/crash.rs"]
 mod crash;
-#[path = "cases/deferred.rs"]
-mod deferred;
 #[cfg(feature = "rocks")]
 #[path = "support/folders.rs"]
 mod folders;

@@ -57,11 +57,6 @@ impl Fences {
         matches!(self.0, Kept::None)
     }
 
-    /// Whether a commit is to release anything.
-    pub fn releases(&self) -> bool {
-        matches!(&self.0, Kept::Several(several) if several.iter().any(|fence| fence.releases.is_some()))
-    }
-
     fn find(&self, is_it: impl Fn(&Grant) -> bool) -> Option<&Arc<Grant>> {
         match &self.0 {
             Kept::None => None,

@@ -5,19 +5,18 @@
 //! write without sync, and publishes a new view. So the order of commits, of the log and of timestamps is the same order:
 //! there is no latch, no set of commits in flight, and a crash leaves a prefix by timestamp. Guard check and publication
 //! lie microseconds apart, which is why hot rows rarely abort. A committer that comes alone leads itself: no other
-//! thread is involved. Durable commits that come while many wait for a sync may be led by whoever makes that: see
-//! [`super::queue`].
+//! thread is involved. A commit that has to be durable then [waits for a sync](super::durability), like any other reader of what is
+//! visible would.
 //!
 //! A guard that memory cannot decide stays with its group, and the engine checks it by reading the row; such a group is
 //! applied by itself, so that its outcome is known before the next one is decided.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::decide::{Conditions, Core, Decision, Refused};
 use super::entrance::Held;
-use super::queue::{Entry, Queued};
-use super::reply::{News, Reply, Slot};
+use super::queue::Entry;
+use super::reply::{Reply, Slot};
 use super::{Pipeline, undetermined};
 use crate::engine::{Group, Outcome};
 use crate::error::{Error, ErrorKind, Result};
@@ -105,7 +104,6 @@ struct Member {
     purpose: Purpose,
     start_ts: Option<Timestamp>,
     commit_ts: Option<Timestamp>,
-    durable: bool,
     guarded: bool,
     held: Option<Held>,
     entered: Entered,
@@ -127,25 +125,19 @@ impl Pipeline {
         let slot = Slot::new(self.runtime());
         // Before it can be decided: a fence that ends from here on finds it.
         let entered = Entered::new(&submission.conditions.fences);
-        let queued = self.queue.lock().push(Entry { submission, entered, reply: Reply::new(&slot) });
-        let news = match queued {
-            Queued::Lead => News::Lead,
-            Queued::Follow => slot.wait_for_leader(self.runtime()),
-            Queued::Deferred => slot.sleep_until_news(),
-        };
-        let (led, answer) = match news {
-            News::Answer(answer) => (false, answer),
-            News::Lead => {
+        let mut leads = self.queue.lock().push(Entry { submission, entered, reply: Reply::new(&slot) });
+        let answer = loop {
+            if leads {
                 // What it has handed in itself is among the first that it decides.
-                self.lead(Some(&slot), ROUNDS_MAX);
-                (true, slot.wait())
+                self.lead();
+            }
+            match slot.wait(self.runtime()) {
+                Some(answer) => break answer,
+                None => leads = true,
             }
         };
-        // Whoever has followed was woken when it was durable.
         let confirmed = match answer {
-            Ok(Settled::Applied(Some(commit_ts))) if durable && (led || !mutated!(FollowerBelieves)) => {
-                self.wait_durable(commit_ts)
-            }
+            Ok(Settled::Applied(Some(commit_ts))) if durable => self.wait_durable(commit_ts),
             _ => Ok(()),
         };
         let now = self.runtime().elapsed();
@@ -154,23 +146,18 @@ impl Pipeline {
         if commits && slot.applied_at().is_some() {
             self.counters.combining.record(combining);
         }
-        if led {
-            // Those whom this thread led may wait for a sync that nobody has begun.
-            self.durability.kick();
-        }
         confirmed.and(answer)
     }
 
-    /// Decides for all who are queued, and for so many rounds for those who come meanwhile. `own` is the leader's own slot, if it
-    /// has handed in anything.
-    pub(super) fn lead(&self, own: Option<&Arc<Slot>>, rounds: usize) {
+    /// Decides for all who are queued, and for some rounds for those who come meanwhile.
+    fn lead(&self) {
         let _leading = Leading { pipeline: self, was_panicking: std::thread::panicking() };
         for round in 0.. {
             let mut core = self.core.lock();
             let entries = {
                 let mut queue = self.queue.lock();
-                if round == rounds
-                    && let Some(next) = queue.next()
+                if round == ROUNDS_MAX
+                    && let Some(next) = queue.first()
                 {
                     next.reply.hand_over_lead();
                     return;
@@ -178,15 +165,11 @@ impl Pipeline {
                 let Some(entries) = queue.take() else { return };
                 entries
             };
-            if round > 0 {
-                // The leader is busy with others; their sync must not wait for it.
-                self.durability.kick();
-            }
-            self.process(&mut core, entries, own);
+            self.process(&mut core, entries);
         }
     }
 
-    fn process(&self, core: &mut Core, entries: Vec<Entry>, own: Option<&Arc<Slot>>) {
+    fn process(&self, core: &mut Core, entries: Vec<Entry>) {
         let mut batch = Batch::default();
         for entry in entries {
             let Entry { mut submission, entered, reply } = entry;
@@ -199,7 +182,6 @@ impl Pipeline {
                 Decision::Refuse(refused) => {
                     // A caller that has its answer may end what it is fenced by, and leaves nothing under way then.
                     drop((submission.held, entered));
-                    self.queue.lock().disturb();
                     reply.answer(Ok(Settled::Refused(refused)));
                     continue;
                 }
@@ -207,15 +189,15 @@ impl Pipeline {
                 Decision::AskEngine => true,
             };
             if guarded {
-                self.flush(core, &mut batch, own);
+                self.flush(core, &mut batch);
             }
             match self.stage(core, Entry { submission, entered, reply }, guarded, &mut batch) {
-                Ok(()) if guarded || batch.bytes >= BATCH_MAX_BYTES => self.flush(core, &mut batch, own),
+                Ok(()) if guarded || batch.bytes >= BATCH_MAX_BYTES => self.flush(core, &mut batch),
                 Ok(()) => {}
                 Err((reply, why)) => reply.fail(why),
             }
         }
-        self.flush(core, &mut batch, own);
+        self.flush(core, &mut batch);
     }
 
     fn stage(
@@ -225,7 +207,7 @@ impl Pipeline {
         guarded: bool,
         batch: &mut Batch,
     ) -> Result<(), (Reply, Error)> {
-        let Submission { mut group, purpose, durable, held, .. } = submission;
+        let Submission { mut group, purpose, held, .. } = submission;
         // A fence that was found to hold may end before the commit has its timestamp.
         may_switch!(if entered.any());
         let commit_ts = match purpose {
@@ -251,11 +233,11 @@ impl Pipeline {
         }
         batch.bytes += group.size_bytes();
         batch.groups.push(group);
-        batch.members.push(Member { reply, purpose, start_ts, commit_ts, durable, guarded, held, entered });
+        batch.members.push(Member { reply, purpose, start_ts, commit_ts, guarded, held, entered });
         Ok(())
     }
 
-    fn flush(&self, core: &mut Core, batch: &mut Batch, own: Option<&Arc<Slot>>) {
+    fn flush(&self, core: &mut Core, batch: &mut Batch) {
         let Batch { groups, members, .. } = std::mem::take(batch);
         if groups.is_empty() {
             return;
@@ -288,7 +270,7 @@ impl Pipeline {
             Ok((outcomes, now))
         });
         match applied {
-            Ok((outcomes, now)) => self.answer(groups, members, outcomes, now, own),
+            Ok((outcomes, now)) => self.answer(groups, members, outcomes, now),
             Err(why) => {
                 let closed = self.poison(why);
                 let failure = self.failure().unwrap_or_default();
@@ -303,17 +285,9 @@ impl Pipeline {
         }
     }
 
-    fn answer(
-        &self,
-        groups: Vec<Group>,
-        members: Vec<Member>,
-        outcomes: Vec<Outcome>,
-        now: Duration,
-        own: Option<&Arc<Slot>>,
-    ) {
-        let mut waiting = Vec::new();
+    fn answer(&self, groups: Vec<Group>, members: Vec<Member>, outcomes: Vec<Outcome>, now: Duration) {
         for ((group, member), outcome) in groups.into_iter().zip(members).zip(outcomes) {
-            let Member { reply, purpose, commit_ts, durable, held, entered, .. } = member;
+            let Member { reply, purpose, commit_ts, held, entered, .. } = member;
             drop(held);
             let applied = outcome == Outcome::Applied;
             if applied {
@@ -329,14 +303,9 @@ impl Pipeline {
                 }
                 _ => drop(entered),
             }
-            match (outcome, commit_ts) {
-                (Outcome::Applied, Some(ts)) if durable && !own.is_some_and(|own| reply.is_for(own)) => {
-                    reply.answer_quietly(Ok(Settled::Applied(commit_ts)));
-                    waiting.push((ts, reply.slot()));
-                }
-                (Outcome::Applied, _) => reply.answer(Ok(Settled::Applied(commit_ts))),
-                (Outcome::Refused { index, row }, _) => {
-                    self.queue.lock().disturb();
+            match outcome {
+                Outcome::Applied => reply.answer(Ok(Settled::Applied(commit_ts))),
+                Outcome::Refused { index, row } => {
                     let refused = group.keys().nth(index).map(|asked| Refused::Found(asked.clone(), row));
                     reply.answer(match refused {
                         Some(refused) => Ok(Settled::Refused(refused)),
@@ -347,7 +316,5 @@ impl Pipeline {
                 }
             }
         }
-        self.durability.leave(waiting);
-        self.refuse_waiting_if_failed();
     }
 }

@@ -93,11 +93,6 @@ enum Place {
 }
 
 impl Held {
-    /// Whether others wait for nothing of this.
-    pub fn is_empty(&self) -> bool {
-        self.turns.is_empty() && self.permit.is_none()
-    }
-
     /// Whether the attempt runs although it has waited for a permit in vain.
     pub fn was_turned_away(&self) -> bool {
         self.turned_away

@@ -1,14 +1,15 @@
 //! The commit pipeline of a store that one process has for itself.
 //!
 //! ```text
-//!   committers ──> queue ──> combiner (one leader at a time)           syncer
+//!   committers ──> queue ──> combiner (one leader at a time)           one sync at a time
 //!                             check guards from memory                 sample the visible view
 //!                             stamp commit_ts                          engine.sync()
 //!                             one engine.apply for all winners         publish it as the durable view
-//!                             publish the visible view ──────────────> answer who waits below it
+//!                             publish the visible view, answer         wake all whom it covers
 //! ```
 //!
-//! Where many commit, the durable ones that come while the syncer is at work lie in the queue until it is done: see [`queue`].
+//! That is the whole rule: *whoever finds no leader leads, for all who are queued; whoever needs durability and finds no sync makes
+//! one, for all that is visible; everybody else waits.*
 //!
 //! Two watermarks follow from it. Everything at or below `visible_ts` is applied, and one shared view shows exactly
 //! that. Everything at or below `durable_ts` survives a power cut. Read-write transactions read at `visible_ts`, so
@@ -21,17 +22,13 @@
 mod combiner;
 mod conflicts;
 mod decide;
-mod deferring;
 mod durability;
 mod entrance;
 mod filter;
-mod gathering;
 mod live;
 mod queue;
 mod reply;
 mod turns;
-
-mod waking;
 
 pub use combiner::{Purpose, Settled, Submission};
 pub use decide::{Conditions, Life, Refused};
@@ -90,7 +87,7 @@ pub struct Pipeline {
     acknowledged: AtomicU64,
     failure: OnceLock<String>,
     counters: Arc<Counters>,
-    threads: Mutex<Vec<Box<dyn Joined>>>,
+    syncer: Mutex<Option<Box<dyn Joined>>>,
 }
 
 impl Pipeline {
@@ -132,7 +129,7 @@ impl Pipeline {
             }),
             current: Mutex::new(Arc::clone(&first)),
             live: Mutex::new(live),
-            durability: Durability::new(first),
+            durability: Durability::new(first, &*runtime),
             unapplied: Mutex::default(),
             abandoned: Mutex::default(),
             orphans: AtomicBool::new(orphans),
@@ -141,31 +138,23 @@ impl Pipeline {
             acknowledged: AtomicU64::new(opened_at.to_u64()),
             failure: OnceLock::new(),
             counters,
-            threads: Mutex::default(),
+            syncer: Mutex::default(),
             runtime,
         });
         let worker = Arc::clone(&pipeline);
         let syncer = pipeline.runtime.spawn("percolite-sync", Box::new(move || worker.run_syncer()));
-        let cannot = |why| ErrorKind::Io(format!("cannot start a thread: {why}"));
-        pipeline.threads.lock().push(syncer.map_err(cannot)?);
-        let worker = Arc::clone(&pipeline);
-        match pipeline.runtime.spawn("percolite-wake", Box::new(move || worker.run_waker())) {
-            Ok(waker) => pipeline.threads.lock().push(waker),
-            Err(why) => {
-                pipeline.stop();
-                return Err(cannot(why).into());
-            }
-        }
+        let syncer = syncer.map_err(|why| ErrorKind::Io(format!("cannot start a thread: {why}")))?;
+        *pipeline.syncer.lock() = Some(syncer);
         Ok(pipeline)
     }
 
-    /// Ends the threads and refuses everything from here on.
+    /// Ends the syncer thread and refuses everything from here on.
     pub fn stop(&self) {
-        let threads = std::mem::take(&mut *self.threads.lock());
+        let syncer = self.syncer.lock().take();
         self.durability.stop();
-        threads.into_iter().for_each(Joined::join);
+        syncer.into_iter().for_each(Joined::join);
         let closed_well = self.failure.set(CLOSED.into()).is_ok();
-        self.refuse_waiting_if_failed();
+        self.durability.give_up();
         if closed_well {
             crash_point!(CloseSynced);
             // The next life may begin where this one ended. Without this it begins above the lease, which is as good. Closed
@@ -212,7 +201,7 @@ impl Pipeline {
             if let Some(ts) = self.oracle.next(now) {
                 return Ok((ts, now));
             }
-            self.renew_lease()?;
+            self.sync_now()?;
         }
     }
 
@@ -413,16 +402,8 @@ impl Pipeline {
             event!(ERROR, %why, "store failed");
             self.locks.close(self.failure().unwrap_or_default());
         }
-        self.refuse_waiting_if_failed();
+        self.durability.give_up();
         self.failure().unwrap_or_default()
-    }
-
-    fn refuse_waiting_if_failed(&self) {
-        let Some(why) = self.failure() else { return };
-        for slot in self.durability.give_up() {
-            slot.fail(undetermined(why));
-        }
-        self.stop_deferring();
     }
 
     fn lease_if_due(&self) -> Option<Timestamp> {

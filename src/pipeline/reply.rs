@@ -8,7 +8,6 @@ use super::combiner::Settled;
 use crate::error::{Error, ErrorKind, Result};
 use crate::runtime::Runtime;
 use crate::sync::Mutex;
-use crate::timestamp::Timestamp;
 use crate::waiter::Waiter;
 
 /// Where a submission's answer appears.
@@ -32,71 +31,26 @@ impl Slot {
         })
     }
 
-    /// A slot for something applied that now waits to be durable.
-    pub fn applied(runtime: &dyn Runtime, ts: Timestamp) -> Arc<Self> {
-        let slot = Self::new(runtime);
-        *slot.answer.lock() = Some(Ok(Settled::Applied(Some(ts))));
-        slot
-    }
-
     /// When the changes were applied, if they were.
     pub fn applied_at(&self) -> Option<Duration> {
         Some(self.applied_at.load(Ordering::Relaxed)).filter(|at| *at > 0).map(Duration::from_nanos)
     }
 
-    /// Lets the waiting thread take the answer that is there.
-    pub fn wake(&self) {
-        self.waiter.notify();
-    }
-
-    /// Replaces whatever the answer was by a failure.
-    pub fn fail(&self, why: Error) {
-        *self.answer.lock() = Some(Err(why));
-        self.wake();
-    }
-
-    /// Waits for the answer, or to be made the leader; somebody leads already.
-    pub fn wait_for_leader(&self, runtime: &dyn Runtime) -> News {
-        // The leader is done with it in some microseconds. The sync that a durable commit waits for then takes longer.
-        runtime.give_way(&|| self.waiter.is_notified() || self.applied_at().is_some());
-        if mutated!(FollowerBelieves)
-            && self.applied_at().is_some()
-            && let Some(answer) = self.answer.lock().take()
-        {
-            return News::Answer(answer);
-        }
-        self.sleep_until_news()
-    }
-
-    /// Waits for the answer, or to be made the leader.
-    pub fn sleep_until_news(&self) -> News {
+    /// Waits for the answer. `None`: the caller is to lead first.
+    pub fn wait(&self, runtime: &dyn Runtime) -> Option<Result<Settled>> {
+        // A leader is done with it in some microseconds.
+        runtime.give_way(&|| self.waiter.is_notified());
         loop {
             self.waiter.wait();
             if self.lead.swap(false, Ordering::AcqRel) {
-                return News::Lead;
+                return None;
             }
-            if let Some(answer) = self.answer.lock().take() {
-                return News::Answer(answer);
-            }
-        }
-    }
-
-    /// Waits for the answer of something that is applied already, or that the caller has led for.
-    pub fn wait(&self) -> Result<Settled> {
-        loop {
-            if let News::Answer(answer) = self.sleep_until_news() {
+            let answer = self.answer.lock().take();
+            if answer.is_some() {
                 return answer;
             }
         }
     }
-}
-
-/// What a committer that waits may hear.
-pub enum News {
-    /// It is to lead.
-    Lead,
-    /// Its submission is settled.
-    Answer(Result<Settled>),
 }
 
 /// The leader's end of a slot. One that is dropped unanswered, because the leader panicked, answers that nothing is known.
@@ -107,14 +61,6 @@ impl Reply {
         Self(Arc::clone(slot))
     }
 
-    pub fn slot(&self) -> Arc<Slot> {
-        Arc::clone(&self.0)
-    }
-
-    pub fn is_for(&self, slot: &Arc<Slot>) -> bool {
-        Arc::ptr_eq(&self.0, slot)
-    }
-
     /// Notes when the changes were applied, before they are answered.
     pub fn note_applied(&self, now: Duration) {
         self.0.applied_at.store(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
@@ -122,18 +68,13 @@ impl Reply {
 
     pub fn hand_over_lead(&self) {
         self.0.lead.store(true, Ordering::Release);
-        self.0.wake();
+        self.0.waiter.notify();
     }
 
     pub fn answer(&self, answer: Result<Settled>) {
-        self.answer_quietly(answer);
-        self.0.wake();
-    }
-
-    /// Leaves the answer to be handed over when it is durable.
-    pub fn answer_quietly(&self, answer: Result<Settled>) {
         self.0.answered.store(true, Ordering::Release);
         *self.0.answer.lock() = Some(answer);
+        self.0.waiter.notify();
     }
 
     pub fn fail(&self, why: Error) {

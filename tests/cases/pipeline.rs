@@ -9,7 +9,6 @@ use percolite::row::Mutation;
 use percolite::timestamp::Timestamp;
 
 use crate::acknowledged;
-use crate::deferred;
 use crate::hand::{put, row, ts, txn, write};
 use crate::report::{
     Case, EMBEDDED, EMBEDDED_TWO, NO_LOCKS, ONE, SHARED, SIM_ONE, SIM_TWO, STEPS, STORES, TWO, WHOLE_STORE,
@@ -35,8 +34,6 @@ pub fn cases() -> Vec<Case> {
         Case::new(53, "a snapshot sees what was acknowledged, and never goes back")
             .on(STORES, acknowledged::a_snapshot_sees_what_was_acknowledged)
             .on(EMBEDDED, acknowledged::a_sync_acknowledges_nothing_that_came_while_it_ran)
-            .on(ONE, deferred::a_commit_during_a_sync_of_many_is_written_when_that_has_ended)
-            .on(ONE, deferred::a_deferred_commit_is_written_with_one_that_cannot_wait)
             .not_on(STEPS, WHOLE_STORE),
         Case::new(54, "a closure's own error waits for what it has read")
             .on(STORES, acknowledged::a_closures_own_error_waits_until_its_reads_are_durable)
@@ -63,7 +60,6 @@ pub fn cases() -> Vec<Case> {
         Case::new(60, "nobody is acknowledged by the sync after a failed one")
             .on(EMBEDDED, undecided::a_failed_sync_is_forgiven_to_nobody)
             .on(EMBEDDED, undecided::a_failed_sync_of_the_sweep_is_forgiven_to_nobody)
-            .on(ONE, deferred::a_commit_deferred_during_a_sync_that_fails_is_not_made)
             .not_on(STEPS, WHOLE_STORE)
             .not_on(SHARED, "a lost reply of a shared engine is no failed disk: the client asks again"),
         Case::new(61, "the last unapplied lock goes while a reader reads")

@@ -16,7 +16,6 @@ use crate::tap::{Act, Control, Gate, Tap, commits, locks};
 /// Waits that last longer have failed.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 /// More than enough for a sync of many.
-const MANY: usize = 24;
 
 /// An open store, its one keyspace, and what is below.
 #[derive(Clone)]
@@ -111,34 +110,6 @@ impl World {
             act
         });
         gate
-    }
-
-    /// A sync that does not end before the gate is opened, with many who wait for it: small durable commits that come meanwhile
-    /// are deferred.
-    pub fn sync_of_many(&self) -> (Gate, Vec<Worker<Result<Commit>>>) {
-        // They have to be there when it begins, so they wait for another one first.
-        let [(first, before), (gate, barrier)] = [Gate::closed(), Gate::closed()];
-        let syncs = atomic::AtomicU64::new(0);
-        self.tap.on_sync(move || {
-            match syncs.fetch_add(1, atomic::Ordering::SeqCst) {
-                0 => before.pass(),
-                1 => barrier.pass(),
-                _ => {}
-            }
-            Act::Pass
-        });
-        let commit = |key: String| {
-            let world = self.clone();
-            spawn(move || world.put(&key, "many"))
-        };
-        let mut waiting = vec![commit("alone".into())];
-        first.wait_for_arrival();
-        let keys: Vec<String> = (0..MANY).map(|number| format!("waiting {number}")).collect();
-        waiting.extend(keys.iter().cloned().map(commit));
-        eventually("all are visible", || keys.iter().all(|key| self.get(key).is_some()));
-        first.open();
-        gate.wait_for_arrival();
-        (gate, waiting)
     }
 }
 

@@ -9,8 +9,7 @@ use percolite::{
 };
 
 #[cfg_attr(not(feature = "tokio"), allow(unused_imports, reason = "for cases that need it"))]
-use crate::stops::{PATIENCE, Worker, World, assert_lost, eventually, some, spawn};
-use crate::tap::Gate;
+use crate::stops::{PATIENCE, World, assert_lost, eventually, some, spawn};
 
 #[test]
 fn f2_a_a_reader_that_has_lost_its_lock_is_told_at_its_end() {
@@ -73,41 +72,30 @@ fn f2_c_a_streamed_transaction_that_has_lost_its_lock_leaves_nothing() {
     eventually("no row is locked", || world.row_locks() == 0);
 }
 
-type Committing = Worker<Result<Commit>>;
-
-/// A fenced commit that lies in the queue until the sync of the gate ends.
-fn deferred(world: &World, fence: Fence) -> Option<(Gate, Committing, Vec<Committing>)> {
-    let (gate, waiting) = world.sync_of_many();
-    let World { store, rows, .. } = world.clone();
-    let late = spawn(move || -> Result<Commit> {
-        let mut txn = store.begin()?;
-        txn.fence(&fence)?;
-        txn.put(&rows, "late", "written")?;
-        txn.commit()
-    });
-    std::thread::sleep(Duration::from_millis(100));
-    world.get("late").is_none().then_some((gate, late, waiting))
-}
-
 #[test]
-fn f2_d_a_commit_that_loses_its_lock_while_it_is_deferred_is_not_made() {
-    // A thread may stand still between making commits visible and having them wait; then too few wait for the sync.
-    for _ in 0..20 {
-        let world = World::open();
-        let guard = world.store.lock("n").unwrap();
-        let Some((gate, late, waiting)) = deferred(&world, guard.fence()) else { continue };
-        assert!(!late.is_finished());
-        let token = guard.token();
-        drop(guard);
-        gate.open();
-        assert_lost(late.join(), token, LostReason::Released);
-        for other in waiting {
-            other.join().unwrap();
-        }
-        assert_eq!((world.get("late"), world.row_locks()), (None, 0));
-        return;
-    }
-    panic!("nothing is deferred");
+fn f2_d_a_commit_that_loses_its_lock_while_it_is_queued_is_not_made() {
+    let world = World::open();
+    let guard = world.store.lock("n").unwrap();
+    let gate = world.stop_commit("first");
+    let put = |key: &'static str, fence: Option<Fence>| {
+        let World { store, rows, .. } = world.clone();
+        spawn(move || -> Result<Commit> {
+            let mut txn = store.begin()?;
+            fence.iter().try_for_each(|fence| txn.fence(fence))?;
+            txn.put(&rows, key, "written")?;
+            txn.commit()
+        })
+    };
+    let first = put("first", None);
+    gate.wait_for_arrival();
+    let late = put("late", Some(guard.fence()));
+    std::thread::sleep(Duration::from_millis(100));
+    let token = guard.token();
+    drop(guard);
+    gate.open();
+    first.join().unwrap();
+    assert_lost(late.join(), token, LostReason::Released);
+    assert_eq!((world.get("late"), world.row_locks()), (None, 0));
 }
 
 #[cfg(feature = "tokio")]

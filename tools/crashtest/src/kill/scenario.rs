@@ -151,8 +151,6 @@ impl<'a> Plan<'a> {
             two_phase: case.protocol == Protocol::TwoPhase,
             promise: match (case.durability, case.point) {
                 (Durability::Sync, _) => Promise::Sync,
-                // Who commits buffered is neither awaited nor woken.
-                (Durability::Buffered, P::SyncHeld | P::WakeBefore) => Promise::Mixed,
                 (Durability::Buffered, _) => Promise::Buffered,
             },
             workload: workload.name().into(),

@@ -1,9 +1,9 @@
 //! The simulated world as the store sees it.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use percolite::runtime::{Joined, Parker, Runtime};
+use percolite::runtime::{Joined, Parker, Progress, Runtime};
 
 use super::scheduler::{Scheduler, ThreadId, current};
 
@@ -54,6 +54,10 @@ impl Runtime for SimRuntime {
         Arc::new(SimParker { scheduler: Arc::clone(&self.scheduler), own })
     }
 
+    fn progress(&self) -> Arc<dyn Progress> {
+        Arc::new(SimProgress { scheduler: Arc::clone(&self.scheduler), state: Mutex::default() })
+    }
+
     fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn Joined>> {
         let thread = self.scheduler.spawn(name, work)?;
         Ok(Box::new(SimThread { scheduler: Arc::clone(&self.scheduler), thread }))
@@ -77,6 +81,38 @@ impl Parker for SimParker {
 
     fn unpark(&self) {
         self.scheduler.unpark(self.own);
+    }
+}
+
+struct SimProgress {
+    scheduler: Arc<Scheduler>,
+    /// The number, and who waits for which.
+    state: Mutex<(u64, Vec<(u64, ThreadId)>)>,
+}
+
+impl Progress for SimProgress {
+    fn wait(&self, until: u64) {
+        let own = current().map_or(0, |(_, own)| own);
+        loop {
+            {
+                let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+                if state.0 >= until {
+                    return;
+                }
+                state.1.push((until, own));
+            }
+            self.scheduler.park(own, None);
+        }
+    }
+
+    fn reach(&self, number: u64) {
+        let woken: Vec<_> = {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.0 = state.0.max(number);
+            let reached = state.0;
+            state.1.extract_if(.., |(until, _)| *until <= reached).collect()
+        };
+        woken.into_iter().for_each(|(_, thread)| self.scheduler.unpark(thread));
     }
 }
 
