@@ -247,11 +247,7 @@ impl Pipeline {
             self.engine().set_meta(&[(LEASE.into(), Some(lease.to_u64().to_be_bytes().to_vec()))])?;
         }
         let began = self.runtime().elapsed();
-        let mut synced = self.engine().sync();
-        if mutated!(SyncErrorIgnored) && synced.is_err() {
-            synced = self.engine().sync();
-        }
-        synced?;
+        self.engine().sync()?;
         crash_point!(SyncReturned);
         let took = self.runtime().elapsed().saturating_sub(began);
         if let Some(lease) = lease {

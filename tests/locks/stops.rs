@@ -15,7 +15,6 @@ use crate::tap::{Act, Control, Gate, Tap, commits, locks};
 
 /// Waits that last longer have failed.
 pub const PATIENCE: Duration = Duration::from_secs(120);
-/// More than enough for a sync of many.
 
 /// An open store, its one keyspace, and what is below.
 #[derive(Clone)]
