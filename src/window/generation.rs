@@ -121,6 +121,11 @@ impl Generation {
         self.bytes() == 0
     }
 
+    /// Whether any range was emptied.
+    pub fn has_erasures(&self) -> bool {
+        self.erased.load(Ordering::Acquire) > 0
+    }
+
     fn erasures(&self) -> impl Iterator<Item = &Erasure> {
         (0..self.erased.load(Ordering::Acquire)).filter_map(|number| self.erasures.value(number))
     }

@@ -17,7 +17,7 @@ use super::{Current, Layers, Moment, POSITION, Served, Shared};
 use crate::disk::Disk;
 use crate::engine::storage::{Column, Reader, Storage};
 use crate::engine::{Bookmark, EngineError, RowRange};
-use crate::window::Content;
+use crate::window::{Content, Generation};
 
 /// See the [module](self).
 pub struct LayeredView<D: Disk, T: Storage> {
@@ -149,19 +149,29 @@ impl<D: Disk, T: Storage> Reader for LayeredView<D, T> {
     ) -> Result<(), EngineError> {
         let layers = self.layers();
         let mut window = self.window(&layers, column, range, backwards).peekable();
+        let is_erased = layers.generations().any(Generation::has_erasures);
+        // Most of what is scanned was handed down long ago.
+        if window.peek().is_none() && !is_erased && column != Column::Meta {
+            return layers.tables.scan_on(bookmark, column, range, backwards, visit);
+        }
         let mut goes_on = true;
         layers.tables.scan_on(bookmark, column, range, backwards, |key, below| {
-            while let Some((above, content)) = window.next_if(|(above, _)| order(above, key, backwards).is_lt()) {
-                goes_on = content.is_none_or(|content| visit(above, content));
+            let mut same = None;
+            while let Some(&(above, content)) = window.peek() {
+                match order(above, key, backwards) {
+                    cmp::Ordering::Less => goes_on = content.is_none_or(|content| visit(above, content)),
+                    cmp::Ordering::Equal => same = Some(content),
+                    cmp::Ordering::Greater => break,
+                }
+                window.next();
                 if !goes_on {
                     return false;
                 }
             }
-            let same = window.next_if(|(above, _)| order(above, key, backwards) == cmp::Ordering::Equal);
             let content = match same {
-                Some((_, content)) => content,
+                Some(content) => content,
                 None if column == Column::Meta && key == POSITION => None,
-                None => Some(below).filter(|_| !self.is_erased(&layers, column, key)),
+                None => Some(below).filter(|_| !is_erased || !self.is_erased(&layers, column, key)),
             };
             goes_on = content.is_none_or(|content| visit(key, content));
             goes_on
