@@ -4,6 +4,7 @@
 //! least and the greatest. Where there is more than one to be better than, each round has its own best: that can only be to
 //! percolite's disadvantage.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 
 use crate::peer::Kind;
@@ -65,10 +66,23 @@ impl Outcomes {
 
     /// Each round's rate of ours over the best of theirs, of the rounds in which there are both.
     pub fn ratios(&self, ours: &Contestant, theirs: &[Contestant], conditions: &Conditions, rounds: u64) -> Vec<f64> {
+        self.ratios_of(ours, theirs, conditions, rounds, |measured| Some(measured.rate), f64::total_cmp)
+    }
+
+    /// The same of any figure, of which the best is the last in the order.
+    pub fn ratios_of(
+        &self,
+        ours: &Contestant,
+        theirs: &[Contestant],
+        conditions: &Conditions,
+        rounds: u64,
+        figure: impl Fn(&Measured) -> Option<f64>,
+        order: impl Fn(&f64, &f64) -> Ordering,
+    ) -> Vec<f64> {
         let ratio = |round| {
-            let rate = |one: &Contestant| self.get(one, conditions, round)?.rate();
-            let best = theirs.iter().filter_map(rate).max_by(f64::total_cmp)?;
-            Some(rate(ours)? / best)
+            let figure = |one: &Contestant| figure(self.get(one, conditions, round)?.measured()?);
+            let best = theirs.iter().filter_map(figure).max_by(&order)?;
+            Some(figure(ours)? / best)
         };
         (0..rounds).filter_map(ratio).collect()
     }
