@@ -18,7 +18,6 @@ use crate::spec::{Conditions, Measured, Setting};
 use crate::statistics::{Contestant, Outcomes, Spread};
 use crate::workload::{BulkLoad, HotRow, How, Reads, Transfers, Workload};
 
-const ROCKS: [Kind; 2] = [Kind::RocksOptimistic, Kind::RocksTransaction];
 const OTHERS: [Kind; 4] = [Kind::Fjall, Kind::Redb, Kind::Lmdb, Kind::Sqlite];
 const PEERS: [Kind; 7] =
     [Kind::RocksOptimistic, Kind::RocksTransaction, Kind::Fjall, Kind::Redb, Kind::Lmdb, Kind::Sqlite, Kind::Surrealkv];

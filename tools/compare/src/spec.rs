@@ -121,8 +121,4 @@ impl Outcome {
             Self::Failed(_) => None,
         }
     }
-
-    pub fn rate(&self) -> Option<f64> {
-        self.measured().map(|measured| measured.rate)
-    }
 }
