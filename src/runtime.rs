@@ -28,9 +28,9 @@ pub trait Runtime: Send + Sync {
     fn give_way(&self, _is_over: &dyn Fn() -> bool) {}
     /// The means to make the calling thread wait, and to end its wait.
     fn parker(&self) -> Arc<dyn Parker>;
-    /// Something that threads can wait for together.
+    /// Something that threads can wait for together. The default waits in the operating system; a scheduler of its own must wait there.
     fn progress(&self) -> Arc<dyn Progress> {
-        Arc::new(Conditions::default())
+        Arc::new(SystemProgress::default())
     }
     /// Runs `work` on a thread of its own; the handle waits for its end.
     fn spawn(&self, name: &str, work: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn Joined>>;
@@ -129,12 +129,12 @@ impl Parker for ThreadParker {
 
 /// One condition for even numbers and one for odd ones: who waits for the number after the next is not woken by the next.
 #[derive(Default)]
-struct Conditions {
+struct SystemProgress {
     number: std::sync::Mutex<u64>,
     parity: [std::sync::Condvar; 2],
 }
 
-impl Progress for Conditions {
+impl Progress for SystemProgress {
     fn wait(&self, until: u64) {
         let number = self.number.lock().unwrap_or_else(PoisonError::into_inner);
         let condition = &self.parity[usize::from(until % 2 == 1)];

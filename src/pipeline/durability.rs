@@ -11,8 +11,8 @@
 //! ```
 //!
 //! There is one sync at a time. A committer that needs durability while none runs makes one itself, without handing over to another
-//! thread. While one runs, it waits for the end of that one, if it covers the commit, and else for the end of the next, which the
-//! syncer thread begins at once. This is the group commit of databases since System R; as in `InnoDB`, the log is written before
+//! thread. While one runs, it waits for the end of that one, if it covers the commit, and else for the end of the next, which is
+//! begun as soon as the running one has ended, by the syncer thread or whoever comes first. This is the group commit of databases since System R; as in `InnoDB`, the log is written before
 //! anybody waits, so a group is all that was written while the disk was busy.
 //!
 //! The wake-up is one call for all, since a call for each takes as long as a sync where many wait.
@@ -142,8 +142,8 @@ impl Pipeline {
         confirmed
     }
 
-    /// Returns once all that was written before this call is durable, bookkeeping too, and the oracle has a further lease if it needs
-    /// one. Never two syncs at a time: a failed one may have taken what another would then report as durable.
+    /// Returns once all that was written before this call is durable, bookkeeping too. Never two syncs at a time: a failed one may have
+    /// taken what another would then report as durable.
     pub fn sync_now(&self) -> Result<()> {
         self.check_alive()?;
         match self.turn(Timestamp::MAX) {
@@ -156,10 +156,26 @@ impl Pipeline {
         }
     }
 
+    /// Returns once a sync has ended that may have brought the oracle a further lease: the running one, or one that is made here.
+    pub(super) fn await_lease(&self) -> Result<()> {
+        self.check_alive()?;
+        let turn = {
+            let mut state = self.durability.state.lock();
+            if state.syncing { Turn::Wait(state.begun) } else { Turn::Sync(self.begin_sync(&mut state)) }
+        };
+        match turn {
+            Turn::Sync(view) => self.sync_with(view),
+            Turn::Wait(number) => {
+                self.durability.ended.wait(number);
+                Ok(())
+            }
+        }
+    }
+
     /// What to do for a sync that covers `ts`; `None` if one has ended meanwhile that does.
     fn turn(&self, ts: Timestamp) -> Option<Turn> {
         let mut state = self.durability.state.lock();
-        // An end moves this before it takes the lock.
+        // A sync that ends moves `durable_ts` before it takes the lock.
         if self.durable_ts() >= ts {
             return None;
         }

@@ -201,7 +201,7 @@ impl Pipeline {
             if let Some(ts) = self.oracle.next(now) {
                 return Ok((ts, now));
             }
-            self.sync_now()?;
+            self.await_lease()?;
         }
     }
 

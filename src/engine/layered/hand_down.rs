@@ -85,6 +85,8 @@ impl<D: Disk, T: Storage> Shared<D, T> {
         let (active, tables) = (Arc::clone(leader.window.generation()), Arc::clone(&current.layers.tables));
         let position = current.layers.position;
         current.layers = Arc::new(Layers { active, frozen, tables, position });
+        // The last frames may be marks, which show nothing. A view from here on lies within the next generation, not this one.
+        current.visible = end;
         drop(current);
         crash_point!(HandDownFrozen);
         Ok(())
@@ -113,7 +115,7 @@ impl<D: Disk, T: Storage> Shared<D, T> {
         Ok(())
     }
 
-    /// Gives every view its new layers. Returns the old ones, to be dropped without the lock.
+    /// Gives its new layers to every view for which there are some. Returns the old ones, to be dropped without the lock.
     fn replace_layers(&self, slices: &Slices<T::View>, tables: T::View, end: u64) -> Vec<Arc<Layers<T::View>>> {
         let mut current = self.current.lock();
         let Current { layers, moments, .. } = &mut *current;

@@ -16,8 +16,8 @@
 //! writes depends on the log alone, so repeating it is harmless.
 //!
 //! **A generation is a segment of the log.** The window is frozen where the log begins a new segment, and once the generation is in
-//! the tables, durably, its segment and its memory go as a whole. At most two generations are in memory, one that is written and one
-//! on its way down. A view within a generation gets tables of its own when it goes down: see [`hand_down`].
+//! the tables, durably, its segment and its memory go as a whole. Two generations are in memory, one that is written and one on its
+//! way down. A view within a generation mostly gets tables of its own when it goes down: see [`hand_down`].
 //!
 //! Any error of a write, a sync or the tables ends this life of the storage: nothing succeeds until it is opened again.
 //!

@@ -338,6 +338,25 @@ fn a_view_keeps_no_generation_in_memory_that_was_handed_down() {
 }
 
 #[test]
+fn a_view_opened_after_a_mark_keeps_no_generation_in_memory_either() {
+    let mut model = Model::new(4);
+    let storage = model.open().unwrap();
+    let life = storage.shared.life.as_ref().unwrap();
+    drop(views_of(&storage, 0..1));
+    storage.sync().unwrap();
+    life.unmarked.store(true, Ordering::Release);
+    let before = life.syncer.written();
+    while storage.work(&mut model.written) {}
+    assert_eq!(life.syncer.written(), before + 1, "no mark was written");
+    storage.hand_down_all().unwrap();
+    let view = (storage.view().unwrap(), 0);
+    drop(views_of(&storage, 1..2));
+    storage.hand_down_all().unwrap();
+    assert_eq!(view.0.get(Column::Write, b"a", <[u8]>::to_vec).unwrap(), Some(vec![0]));
+    assert_eq!(generations_kept(&[view]), 0);
+}
+
+#[test]
 fn views_for_which_there_is_no_slice_keep_their_generation_until_they_end() {
     let mut model = Model::new(3);
     let storage = model.open().unwrap();
