@@ -49,7 +49,7 @@ pub trait Parker: Send + Sync {
 pub trait Progress: Send + Sync {
     /// Returns once the number is at least `until`.
     fn wait(&self, until: u64);
-    /// Raises the number, and wakes all who wait for it, together. Does nothing if it is greater already.
+    /// Raises the number, and ends the waits for it with one call. Does nothing if it is greater already.
     fn reach(&self, number: u64);
 }
 
@@ -127,7 +127,7 @@ impl Parker for ThreadParker {
     }
 }
 
-/// One condition for even numbers and one for odd ones: who waits for the number after the next is not woken by the next.
+/// One condition for even numbers and one for odd ones, so that the next number does not wake those that wait for the one after it.
 #[derive(Default)]
 struct SystemProgress {
     number: std::sync::Mutex<u64>,
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_for_a_number_returns_when_it_is_reached_and_not_before() {
+    fn a_wait_ends_when_its_number_is_reached_and_not_before() {
         let (progress, reached) = (System::default().progress(), AtomicU64::new(0));
         std::thread::scope(|scope| {
             for waiter in 0..8 {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_for_whatever_number_is_woken_by_the_greatest() {
+    fn the_greatest_number_ends_every_wait() {
         let progress = System::default().progress();
         std::thread::scope(|scope| {
             for until in 1..5 {

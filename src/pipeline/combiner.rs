@@ -5,8 +5,7 @@
 //! write without sync, and publishes a new view. So the order of commits, of the log and of timestamps is the same order:
 //! there is no latch, no set of commits in flight, and a crash leaves a prefix by timestamp. Guard check and publication
 //! lie microseconds apart, which is why hot rows rarely abort. A committer that comes alone leads itself: no other
-//! thread is involved. A commit that has to be durable then [waits for a sync](super::durability), like any other reader of what is
-//! visible would.
+//! thread is involved. A durable commit then [waits for a sync](super::durability).
 //!
 //! A guard that memory cannot decide stays with its group, and the engine checks it by reading the row; such a group is
 //! applied by itself, so that its outcome is known before the next one is decided.
@@ -149,7 +148,7 @@ impl Pipeline {
         confirmed.and(answer)
     }
 
-    /// Decides for all who are queued, and for some rounds for those who come meanwhile.
+    /// Decides what is queued, and for some rounds what is queued meanwhile.
     fn lead(&self) {
         let _leading = Leading { pipeline: self, was_panicking: std::thread::panicking() };
         for round in 0.. {

@@ -7,15 +7,15 @@
 //! ```text
 //!   S = visible view          taken first: what is applied later may not be in this sync
 //!   engine.sync()
-//!   durable view = S          and everybody who waits for this sync is woken, by one call
+//!   durable view = S          one call wakes all commits that this sync covers
 //! ```
 //!
-//! There is one sync at a time. A committer that needs durability while none runs makes one itself, without handing over to another
-//! thread. While one runs, it waits for the end of that one, if it covers the commit, and else for the end of the next, which is
-//! begun as soon as the running one has ended, by the syncer thread or whoever comes first. This is the group commit of databases since System R; as in `InnoDB`, the log is written before
-//! anybody waits, so a group is all that was written while the disk was busy.
+//! There is one sync at a time. If none runs, the committer makes it itself, without a switch to another thread. If one runs, the
+//! commit waits for it or, if it began before the commit was visible, for the next one. The syncer thread or another committer begins
+//! that as soon as the running one has ended.
 //!
-//! The wake-up is one call for all, since a call for each takes as long as a sync where many wait.
+//! This is group commit. As in `InnoDB`, the log is written before the wait, so a group is all that was written while the disk was
+//! busy. One call wakes the group, since a call for each commit of a large group takes as long as a sync.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -52,11 +52,11 @@ struct State {
     wanted: bool,
 }
 
-/// What somebody does for whom a sync is needed.
+/// How a caller gets the sync that it needs.
 enum Turn {
-    /// Makes it, with this view; it counts as begun.
+    /// It makes the sync, of this view; the sync counts as begun.
     Sync(Arc<PinnedView>),
-    /// Waits until so many have ended.
+    /// It waits until so many syncs have ended.
     Wait(u64),
 }
 
@@ -85,7 +85,7 @@ impl Durability {
     pub fn want(&self) {
         let mut state = self.state.lock();
         state.wanted = true;
-        // Whoever makes the running one wakes the thread at its end.
+        // The end of the running sync wakes the thread.
         if !state.syncing {
             self.wake_syncer();
         }
@@ -96,7 +96,7 @@ impl Durability {
         self.wake_syncer();
     }
 
-    /// Wakes everybody who waits for a sync: there will be none.
+    /// Ends all waits: there will be no further sync.
     pub fn give_up(&self) {
         self.ended.reach(u64::MAX);
     }
@@ -115,17 +115,10 @@ impl Pipeline {
             if let Some(why) = self.failure() {
                 return Err(undetermined(why));
             }
-            match self.turn(ts) {
-                None => {}
-                Some(Turn::Sync(view)) => {
-                    self.sync_with(view).map_err(|why| undetermined(self.failure().unwrap_or(&why.to_string())))?;
-                }
-                Some(Turn::Wait(number)) => {
-                    self.durability.ended.wait(number);
-                    if mutated!(AnySyncAcknowledges) && self.failure().is_none() {
-                        return Ok(());
-                    }
-                }
+            let Some(turn) = self.turn(ts) else { continue };
+            self.take(turn).map_err(|why| undetermined(self.failure().unwrap_or(&why.to_string())))?;
+            if mutated!(AnySyncAcknowledges) && self.failure().is_none() {
+                return Ok(());
             }
         }
         Ok(())
@@ -146,14 +139,8 @@ impl Pipeline {
     /// taken what another would then report as durable.
     pub fn sync_now(&self) -> Result<()> {
         self.check_alive()?;
-        match self.turn(Timestamp::MAX) {
-            None => Ok(()),
-            Some(Turn::Sync(view)) => self.sync_with(view),
-            Some(Turn::Wait(number)) => {
-                self.durability.ended.wait(number);
-                self.check_alive()
-            }
-        }
+        self.turn(Timestamp::MAX).map_or(Ok(()), |turn| self.take(turn))?;
+        self.check_alive()
     }
 
     /// Returns once a sync has ended that may have brought the oracle a further lease: the running one, or one that is made here.
@@ -163,6 +150,11 @@ impl Pipeline {
             let mut state = self.durability.state.lock();
             if state.syncing { Turn::Wait(state.begun) } else { Turn::Sync(self.begin_sync(&mut state)) }
         };
+        self.take(turn)
+    }
+
+    /// Returns once the sync has ended; after a failure a wait ends, too.
+    fn take(&self, turn: Turn) -> Result<()> {
         match turn {
             Turn::Sync(view) => self.sync_with(view),
             Turn::Wait(number) => {
@@ -172,7 +164,7 @@ impl Pipeline {
         }
     }
 
-    /// What to do for a sync that covers `ts`; `None` if one has ended meanwhile that does.
+    /// How to get a sync that covers `ts`; `None` if such a sync has ended meanwhile.
     fn turn(&self, ts: Timestamp) -> Option<Turn> {
         let mut state = self.durability.state.lock();
         // A sync that ends moves `durable_ts` before it takes the lock.
@@ -203,7 +195,7 @@ impl Pipeline {
         loop {
             let (is_wanted, begun) = {
                 let mut state = durability.state.lock();
-                // A failure has poisoned the pipeline and woken everybody; the thread only stays to be stopped.
+                // A failure has poisoned the pipeline and ended all waits; the thread stays until it is stopped.
                 let is_wanted = state.wanted && self.failure().is_none();
                 (is_wanted, (is_wanted && !state.syncing).then(|| self.begin_sync(&mut state)))
             };

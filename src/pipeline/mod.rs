@@ -5,11 +5,11 @@
 //!                             check guards from memory                 sample the visible view
 //!                             stamp commit_ts                          engine.sync()
 //!                             one engine.apply for all winners         publish it as the durable view
-//!                             publish the visible view, answer         wake all whom it covers
+//!                             publish the visible view, answer         wake all commits that it covers
 //! ```
 //!
-//! That is the whole rule: *whoever finds no leader leads, for all who are queued; whoever needs durability and finds no sync makes
-//! one, for all that is visible; everybody else waits.*
+//! That is the whole rule: *a committer leads if no other does, and then decides the whole queue; a durable commit makes a sync if none
+//! runs, and that covers all that is visible; else it waits.*
 //!
 //! Two watermarks follow from it. Everything at or below `visible_ts` is applied, and one shared view shows exactly
 //! that. Everything at or below `durable_ts` survives a power cut. Read-write transactions read at `visible_ts`, so

@@ -1,4 +1,4 @@
-//! The queue in front of the leader, and who has to lead.
+//! The queue of submissions, and the election of its leader.
 
 use super::combiner::Submission;
 use super::reply::Reply;
@@ -18,24 +18,24 @@ pub struct Entry {
 }
 
 impl Queue {
-    /// Returns whether whoever handed the entry in has to lead; otherwise a leader is about to come to it.
+    /// Returns whether the committer becomes the leader; otherwise there is one, and its next round takes the entry.
     pub fn push(&mut self, entry: Entry) -> bool {
         self.entries.push(entry);
         !std::mem::replace(&mut self.leading, true)
     }
 
-    /// For the leader: everything that is queued. `None`: nothing is, and it leads no longer.
+    /// Takes the whole queue, for the leader. `None`: the queue is empty, and there is no leader any more.
     pub fn take(&mut self) -> Option<Vec<Entry>> {
         self.leading = !self.entries.is_empty();
         self.leading.then(|| std::mem::take(&mut self.entries))
     }
 
-    /// Whom the leader may hand over to instead of calling [`Queue::take`] again.
+    /// The entry whose committer may lead next, in place of another [`Queue::take`].
     pub fn first(&self) -> Option<&Entry> {
         self.entries.first()
     }
 
-    /// For a leader that comes to grief: nobody leads, and nothing is queued.
+    /// After a panic of the leader: there is no leader, and nothing is queued.
     pub fn clear(&mut self) -> Vec<Entry> {
         self.leading = false;
         std::mem::take(&mut self.entries)
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_leader_that_came_to_grief_the_next_one_leads() {
+    fn after_a_panic_of_the_leader_the_next_committer_leads() {
         let mut queue = Queue::default();
         queue.push(entry());
         queue.push(entry());

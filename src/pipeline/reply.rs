@@ -38,7 +38,7 @@ impl Slot {
 
     /// Waits for the answer. `None`: the caller is to lead first.
     pub fn wait(&self, runtime: &dyn Runtime) -> Option<Result<Settled>> {
-        // A leader is done with it in some microseconds.
+        // The leader answers in some microseconds.
         runtime.give_way(&|| self.waiter.is_notified());
         loop {
             self.waiter.wait();

@@ -86,7 +86,7 @@ impl Parker for SimParker {
 
 struct SimProgress {
     scheduler: Arc<Scheduler>,
-    /// The number, and who waits for which.
+    /// The number, and the threads that wait, each with its number.
     state: Mutex<(u64, Vec<(u64, ThreadId)>)>,
 }
 
