@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use super::storage::{Batch, Column, Reader, Storage};
 use super::{
-    Capabilities, Cells, Engine, EngineError, EngineFigures, Group, LostLog, NextVersions, Outcome, PAGE_BYTES, Page,
-    RowRange, See, SeeEach, View, Visit, WriteStalls,
+    Bookmark, Capabilities, Cells, Engine, EngineError, EngineFigures, Group, LostLog, NextVersions, Outcome,
+    PAGE_BYTES, Page, RowRange, See, SeeEach, View, Visit, WriteStalls,
 };
 use crate::codec::{CodecError, History, Put, Record};
 use crate::keys::{after_prefix, data_key, history_key, keyspace_bounds, split_history_key};
@@ -411,6 +411,19 @@ impl<R: Reader> View for LocalView<R> {
             None => self.reader.scan(column, page.range, page.backwards, visit)?,
         }
         Ok(is_full)
+    }
+
+    fn lend(
+        &self,
+        column: Column,
+        range: &RowRange,
+        bookmark: &Bookmark,
+        visit: Visit<'_>,
+    ) -> Result<bool, EngineError> {
+        if R::LENDS {
+            self.reader.scan_on(bookmark, column, range, false, visit)?;
+        }
+        Ok(R::LENDS)
     }
 
     fn cells(&self, column: Column, range: &RowRange, visit: Visit<'_>) -> Result<(), EngineError> {

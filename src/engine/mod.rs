@@ -230,6 +230,19 @@ pub trait View: Send + Sync {
     /// decode what they hand out, into the memory that they hand out.
     fn page(&self, column: Column, page: &Page<'_>, cells: &mut Cells) -> Result<bool, EngineError>;
 
+    /// Hands the cells of the lock or write column to `visit`, from the start of a range on and as they are stored, until it returns
+    /// `false`. Unlike [`See`], `visit` may read and write the engine meanwhile. Returns `false`, and has shown nothing, where that is
+    /// not possible.
+    fn lend(
+        &self,
+        _column: Column,
+        _range: &RowRange,
+        _bookmark: &Bookmark,
+        _visit: Visit<'_>,
+    ) -> Result<bool, EngineError> {
+        Ok(false)
+    }
+
     /// Hands the cells of a column to `visit`, in order and as they are stored, until it answers `false`. For whoever looks for
     /// damage: nothing is decoded.
     fn cells(&self, _column: Column, _range: &RowRange, _visit: Visit<'_>) -> Result<(), EngineError> {

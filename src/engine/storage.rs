@@ -29,6 +29,9 @@ impl Column {
 
 /// Reads cells.
 pub trait Reader: Send + Sync {
+    /// Whether a function that is handed cells may read and write the storage meanwhile: no lock is held then.
+    const LENDS: bool = false;
+
     /// Hands the cell's bytes to `read`, if the cell is there.
     fn get<T>(&self, column: Column, key: &[u8], read: impl FnOnce(&[u8]) -> T) -> Result<Option<T>, EngineError>;
 

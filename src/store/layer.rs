@@ -74,6 +74,29 @@ impl Layer {
         Ok(())
     }
 
+    /// Hands cells that are unread to `see`, from the front on, until it returns `false`: in the place of a page, where the engine can lend
+    /// them and none is waiting for its turn. As many as the largest page has, since a view keeps what it reads meanwhile. Returns
+    /// whether there may be more to lend.
+    pub fn lend(&mut self, view: &dyn View, mut see: impl FnMut(&[u8], &[u8]) -> bool) -> Result<bool> {
+        let Some(range) = self.unread.as_mut().filter(|_| self.front.cells.is_empty()) else { return Ok(false) };
+        let (mut cells, mut stopped_at) = (0, None);
+        let lent = view.lend(self.column, range, &self.front.bookmark, &mut |row, content| {
+            cells += 1;
+            let goes_on = see(row, content) && cells < PAGE_CELLS_MAX;
+            if !goes_on {
+                stopped_at = Some(row.to_vec());
+            }
+            goes_on
+        })?;
+        let has_more = stopped_at.is_some();
+        match stopped_at {
+            Some(row) => range.start = Bound::Excluded(row),
+            None if lent => self.unread = None,
+            None => {}
+        }
+        Ok(has_more)
+    }
+
     /// Up to which row this end has read; `None` when nothing is unread.
     pub fn known(&self, backwards: bool) -> Option<&[u8]> {
         let (near, _) = self.ends(backwards);

@@ -78,7 +78,8 @@ impl Scan {
     /// Lends each row that is left, its key and its value, in the order of keys, until `see` breaks; what it breaks with is the
     /// answer. The row that it was lent then counts as handed out, and the scan may go on.
     ///
-    /// The iterator copies each row for its caller, which takes as long as finding it where rows are short. This copies none. Time that
+    /// The iterator copies each row for its caller, which takes as long as finding it where rows are short. This copies none. `see` may
+    /// read and write the store. Time that
     /// `see` takes counts as reading where that is timed ([`Builder::time_reads`](super::Builder::time_reads)).
     ///
     /// ```
@@ -99,12 +100,49 @@ impl Scan {
     /// # Errors
     /// Those of [`Txn::get`](super::Txn::get). Rows before were lent.
     pub fn visit<B>(&mut self, mut see: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>) -> Result<ControlFlow<B>> {
-        while let Some(flow) = self.step(false, |key, value| see(key, &value)).transpose()? {
-            if flow.is_break() {
-                return Ok(flow);
+        loop {
+            if let Some(broke) = self.lend(&mut see)? {
+                return Ok(ControlFlow::Break(broke));
+            }
+            match self.step(false, |key, value| see(key, &value)).transpose()? {
+                Some(ControlFlow::Continue(())) => {}
+                Some(broke) => return Ok(broke),
+                None => return Ok(ControlFlow::Continue(())),
             }
         }
-        Ok(ControlFlow::Continue(()))
+    }
+
+    /// Lends rows straight from the engine, if it can and there are versions only. Returns what `see` broke with.
+    fn lend<B>(&mut self, see: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<B>) -> Result<Option<B>> {
+        let Self { store, reader, ahead } = self;
+        let Ahead { versions, over: None, failed: None, ended: false } = ahead else { return Ok(None) };
+        let view = &reader.view;
+        let (mut broke, mut failed) = (None, Ok(()));
+        let lent = store.timed(reader, || {
+            loop {
+                let lent = versions.lend(&*view.view, |row, content| {
+                    match store.check_view(view).and_then(|()| read_cell(view, row, content)) {
+                        Ok(None) => {}
+                        Ok(Some(value)) => {
+                            if let ControlFlow::Break(with) = see(RowKey::key_of(row), &value) {
+                                broke = Some(with);
+                            }
+                        }
+                        Err(why) => failed = Err(why),
+                    }
+                    broke.is_none() && failed.is_ok()
+                });
+                match lent {
+                    Ok(true) if broke.is_none() && failed.is_ok() => {}
+                    ended => break ended.map(drop),
+                }
+            }
+        });
+        if let Err(why) = lent.and(failed) {
+            *ahead = Ahead::nothing();
+            return store.note_conflict(reader, Err(why));
+        }
+        Ok(broke)
     }
 
     fn step<T>(&mut self, backwards: bool, see: impl FnOnce(&[u8], Cow<'_, [u8]>) -> T) -> Option<Result<T>> {
@@ -262,4 +300,86 @@ impl DoubleEndedIterator for Scan {
 
 fn owned(key: &[u8], value: Cow<'_, [u8]>) -> Row {
     (key.to_vec(), value.into_owned())
+}
+
+#[cfg(all(test, feature = "rocks"))]
+mod tests {
+    use std::ops::Bound;
+
+    use super::*;
+    use crate::Keyspace;
+
+    const ROWS: u32 = 3000;
+
+    /// Even rows are in the tables, odd ones in the window.
+    fn rows_in_tables_and_window(folder: &std::path::Path) -> (Store, Keyspace) {
+        for odd in [0, 1] {
+            let store = Store::open(folder).unwrap();
+            let rows = store.keyspace("rows").unwrap();
+            let all = (0..ROWS).filter(|row| row % 2 == odd).map(u32::to_be_bytes);
+            store.transact(|txn| all.clone().try_for_each(|row| txn.put(&rows, row, row))).unwrap();
+            if odd == 1 {
+                return (store, rows);
+            }
+            store.checkpoint(folder.with_file_name("copy")).unwrap();
+            store.close().unwrap();
+        }
+        unreachable!()
+    }
+
+    #[test]
+    fn what_is_lent_rows_may_read_and_write_the_store_and_stop_anywhere() {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, rows) = rows_in_tables_and_window(&folder.path().join("store"));
+        let snapshot = store.snapshot().unwrap();
+        let (mut scan, mut seen, mut stops) = (snapshot.range(&rows, ..), 0_u32, 0);
+        loop {
+            let flow = scan.visit(|key, value| {
+                assert_eq!((key, value), (&seen.to_be_bytes()[..], &seen.to_be_bytes()[..]));
+                seen += 1;
+                if seen % 100 == 0 {
+                    // Behind the scan and before it.
+                    let others = [seen / 2, ROWS - seen, ROWS + seen].map(u32::to_be_bytes);
+                    store.transact(|txn| others.iter().try_for_each(|row| txn.put(&rows, row, "new"))).unwrap();
+                    assert_eq!(snapshot.get(&rows, key).unwrap().as_deref(), Some(value));
+                }
+                if seen % 700 == 0 { ControlFlow::Break(seen) } else { ControlFlow::Continue(()) }
+            });
+            match flow.unwrap() {
+                ControlFlow::Break(at) => assert_eq!(at, seen),
+                ControlFlow::Continue(()) => break,
+            }
+            stops += 1;
+            // The next row is taken in another way, and so is the last one.
+            assert_eq!(scan.next().map(|row| row.unwrap().0), Some(seen.to_be_bytes().to_vec()));
+            seen += 1;
+            assert!(scan.next_back().is_some());
+        }
+        assert_eq!((seen, stops), (ROWS - stops, 4));
+    }
+
+    #[test]
+    fn rows_are_lent_in_pieces_that_are_bounded() {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, rows) = rows_in_tables_and_window(&folder.path().join("store"));
+        let (mut lent, mut pieces) = (0, 0);
+        let (start, end) = (Bound::Included(rows.row(b"").as_bytes().to_vec()), Bound::Unbounded);
+        let mut layer = Layer::new(Column::Write, Some(RowRange { start, end }));
+        let engine = store.inner.engine.view().unwrap();
+        loop {
+            pieces += 1;
+            let before = lent;
+            let has_more = layer
+                .lend(&*engine, |_, _| {
+                    lent += 1;
+                    true
+                })
+                .unwrap();
+            assert!(lent - before <= 512);
+            if !has_more {
+                break;
+            }
+        }
+        assert_eq!((lent, pieces), (ROWS, 6));
+    }
 }

@@ -101,6 +101,8 @@ impl<D: Disk, T: Storage> Drop for LayeredView<D, T> {
 }
 
 impl<D: Disk, T: Storage> Reader for LayeredView<D, T> {
+    const LENDS: bool = T::View::LENDS;
+
     fn get<R>(&self, column: Column, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>, EngineError> {
         let layers = self.layers();
         for generation in layers.generations() {

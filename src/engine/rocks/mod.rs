@@ -222,6 +222,8 @@ impl Reader for RocksStorage {
 }
 
 impl Reader for RocksView {
+    const LENDS: bool = true;
+
     fn get<T>(&self, column: Column, key: &[u8], read: impl FnOnce(&[u8]) -> T) -> Result<Option<T>, EngineError> {
         let pinned = self.0.borrow_dependent();
         get(pinned.db, pinned.columns.get(column), key, &pinned.options, read)

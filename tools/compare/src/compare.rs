@@ -37,6 +37,8 @@ pub enum Name {
     BulkLoad,
     /// Point reads
     Get,
+    /// Point reads of rows that were written since the store was opened
+    GetRecent,
     /// 16 rows at a time
     MultiGet,
     /// 100 rows at a time
@@ -122,6 +124,7 @@ impl Choice {
             Name::Counters => Workload::Counters(Counters { counters: rows, skew }),
             Name::BulkLoad => Workload::BulkLoad(BulkLoad { rows }),
             Name::Get => reads(How::Get),
+            Name::GetRecent => reads(How::GetRecent),
             Name::MultiGet => reads(How::MultiGet),
             Name::Scan => reads(How::Scan),
             Name::LongScan => reads(How::LongScan),

@@ -153,6 +153,7 @@ fn workloads(store: Kind) {
         Workload::TimeTravel(TimeTravel { rows: 1200 }),
         Workload::HotRow(HotRow { versions: 50 }),
         reads(How::Get, 100),
+        reads(How::GetRecent, 100),
         reads(How::MultiGet, 100),
         reads(How::Scan, 100),
         reads(How::LongScan, 10_000),

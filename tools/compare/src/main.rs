@@ -3,8 +3,8 @@
 //! This file knows the commands and nothing else. [`peer`] has the stores and [`workload`] the work; [`cell`] measures one
 //! on the other in a process of its own, which [`child`] starts; [`rounds`] puts cells in their order and keeps what came
 //! out; [`statistics`] makes ratios of it, and [`compare`], [`goals`], [`fairness`], [`syncs`] and
-//! [`report`] show them. Three have measurements of their own: [`stalls`], of percolite alone, [`bare_log`], of no store at all, and
-//! [`locks`], of locks by name.
+//! [`report`] show them. Four have measurements of their own: [`stalls`] and [`opening`], of percolite alone, [`bare_log`], of no store
+//! at all, and [`locks`], of locks by name.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::cast_precision_loss))]
 
@@ -25,6 +25,7 @@ mod fairness;
 mod goals;
 mod interrupt;
 mod locks;
+mod opening;
 mod options;
 mod peer;
 mod report;
@@ -116,6 +117,8 @@ enum Command {
         #[command(flatten)]
         arguments: Arguments,
     },
+    /// Measure how long percolite takes to open after it was killed with as much log as there can be
+    Opening(Arguments),
     /// Measure what the window of a core of our own could find its rows with
     Candidates(Arguments),
     /// Measure locks by name, beside PostgreSQL's advisory locks and the mutexes of one process
@@ -123,6 +126,13 @@ enum Command {
     /// Do one thing about locks over and over; this is how `locks` counts
     #[command(hide = true)]
     LockProbe { work: locks::Work, times: u64, folder: PathBuf },
+    /// Write to a store until killed; this is how `opening` leaves one
+    #[command(hide = true)]
+    WriteOn {
+        rows: u64,
+        #[command(flatten)]
+        arguments: Arguments,
+    },
     /// Measure one thing; this is how the others do it
     #[command(hide = true)]
     Cell {
@@ -153,14 +163,19 @@ fn run(command: Command) -> Result<u8> {
     if let Command::LockProbe { work, times, folder } = command {
         return locks::probe(work, times, &folder).map(|()| 0);
     }
+    if let Command::WriteOn { rows, arguments } = command {
+        usage::end_with_parent()?;
+        return opening::write_on(rows, &arguments).map(|()| 0);
+    }
     interrupt::watch().context("cannot watch for signals")?;
     let code = match command {
-        Command::Cell { .. } | Command::LockProbe { .. } => Some(0),
+        Command::Cell { .. } | Command::LockProbe { .. } | Command::WriteOn { .. } => Some(0),
         Command::Goals(arguments) => run_goals(&arguments)?,
         Command::Run { choice, arguments } => run_choice(&choice, &arguments)?,
         Command::Fairness { stores, arguments } => run_fairness(&stores, &arguments)?,
         Command::Syncs { stores, arguments } => run_syncs(&stores, &arguments)?,
         Command::BareLog { clients, arguments } => run_bare_log(&clients, &arguments)?,
+        Command::Opening(arguments) => run_opening(&arguments)?,
         Command::Candidates(arguments) => run_candidates(&arguments)?,
         Command::Locks(choice) => locks::run(&choice)?.map(|missed| if missed > 0 { MISSED } else { 0 }),
     };
@@ -246,6 +261,16 @@ fn run_bare_log(clients: &[u64], arguments: &Arguments) -> Result<Option<u8>> {
         println!("{}", serde_json::to_string_pretty(&all)?);
     } else {
         println!("{}", bare_log::show(&all));
+    }
+    Ok(Some(0))
+}
+
+fn run_opening(arguments: &Arguments) -> Result<Option<u8>> {
+    let Some(all) = opening::run(arguments)? else { return Ok(None) };
+    if arguments.json {
+        println!("{}", serde_json::to_string_pretty(&all)?);
+    } else {
+        println!("{}", opening::show(&all));
     }
     Ok(Some(0))
 }

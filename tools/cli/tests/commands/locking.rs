@@ -46,6 +46,16 @@ impl Place {
         held.next().map(|lock| lock["token"].as_str().unwrap().to_owned())
     }
 
+    /// The token by which a name that is held is held.
+    fn token_of_held(&self, name: &str) -> String {
+        let mut token = None;
+        wait_for("it is not held", || {
+            token = self.token_of(name);
+            token.is_some()
+        });
+        token.unwrap()
+    }
+
     /// A store that is open elsewhere for a moment only.
     fn open(&self) -> Store {
         let since = Instant::now();
@@ -262,14 +272,14 @@ fn a_lock_is_renewed_while_its_command_runs_and_released_behind_it() {
     let holder = place.lock_run("shop nightly --for 2s", &format!("echo > running; {WAITS}; echo done"));
     wait_for("it does not run", || place.has("running"));
     let since = Instant::now();
-    let token = place.token_of("nightly");
+    let token = place.token_of_held("nightly");
     while since.elapsed() < Duration::from_secs(5) {
         // Others that wait are in nobody's way.
         place
             .run("lock take shop nightly --for 1h --wait 300ms")
             .fails(8, "lock \"nightly\" is held by \"percolite lock run\"");
     }
-    assert_eq!(place.token_of("nightly"), token);
+    assert_eq!(place.token_of_held("nightly"), token);
     place.file("enough", "");
     assert_eq!(ends(holder).succeeds(), "done\n");
     assert_eq!(place.token_of("nightly"), None);

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Values, Work, check_rows, grouped, skewed, sum};
 use crate::client::{Client, Total};
-use crate::dice::{Rows, Skew, key, number};
+use crate::dice::{Dice, Rows, Skew, key, number};
 use crate::peer::{Read as _, Session};
 
 const MULTI_GET: usize = 16;
@@ -18,6 +18,8 @@ const LONG_SCAN: usize = 10_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum How {
     Get,
+    /// Of rows that were written since the store was opened.
+    GetRecent,
     MultiGet,
     Scan,
     LongScan,
@@ -26,7 +28,7 @@ pub enum How {
 impl How {
     pub fn unit(self) -> &'static str {
         match self {
-            Self::Get => "reads",
+            Self::Get | Self::GetRecent => "reads",
             Self::MultiGet => "reads of 16",
             Self::Scan => "scans of 100",
             Self::LongScan => "scans of 10,000",
@@ -35,7 +37,7 @@ impl How {
 
     fn rows(self) -> usize {
         match self {
-            Self::Get => 1,
+            Self::Get | Self::GetRecent => 1,
             Self::MultiGet => MULTI_GET,
             Self::Scan => SHORT_SCAN,
             Self::LongScan => LONG_SCAN,
@@ -54,6 +56,7 @@ impl fmt::Display for Reads {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         let what = match self.how {
             How::Get => "point read",
+            How::GetRecent => "point read of recent rows",
             How::MultiGet => "multi_get of 16",
             How::Scan => "scan of 100 rows",
             How::LongScan => "scan of 10,000 rows",
@@ -65,19 +68,23 @@ impl fmt::Display for Reads {
 impl Work for Reads {
     fn prepare(&self, session: &mut impl Session, values: &mut Values) -> Result<()> {
         ensure!(self.rows >= self.how.rows() as u64, "there are fewer rows than are read at a time");
-        session.load(values.rows(0..self.rows))
+        if self.how == How::GetRecent { Ok(()) } else { session.load(values.rows(0..self.rows)) }
     }
 
     fn client(&self, session: &mut impl Session, client: &mut Client) -> Result<()> {
-        let reader = session.reader(None)?;
         if client.number == 0 {
+            if self.how == How::GetRecent {
+                let mut values = Values { dice: Dice::new(client.seed, 1), bytes: client.value_bytes };
+                session.load(values.rows(0..self.rows))?;
+            }
             // What fits the cache is in the cache.
-            sum(&reader)?;
+            sum(&session.reader(None)?)?;
         }
         client.is_ready();
+        let reader = session.reader(None)?;
         let rows = Rows::new(self.rows, self.skew)?;
         match self.how {
-            How::Get => {
+            How::Get | How::GetRecent => {
                 while client.goes_on() {
                     let row = rows.draw(&mut client.dice);
                     client.reads(|| {
