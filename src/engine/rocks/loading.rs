@@ -4,6 +4,8 @@
 //! for the whole table. Where the manifest is lost, a repair could not tell which of two tables is newer. So a run is loaded only where
 //! RocksDB has nothing at all, deletions included, and what is written there later has sequences.
 
+use std::fs::File;
+use std::io::{self, BufReader};
 use std::path::Path;
 
 use rocksdb::properties::{NUM_ENTRIES_ACTIVE_MEM_TABLE, NUM_IMMUTABLE_MEM_TABLE};
@@ -15,6 +17,8 @@ use crate::engine::storage::Column;
 
 /// The file of a table that is not RocksDB's yet. The next one takes its place.
 const FILE: &str = "loading";
+/// So much of it is read at once.
+const READ_BYTES: usize = 256 << 10;
 
 impl RocksStorage {
     /// See [`Storage::load`](crate::engine::storage::Storage::load).
@@ -29,6 +33,7 @@ impl RocksStorage {
         }
         let file = self.database.borrow_owner().db.path().join(FILE);
         self.write_table(&file, cells).map_err(failed)?;
+        read_ahead(&file);
         let mut options = IngestExternalFileOptions::default();
         options.set_move_files(true);
         self.database.with_dependent(|Opened { db, .. }, columns| {
@@ -65,6 +70,16 @@ impl RocksStorage {
             }))
         })
     }
+}
+
+/// RocksDB's writer of such tables drops them from the kernel's cache, and what was just loaded is mostly read soon. A failure costs
+/// time only.
+fn read_ahead(file: &Path) {
+    let read = File::open(file).and_then(|file| {
+        let mut file = BufReader::with_capacity(READ_BYTES, file);
+        io::copy(&mut file, &mut io::sink())
+    });
+    drop(read);
 }
 
 /// Removes what a process has left that was killed. It does no harm, so a failure to remove it is no error.

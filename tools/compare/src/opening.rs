@@ -20,8 +20,10 @@ use crate::workload::Values;
 
 /// A few rows fill the log alone, many fill memory, too.
 const ROWS: [u64; 2] = [10, 1_000_000];
+/// The log that it finds is gone by then.
+const SETTLING: Duration = Duration::from_secs(1);
 /// The process writes at least for so long before it is killed.
-const WRITING: Duration = Duration::from_secs(3);
+const WRITING: Duration = Duration::from_secs(8);
 /// And at most for so much longer.
 const LONGER: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(1);
@@ -118,10 +120,12 @@ fn kill_at_its_longest(writer: &mut Child, log: &Path) -> Result<bool> {
         }
         // A segment that goes meanwhile is not counted.
         let bytes = bytes_in(log).unwrap_or_default();
-        if began.elapsed() > WRITING && bytes >= longest / 100 * 98 {
+        if began.elapsed() > WRITING && bytes >= longest / 100 * 95 {
             return Ok(true);
         }
-        longest = longest.max(bytes);
+        if began.elapsed() > SETTLING {
+            longest = longest.max(bytes);
+        }
         std::thread::sleep(LOOK_EVERY);
     }
     anyhow::bail!("the log was never again as long as it had been")
