@@ -338,7 +338,7 @@ mod tests {
                 assert_eq!((key, value), (&seen.to_be_bytes()[..], &seen.to_be_bytes()[..]));
                 seen += 1;
                 if seen % 100 == 0 {
-                    // Behind the scan and before it.
+                    // Rows that the scan has passed, and rows that it has not.
                     let others = [seen / 2, ROWS - seen, ROWS + seen].map(u32::to_be_bytes);
                     store.transact(|txn| others.iter().try_for_each(|row| txn.put(&rows, row, "new"))).unwrap();
                     assert_eq!(snapshot.get(&rows, key).unwrap().as_deref(), Some(value));

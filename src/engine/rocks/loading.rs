@@ -53,7 +53,7 @@ impl RocksStorage {
         table.finish()
     }
 
-    /// No cell and no deletion. Nobody else writes meanwhile, and compactions bring nothing to where nothing was.
+    /// No cell and no deletion. There is no other writer, and compactions bring nothing to where nothing was.
     fn has_nothing_between(&self, column: Column, first: &[u8], last: &[u8]) -> Result<bool, EngineError> {
         self.database.with_dependent(|Opened { db, .. }, columns| {
             for property in [NUM_IMMUTABLE_MEM_TABLE, NUM_ENTRIES_ACTIVE_MEM_TABLE] {
