@@ -267,27 +267,6 @@ impl Storage for SimStorage {
         if fails { answer() } else { Ok(()) }
     }
 
-    fn load<'a>(
-        &self,
-        column: Column,
-        (first, last): (&[u8], &[u8]),
-        cells: impl Iterator<Item = (&'a [u8], &'a [u8])>,
-    ) -> Result<bool, EngineError> {
-        let range = RowRange { start: Bound::Included(first.to_vec()), end: Bound::Included(last.to_vec()) };
-        let mut has_nothing = true;
-        self.scan(column, &range, false, |_, _| {
-            has_nothing = false;
-            false
-        })?;
-        if has_nothing || mutated!(LoadsOverCells) {
-            let mut batch = self.batch(0);
-            cells.for_each(|(key, content)| batch.put(column, key, content));
-            self.write(batch)?;
-            self.sync()?;
-        }
-        Ok(has_nothing || mutated!(LoadsOverCells))
-    }
-
     fn sync(&self) -> Result<(), EngineError> {
         let mut state = self.alive()?;
         let fails = state.failing_sync == 1;

@@ -92,17 +92,6 @@ pub trait Storage: Reader + 'static {
     fn batch(&self, bytes: usize) -> Self::Batch<'_>;
     /// Makes the batch's changes, all or none, after those of every earlier batch, also across a crash.
     fn write(&self, batch: Self::Batch<'_>) -> Result<(), EngineError>;
-    /// Takes a run of cells that lie within the borders, both included, in the order of their keys: at once and durably, perhaps before
-    /// what was written earlier is durable. Returns `false`, and has changed nothing, if it cannot or if there is anything within the
-    /// borders.
-    fn load<'a>(
-        &self,
-        _column: Column,
-        _borders: (&[u8], &[u8]),
-        _cells: impl Iterator<Item = (&'a [u8], &'a [u8])>,
-    ) -> Result<bool, EngineError> {
-        Ok(false)
-    }
     /// Returns once every batch written before this call would survive a power cut.
     fn sync(&self) -> Result<(), EngineError>;
     /// See [`Engine::checkpoint`](super::Engine::checkpoint).

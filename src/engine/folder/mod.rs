@@ -21,7 +21,6 @@ use self::marker::{Claim, claim, examine, finish, mark_copy};
 pub(crate) use self::published::published;
 use super::layered::{Layered, LayeredBatch, LayeredView, Limits, Setup};
 use super::local::LocalEngine;
-use super::rocks::loading::remove_unfinished;
 use super::rocks::names::remove_unfinished_options;
 use super::rocks::{RocksSetup, RocksStorage};
 use super::storage::{Column, Reader, Storage};
@@ -90,7 +89,6 @@ impl FolderStorage {
             }
         } else {
             remove_unfinished_options(&tables);
-            remove_unfinished(&tables);
         }
         let tables = RocksStorage::open(&tables, tables_setup, is_new, marker)?;
         let setup = Setup {

@@ -17,28 +17,19 @@
 //! Most views that are within a generation when its hand-down begins end while it is written, so the next slice is chosen when the one
 //! before is written. Each slice walks over the whole generation. Therefore there is a limit to their number; views for which there is
 //! no slice keep the generation in memory until they end, or until the age limit of the store ends them.
-//!
-//! A bulk load leaves generations with many cells where the tables have nothing. Such a column of a slice is *loaded*: the tables take it
-//! at once, as a table of its own, before the batches. It is durable then, which is no more than a flush in the middle would make it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Current, Frozen, Layers, Leader, Life, POSITION, Shared, failed};
 use crate::disk::Disk;
+use crate::engine::EngineError;
 use crate::engine::storage::{Batch, Column, Storage};
-use crate::engine::{EngineError, RowRange};
 use crate::window::{Generation, Writer};
 
 /// The size of a batch for the tables, about.
 // Tests of crashes write little, and must cover hand-downs of several batches.
 const BATCH_BYTES: usize = if cfg!(any(test, feature = "crashtest")) { 300 } else { 1 << 20 };
-
-/// A column with so many cells is loaded, if it can be: fewer are written as fast.
-const LOADED_CELLS_MIN: usize = if cfg!(any(test, feature = "crashtest")) { 6 } else { 1 << 14 };
-
-/// The columns that were loaded.
-type Loaded = [bool; Column::ALL.len()];
 
 /// Views of the tables at the ends of slices.
 type Slices<V> = BTreeMap<u64, Arc<V>>;
@@ -167,34 +158,13 @@ impl<D: Disk, T: Storage> Shared<D, T> {
         self.current.lock().moments.range(after + 1..end).next().map(|(sequence, _)| *sequence)
     }
 
-    /// Loads those columns of a slice that have many cells where the tables have nothing. Returns which these were.
-    fn load(&self, generation: &Generation, after: u64, upto: u64) -> Result<Loaded, EngineError> {
-        let (mut loaded, all) = (Loaded::default(), RowRange::all());
-        for column in [Column::Data, Column::Lock, Column::Write, Column::History] {
-            let cells = || generation.written_since(column, after, upto);
-            if generation.has_erasures() || cells().nth(LOADED_CELLS_MIN - 1).is_none() {
-                continue;
-            }
-            // Those of earlier slices are in between, too: then it is not loaded.
-            let border = |backwards| generation.range(column, &all, backwards, upto).next();
-            // Where the tables have nothing there is nothing to delete.
-            let mut puts = cells().filter_map(|(key, content)| Some((key, content?))).peekable();
-            if let (Some((first, _)), Some((last, _)), Some(_)) = (border(false), border(true), puts.peek()) {
-                loaded[column as usize] = self.tables.load(column, (first, last), puts)?;
-                crash_point!(HandDownLoaded if loaded[column as usize]);
-            }
-        }
-        Ok(loaded)
-    }
-
     fn write_slice(&self, generation: &Generation, after: u64, upto: u64, end: u64) -> Result<(), EngineError> {
-        let loaded = self.load(generation, after, upto)?;
         let mut batch = self.tables.batch(BATCH_BYTES);
         for erasure in generation.erasures_of(after, upto) {
             batch.delete_range(erasure.column, &erasure.start, &erasure.end);
         }
         let mut bytes = 0;
-        for column in Column::ALL.into_iter().filter(|column| !loaded[*column as usize]) {
+        for column in Column::ALL {
             for (key, content) in generation.written_since(column, after, upto) {
                 match content {
                     Some(content) => batch.put(column, key, content),

@@ -9,7 +9,6 @@ pub(super) mod around;
 mod cursor;
 mod errors;
 mod figures;
-pub(super) mod loading;
 mod manifest;
 pub(super) mod names;
 mod options;
@@ -22,7 +21,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rocksdb::checkpoint::Checkpoint;
-use rocksdb::{BlockBasedOptions, ColumnFamily, DB, Options, Range, ReadOptions, Snapshot, WriteBatch, WriteOptions};
+use rocksdb::{ColumnFamily, DB, Range, ReadOptions, Snapshot, WriteBatch, WriteOptions};
 use self_cell::self_cell;
 
 use self::errors::{corrupt, failed, opening};
@@ -41,8 +40,6 @@ const TOGETHER: RangeInclusive<usize> = 8..=256;
 pub struct RocksStorage {
     database: Arc<Database>,
     write_options: WriteOptions,
-    /// Of the tables that are loaded.
-    table_options: Options,
     writing: Mutex<()>,
     /// Empty room for what is being written, kept from one write to the next.
     copy: parking_lot::Mutex<Vec<u8>>,
@@ -117,20 +114,18 @@ impl RocksStorage {
         // Where there is a store, what is missing of it is lost, and not to be made up for by something empty.
         options.create_if_missing(is_new);
         options.create_missing_column_families(is_new);
-        let tables = options::tables(setup);
-        let db = DB::open_cf_descriptors(&options, path, descriptors(&options, &tables)?)
+        let db = DB::open_cf_descriptors(&options, path, descriptors(&options, setup)?)
             .map_err(|why| opening(path, is_new, why))?;
-        Self::of(Opened { db, marker: Some(marker) }, options, &tables)
+        Self::of(Opened { db, marker: Some(marker) })
     }
 
     /// Opens the tables in the folder to be read: nothing in it is changed, and writing fails.
     pub fn open_read_only(path: &Path, setup: RocksSetup, marker: Option<Marker>) -> Result<Self, EngineError> {
         manifest::check(path)?;
         let options = options(setup)?;
-        let tables = options::tables(setup);
-        let db = DB::open_cf_descriptors_read_only(&options, path, descriptors(&options, &tables)?, false)
+        let db = DB::open_cf_descriptors_read_only(&options, path, descriptors(&options, setup)?, false)
             .map_err(|why| opening(path, false, why))?;
-        Self::of(Opened { db, marker }, options, &tables)
+        Self::of(Opened { db, marker })
     }
 
     /// The marker of the store, if it is there.
@@ -149,7 +144,7 @@ impl RocksStorage {
         })
     }
 
-    fn of(opened: Opened, options: Options, tables: &BlockBasedOptions) -> Result<Self, EngineError> {
+    fn of(opened: Opened) -> Result<Self, EngineError> {
         let database = Database::try_new(opened, |Opened { db, .. }| {
             let find = |column| {
                 let missing = || EngineError::Corruption(format!("column family {:?} is missing", name(column)));
@@ -166,12 +161,9 @@ impl RocksStorage {
         let mut write_options = WriteOptions::default();
         write_options.set_no_slowdown(true);
         write_options.disable_wal(true);
-        let mut table_options = options;
-        table_options.set_block_based_table_factory(tables);
         Ok(Self {
             database: Arc::new(database),
             write_options,
-            table_options,
             writing: Mutex::default(),
             copy: parking_lot::Mutex::default(),
         })
@@ -305,15 +297,6 @@ impl Storage for RocksStorage {
 
     fn write(&self, batch: RocksBatch<'_>) -> Result<(), EngineError> {
         if batch.batch.is_empty() { Ok(()) } else { self.write_when_it_may(batch.batch) }
-    }
-
-    fn load<'a>(
-        &self,
-        column: Column,
-        borders: (&[u8], &[u8]),
-        cells: impl Iterator<Item = (&'a [u8], &'a [u8])>,
-    ) -> Result<bool, EngineError> {
-        self.load_run(column, borders, cells)
     }
 
     /// Flushes all columns, together.

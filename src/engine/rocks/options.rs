@@ -71,13 +71,14 @@ pub fn name(column: Column) -> &'static str {
     }
 }
 
-pub fn descriptors(options: &Options, tables: &BlockBasedOptions) -> Result<Vec<ColumnFamilyDescriptor>, EngineError> {
+pub fn descriptors(options: &Options, setup: RocksSetup) -> Result<Vec<ColumnFamilyDescriptor>, EngineError> {
+    let table = table_options(setup);
     let descriptor = |column| {
         let mut options = match column {
             Column::Write => from_string(&mut options.clone(), WRITTEN_ANEW_LATER)?,
             Column::Meta | Column::Data | Column::Lock | Column::History => options.clone(),
         };
-        options.set_block_based_table_factory(tables);
+        options.set_block_based_table_factory(&table);
         Ok(ColumnFamilyDescriptor::new(name(column), options))
     };
     Column::ALL.into_iter().map(descriptor).collect()
@@ -114,8 +115,7 @@ pub fn options(setup: RocksSetup) -> Result<Options, EngineError> {
     Ok(options)
 }
 
-/// How tables are made, with a new cache for their blocks.
-pub fn tables(setup: RocksSetup) -> BlockBasedOptions {
+fn table_options(setup: RocksSetup) -> BlockBasedOptions {
     let mut table = BlockBasedOptions::default();
     // The LRU cache has 64 shards of 2 MiB each, and what is larger than one, as the filter of two million rows, stays no longer
     // than the read that it was loaded for. Here a shard has 32 MiB, and reading takes no lock.

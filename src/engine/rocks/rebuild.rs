@@ -93,9 +93,8 @@ fn rebuild(
     }
     options.create_missing_column_families(true);
     options.set_disable_auto_compactions(true);
-    let tables = options::tables(setup);
-    let db = DB::open_cf_descriptors(&options, files, options::descriptors(&options, &tables)?).map_err(failed)?;
-    RocksStorage::of(Opened { db, marker: None }, options, &tables)
+    let db = DB::open_cf_descriptors(&options, files, options::descriptors(&options, setup)?).map_err(failed)?;
+    RocksStorage::of(Opened { db, marker: None })
 }
 
 /// Tables are never changed in place, so a link is as good as a copy.
@@ -120,8 +119,7 @@ fn lend_columns(donor: &Path, to: &Path, setup: RocksSetup) -> Result<(), Engine
     let mut options: Options = options::options(setup)?;
     options.create_if_missing(true);
     options.create_missing_column_families(true);
-    let columns = options::descriptors(&options, &options::tables(setup))?;
-    let db = DB::open_cf_descriptors(&options, donor, columns).map_err(failed)?;
+    let db = DB::open_cf_descriptors(&options, donor, options::descriptors(&options, setup)?).map_err(failed)?;
     for column in Column::ALL {
         let Some(family) = db.cf_handle(options::name(column)) else { continue };
         db.delete_cf(family, b"").map_err(failed)?;
