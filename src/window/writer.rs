@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering;
 use rapidhash::v3::RapidSecrets;
 
 use super::generation::{
-    Erasure, FRAME, Generation, HEADS, HEIGHT, KEY_FRAME, KEY_OFFSET, NEWEST, NEXT, NONE, Node, OFFSET, OLDER,
-    PREVIOUS, SEQUENCE, UPPER, Version, head, load,
+    Erasure, FRAME, Generation, HEADS, HEIGHT, KEY_FRAME, KEY_OFFSET, NEWEST, NEXT, NONE, Node, OFFSET, OLDER, PREFIX,
+    PREVIOUS, SEQUENCE, Sought, UPPER, Version, head, load,
 };
 use super::record::{Change, Record, records};
 use crate::engine::storage::Column;
@@ -122,8 +122,12 @@ impl Writer {
         let (number, height) = (self.nodes, self.height());
         self.nodes += 1;
         let version = self.version(generation, place, sequence, NONE);
-        let before = self.seek(generation, record.column, record.key, height);
+        let key = Sought::new(record.key);
+        let before = self.seek(generation, record.column, &key, height);
         let node = generation.nodes.get(number);
+        for (at, word) in (PREFIX..).zip(key.prefix) {
+            node[at].store(word, Ordering::Relaxed);
+        }
         let next = load(generation.nodes.get(before[0]), NEXT);
         let upper = self.links;
         self.links += height as u32 - 1;
@@ -149,18 +153,19 @@ impl Writer {
     }
 
     /// The last node before the key, of as many levels as are asked for and those above that are known.
-    fn seek(&self, generation: &Generation, column: Column, key: &[u8], height: usize) -> [u32; HEIGHT] {
+    fn seek(&self, generation: &Generation, column: Column, key: &Sought<'_>, height: usize) -> [u32; HEIGHT] {
         let mut before = self.places[column as usize];
-        let is_behind = before[0] == head(column) || generation.key(before[0]) < key;
+        let is_before = |node| generation.order(node, key).is_lt();
+        let is_at_or_before_its_place = before[0] == head(column) || is_before(before[0]);
         let next = load(generation.nodes.get(before[0]), NEXT);
-        if !is_behind || (next != NONE && generation.key(next) < key) {
-            generation.last_before(column, |other| other < key, |level, node| before[level] = node);
+        if !is_at_or_before_its_place || (next != NONE && is_before(next)) {
+            generation.last_before(column, Some((key, false)), |level, node| before[level] = node);
             return before;
         }
         for (level, node) in before.iter_mut().enumerate().take(height).skip(1) {
             loop {
                 let next = generation.link(*node, level).load(Ordering::Relaxed);
-                if next == NONE || generation.key(next) >= key {
+                if next == NONE || !is_before(next) {
                     break;
                 }
                 *node = next;
