@@ -7,7 +7,7 @@ use std::mem::replace;
 use std::ops::Bound;
 
 use crate::engine::storage::Column;
-use crate::engine::{Bookmark, Cells, Page, RowRange, View};
+use crate::engine::{Bookmark, Cells, PAGE_BYTES, Page, RowRange, View};
 use crate::error::Result;
 use crate::row::RowKey;
 
@@ -75,25 +75,25 @@ impl Layer {
     }
 
     /// Hands cells that are unread to `see`, from the front on, until it returns `false`: in the place of a page, where the engine can lend
-    /// them and none is waiting for its turn. As many as the largest page has, since a view keeps what it reads meanwhile. Returns
-    /// whether there may be more to lend.
+    /// them and none is waiting for its turn. At most as many as the largest page has, since a view keeps what it reads meanwhile. Returns
+    /// whether there may be more to lend. After a panic of `see` nothing is unread.
     pub fn lend(&mut self, view: &dyn View, mut see: impl FnMut(&[u8], &[u8]) -> bool) -> Result<bool> {
-        let Some(range) = self.unread.as_mut().filter(|_| self.front.cells.is_empty()) else { return Ok(false) };
-        let (mut cells, mut stopped_at) = (0, None);
-        let lent = view.lend(self.column, range, &self.front.bookmark, &mut |row, content| {
+        let Some(mut range) = self.unread.take_if(|_| self.front.cells.is_empty()) else { return Ok(false) };
+        let (mut cells, mut bytes, mut stopped_at) = (0, 0, None);
+        let lent = view.lend(self.column, &range, &self.front.bookmark, &mut |row, content| {
             cells += 1;
-            let goes_on = see(row, content) && cells < PAGE_CELLS_MAX;
+            bytes += row.len() + content.len();
+            let goes_on = see(row, content) && cells < PAGE_CELLS_MAX && bytes < PAGE_BYTES;
             if !goes_on {
                 stopped_at = Some(row.to_vec());
             }
             goes_on
         })?;
         let has_more = stopped_at.is_some();
-        match stopped_at {
-            Some(row) => range.start = Bound::Excluded(row),
-            None if lent => self.unread = None,
-            None => {}
+        if let Some(row) = stopped_at {
+            range.start = Bound::Excluded(row);
         }
+        self.unread = Some(range).filter(|_| has_more || !lent);
         Ok(has_more)
     }
 
@@ -158,7 +158,6 @@ mod tests {
 
     use super::*;
     use crate::Store;
-    use crate::engine::PAGE_BYTES;
     use crate::engine::sim::SimStorage;
 
     #[test]

@@ -78,8 +78,8 @@ impl Scan {
     /// Lends each row that is left, its key and its value, in the order of keys, until `see` breaks; what it breaks with is the
     /// answer. The row that it was lent then counts as handed out, and the scan may go on.
     ///
-    /// The iterator copies each row for its caller, which takes as long as finding it where rows are short. This copies none. `see` may
-    /// read and write the store. Time that
+    /// The iterator copies each row for its caller, which takes as long as finding it where rows are short. This copies no short value.
+    /// `see` may read and write the store; while it waits, the scan keeps what it reads in memory. Time that
     /// `see` takes counts as reading where that is timed ([`Builder::time_reads`](super::Builder::time_reads)).
     ///
     /// ```
@@ -116,10 +116,15 @@ impl Scan {
     fn lend<B>(&mut self, see: &mut impl FnMut(&[u8], &[u8]) -> ControlFlow<B>) -> Result<Option<B>> {
         let Self { store, reader, ahead } = self;
         let Ahead { versions, over: None, failed: None, ended: false } = ahead else { return Ok(None) };
+        if !versions.lacks(None, false) {
+            return Ok(None);
+        }
         let view = &reader.view;
         let (mut broke, mut failed) = (None, Ok(()));
         let lent = store.timed(reader, || {
             loop {
+                // Also where no row is left.
+                store.check_view(view)?;
                 let lent = versions.lend(&*view.view, |row, content| {
                     match store.check_view(view).and_then(|()| read_cell(view, row, content)) {
                         Ok(None) => {}
@@ -356,6 +361,35 @@ mod tests {
             assert!(scan.next_back().is_some());
         }
         assert_eq!((seen, stops), (ROWS - stops, 4));
+    }
+
+    #[test]
+    fn no_row_is_lent_again_after_a_panic() {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, rows) = rows_in_tables_and_window(&folder.path().join("store"));
+        let snapshot = store.snapshot().unwrap();
+        let (mut scan, mut lent) = (snapshot.range(&rows, ..), 0);
+        let visit = std::panic::AssertUnwindSafe(|| {
+            scan.visit(|_, _| -> ControlFlow<()> {
+                lent += 1;
+                assert!(lent < 10);
+                ControlFlow::Continue(())
+            })
+        });
+        assert!(std::panic::catch_unwind(visit).is_err());
+        assert!(scan.next().is_none());
+    }
+
+    #[test]
+    fn a_view_that_has_expired_lends_no_end_either() {
+        let folder = tempfile::tempdir().unwrap();
+        let (store, rows) = rows_in_tables_and_window(&folder.path().join("store"));
+        let snapshot = store.snapshot().unwrap();
+        let mut nothing = snapshot.range(&rows, ROWS.to_be_bytes()..);
+        store.transact(|txn| txn.put(&rows, "newer", "")).unwrap();
+        store.inner.embedded.as_ref().unwrap().pipeline().expire_views(std::time::Duration::ZERO);
+        let end = nothing.visit(|_, _| ControlFlow::<()>::Continue(()));
+        assert!(matches!(end.unwrap_err().kind(), crate::ErrorKind::SnapshotTooOld(_)));
     }
 
     #[test]
