@@ -4,8 +4,8 @@
 //! nothing more.
 
 use super::EngineError;
-use super::local::decode;
 use super::storage::Column;
+use crate::codec::{CodecError, Record};
 use crate::row::{Lock, RowKey, WriteRecord};
 
 /// Keys and contents, in the order in which they were read.
@@ -114,6 +114,13 @@ pub fn lock_of(key: &[u8], content: &[u8]) -> Result<Lock, EngineError> {
 /// What a cell of the write column says.
 pub fn write_of(key: &[u8], content: &[u8]) -> Result<WriteRecord, EngineError> {
     decode(Column::Write, key, content)
+}
+
+/// What a cell of a column holds.
+pub(super) fn decode<T: Record>(column: Column, key: &[u8], bytes: &[u8]) -> Result<T, EngineError> {
+    T::decode(bytes).map_err(|why: CodecError| {
+        EngineError::Corruption(format!("{column:?} column, key {}: {why}", key.escape_ascii()))
+    })
 }
 
 #[cfg(test)]

@@ -1,0 +1,107 @@
+//! Row changes as changes of cells, in all columns that they have to do with.
+
+use crate::codec::{History, Put, Record};
+use crate::engine::storage::{Batch, Column};
+use crate::engine::{Group, NextVersions};
+use crate::keys::{data_key, history_key};
+use crate::row::{Edit, Mutation, RowChange, RowKey};
+use crate::timestamp::Timestamp;
+
+/// What the names of the collector's work list begin with. They had only deletions at first.
+pub(crate) const SUPERSEDED: &str = "deleted/";
+
+/// What most cells take in a batch besides their key and value.
+const CELL_OVERHEAD_BYTES: usize = 32;
+
+/// About what a batch of the groups takes. Growing costs as much as filling.
+pub fn batch_bytes(groups: &[Group]) -> usize {
+    groups.iter().map(|group| group.size_bytes() + group.rows() * CELL_OVERHEAD_BYTES).sum()
+}
+
+/// A batch that is being filled.
+pub struct Changes<B> {
+    pub batch: B,
+    buffer: Vec<u8>,
+}
+
+impl<B: Batch> Changes<B> {
+    pub fn new(batch: B) -> Self {
+        Self { batch, buffer: Vec::new() }
+    }
+
+    /// What [`Changes::add`] would make of each change. A load is little else than this.
+    pub fn add_versions(&mut self, versions: &NextVersions) {
+        let NextVersions { txn, commit_ts, .. } = *versions;
+        for (row, mutation) in versions.writes.iter() {
+            if let Mutation::Put(value) = mutation {
+                self.buffer.clear();
+                Put { commit_ts, start_ts: txn.start_ts, owner: txn.owner, value }.encode(&mut self.buffer);
+                self.batch.put(Column::Write, row.as_bytes(), &self.buffer);
+            } else {
+                self.add(&versions.change(row, mutation));
+            }
+        }
+    }
+
+    pub fn add(&mut self, change: &RowChange) {
+        let row = change.row.as_bytes();
+        self.edit(Column::Lock, row, &change.lock);
+        self.edit(Column::Write, row, &change.write);
+        for (start_ts, edit) in &change.data {
+            let key = data_key(&change.row, *start_ts);
+            match edit {
+                Edit::Keep => {}
+                Edit::Put(value) => self.batch.put(Column::Data, &key, value),
+                Edit::Delete => self.batch.delete(Column::Data, &key),
+            }
+        }
+        match &change.status {
+            Edit::Keep => {}
+            Edit::Put(status) => {
+                let key = history_key(&change.row, change.start_ts);
+                self.put(Column::History, &key, &History::Ended(*status));
+            }
+            Edit::Delete => self.batch.delete(Column::History, &history_key(&change.row, change.start_ts)),
+        }
+        if let Some(version) = &change.version {
+            let key = history_key(&change.row, version.commit_ts);
+            self.put(Column::History, &key, &History::Version(version.clone()));
+        }
+        for commit_ts in &change.dropped {
+            self.batch.delete(Column::History, &history_key(&change.row, *commit_ts));
+        }
+        if let Edit::Put(written) = &change.write
+            && (written.value.is_none() || change.version.is_some())
+        {
+            self.batch.put(Column::Meta, &superseded_key(written.commit_ts, &change.row), &[]);
+        }
+        for ts in &change.collected {
+            self.batch.delete(Column::Meta, &superseded_key(*ts, &change.row));
+        }
+    }
+
+    fn edit<T: Record>(&mut self, column: Column, key: &[u8], edit: &Edit<T>) {
+        match edit {
+            Edit::Keep => {}
+            Edit::Put(record) => self.put(column, key, record),
+            Edit::Delete => self.batch.delete(column, key),
+        }
+    }
+
+    fn put<T: Record>(&mut self, column: Column, key: &[u8], record: &T) {
+        self.buffer.clear();
+        record.encode(&mut self.buffer);
+        self.batch.put(column, key, &self.buffer);
+    }
+}
+
+/// Where the collector's work list has a row that was deleted at `ts`, or in which a version was replaced then.
+pub(crate) fn superseded_key(ts: Timestamp, row: &RowKey) -> Vec<u8> {
+    [SUPERSEDED.as_bytes(), &ts.to_u64().to_be_bytes(), row.as_bytes()].concat()
+}
+
+/// Splits such a key; `None` when it is none.
+pub(crate) fn split_superseded(key: &[u8]) -> Option<(Timestamp, RowKey)> {
+    let (ts, row) = key.strip_prefix(SUPERSEDED.as_bytes())?.split_first_chunk()?;
+    Some((Timestamp::from_u64(u64::from_be_bytes(*ts)), RowKey::from_bytes(row)?))
+}

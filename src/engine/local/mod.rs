@@ -1,0 +1,264 @@
+//! An engine over any ordered store in this process: checks guards, turns row changes into cells.
+//!
+//! Groups are collected into one batch. A group without guards is simply added; one with guards reads its rows, and where
+//! an earlier group of the same call has touched one of them, the batch so far is written first, so that each group
+//! sees what came before it. The commit pipeline proves most guards from memory and removes them, and then a call is one
+//! write and no reads. [`changes`] turns row changes into cells, and [`view`] cells into rows.
+
+mod changes;
+mod view;
+
+use std::collections::HashSet;
+use std::ops::Bound;
+use std::path::Path;
+use std::sync::Arc;
+
+use self::changes::Changes;
+pub(crate) use self::changes::{SUPERSEDED, split_superseded, superseded_key};
+pub(crate) use self::view::SAFE_POINT;
+use self::view::{LocalView, PageSize, read_guarded, read_row, read_safe_point};
+use super::cells::decode;
+use super::storage::{Batch as _, Column, Storage};
+use super::{Capabilities, Engine, EngineError, EngineFigures, Group, LostLog, Outcome, RowRange, View, WriteStalls};
+use crate::codec::History;
+use crate::keys::{after_prefix, keyspace_bounds, split_history_key};
+use crate::row::{Edit, KeyspaceId, Row, RowChange, RowKey};
+use crate::timestamp::Timestamp;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct LocalEngine<S> {
+    storage: S,
+    exclusive: bool,
+    group_rows_max: usize,
+    pages: PageSize,
+}
+
+impl<S: Storage> LocalEngine<S> {
+    /// An engine over `storage`. `exclusive` says that nobody else can change it while this handle lives.
+    pub fn new(storage: S, exclusive: bool) -> Self {
+        Self { storage, exclusive, group_rows_max: usize::MAX, pages: PageSize::DEFAULT }
+    }
+
+    /// The same, changing no more than so many rows together, as other engines do; at least two, if one process is to open a
+    /// store on it. A commit of more takes two phases, and one that is cut off in the second leaves locks to be rolled forward.
+    #[must_use]
+    pub fn with_group_rows_max(self, rows: usize) -> Self {
+        Self { group_rows_max: rows, ..self }
+    }
+
+    /// The same, ending a page after so many cells, at least one, or with the cell with which it reaches so many bytes.
+    #[must_use]
+    pub fn with_pages_of(self, cells: usize, bytes: usize) -> Self {
+        Self { pages: PageSize { cells: cells.max(1), bytes }, ..self }
+    }
+
+    /// What lies beneath.
+    pub fn storage(&self) -> &S {
+        &self.storage
+    }
+
+    fn check_limits(&self, group: &Group) -> Result<(), EngineError> {
+        let limit = self.capabilities().group_rows_max;
+        let asked = group.rows();
+        if asked > limit { Err(EngineError::Limit { what: "a group's rows", asked, limit }) } else { Ok(()) }
+    }
+
+    fn refusal(&self, changes: &[RowChange]) -> Result<Option<Outcome>, EngineError> {
+        for (index, change) in changes.iter().enumerate().filter(|(_, change)| !change.guards.is_empty()) {
+            let row = read_guarded(&self.storage, change)?;
+            if !change.guards.iter().all(|guard| guard.holds(&row)) {
+                let row = read_row(&self.storage, &change.row, change.start_ts)?;
+                return Ok(Some(Outcome::Refused { index, row: Box::new(row) }));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl<S: Storage> Engine for LocalEngine<S> {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { group_rows_max: self.group_rows_max, group_bytes_max: usize::MAX, exclusive: self.exclusive }
+    }
+
+    fn view(&self) -> Result<Arc<dyn View>, EngineError> {
+        Ok(Arc::new(LocalView { reader: self.storage.view()?, pages: self.pages }))
+    }
+
+    fn row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
+        read_row(&self.storage.view()?, row, start_ts)
+    }
+
+    fn apply(&self, groups: &[Group]) -> Result<Vec<Outcome>, EngineError> {
+        groups.iter().try_for_each(|group| self.check_limits(group))?;
+        let _in_turn = self.storage.writing().lock();
+        let reads = groups.iter().any(Group::is_guarded);
+        let mut outcomes = Vec::with_capacity(groups.len());
+        let mut cells = Changes::new(self.storage.batch(changes::batch_bytes(groups)));
+        let mut touched: HashSet<&RowKey> = HashSet::new();
+        for group in groups {
+            if group.is_guarded() {
+                let changes = group.changes();
+                if changes.iter().any(|change| touched.contains(&change.row)) {
+                    self.storage.write(std::mem::replace(&mut cells.batch, self.storage.batch(0)))?;
+                    touched.clear();
+                }
+                if let Some(refused) = self.refusal(&changes)? {
+                    outcomes.push(refused);
+                    continue;
+                }
+            }
+            let changes = match group {
+                Group::Changes(changes) => changes.as_slice(),
+                Group::NextVersions(versions) => {
+                    cells.add_versions(versions);
+                    &[]
+                }
+            };
+            for change in changes {
+                if mutated!(SplitColumns) {
+                    let lock = change.lock.clone();
+                    cells.add(&RowChange { lock, ..RowChange::new(change.row.clone(), change.start_ts) });
+                    self.storage.write(std::mem::replace(&mut cells.batch, self.storage.batch(0)))?;
+                }
+                if mutated!(ReplacedGoesEarly) {
+                    let gone = change.data.iter().filter(|(ts, edit)| *ts != change.start_ts && *edit == Edit::Delete);
+                    let data = gone.cloned().collect();
+                    cells.add(&RowChange { data, ..RowChange::new(change.row.clone(), change.start_ts) });
+                    self.storage.write(std::mem::replace(&mut cells.batch, self.storage.batch(0)))?;
+                }
+                cells.add(change);
+            }
+            if reads {
+                touched.extend(group.keys());
+            }
+            outcomes.push(Outcome::Applied);
+        }
+        self.storage.write(cells.batch)?;
+        Ok(outcomes)
+    }
+
+    fn sync(&self) -> Result<(), EngineError> {
+        self.storage.sync()
+    }
+
+    fn meta(&self, name: &str) -> Result<Option<Vec<u8>>, EngineError> {
+        self.storage.get(Column::Meta, name.as_bytes(), <[u8]>::to_vec)
+    }
+
+    fn metas(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, EngineError> {
+        let mut found = Vec::new();
+        self.storage.scan(Column::Meta, &prefix_range(prefix.as_bytes()), false, |key, value| {
+            found.push((String::from_utf8_lossy(key).into_owned(), value.to_vec()));
+            true
+        })?;
+        Ok(found)
+    }
+
+    fn set_meta(&self, entries: &[(String, Option<Vec<u8>>)]) -> Result<(), EngineError> {
+        let mut batch = self.storage.batch(0);
+        for (name, value) in entries {
+            match value {
+                Some(value) => batch.put(Column::Meta, name.as_bytes(), value),
+                None => batch.delete(Column::Meta, name.as_bytes()),
+            }
+        }
+        self.storage.write(batch)
+    }
+
+    fn safe_point(&self) -> Result<Timestamp, EngineError> {
+        read_safe_point(&self.storage)
+    }
+
+    fn advance_safe_point(&self, to: Timestamp) -> Result<(), EngineError> {
+        let _in_turn = self.storage.writing().lock();
+        if to <= read_safe_point(&self.storage)? {
+            return Ok(());
+        }
+        self.set_meta(&[(SAFE_POINT.into(), Some(to.to_u64().to_be_bytes().to_vec()))])
+    }
+
+    fn superseded(&self, upto: Timestamp, limit: usize) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
+        let mut found = Vec::new();
+        if limit == 0 {
+            return Ok(found);
+        }
+        let mut malformed = None;
+        self.storage.scan(Column::Meta, &prefix_range(SUPERSEDED.as_bytes()), false, |key, _| {
+            match split_superseded(key) {
+                Some((ts, row)) if ts <= upto => found.push((ts, row)),
+                Some(_) => return false,
+                None => malformed = Some(key.escape_ascii().to_string()),
+            }
+            malformed.is_none() && found.len() < limit
+        })?;
+        match malformed {
+            Some(key) => Err(EngineError::Corruption(format!("the collector's work list has an entry {key:?}"))),
+            None => Ok(found),
+        }
+    }
+
+    fn statuses(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {
+        let mut found = Vec::new();
+        if limit == 0 {
+            return Ok(found);
+        }
+        let mut failed = None;
+        self.storage.scan(Column::History, &RowRange::all(), false, |key, bytes| {
+            match (split_history_key(key), decode::<History>(Column::History, key, bytes)) {
+                (Some((row, ts)), Ok(History::Ended(_))) if ts < before => found.push((row, ts)),
+                (Some(_), Ok(_)) => {}
+                (None, _) => failed = Some(EngineError::Corruption(format!("History column: {key:?} is no key"))),
+                (_, Err(why)) => failed = Some(why),
+            }
+            failed.is_none() && found.len() < limit
+        })?;
+        failed.map_or(Ok(found), Err)
+    }
+
+    fn erase(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {
+        let (start, end) = keyspace_bounds(keyspace);
+        let mut batch = self.storage.batch(0);
+        for column in [Column::Data, Column::Lock, Column::Write, Column::History] {
+            batch.delete_range(column, &start, &end);
+        }
+        self.storage.write(batch)
+    }
+
+    fn checkpoint(&self, folder: &Path) -> Result<(), EngineError> {
+        self.storage.checkpoint(folder)
+    }
+
+    fn figures(&self) -> Result<EngineFigures, EngineError> {
+        self.storage.figures()
+    }
+
+    fn stored_between(&self, column: Column, start: &[u8], end: &[u8]) -> Option<u64> {
+        self.storage.stored_between(column, start, end)
+    }
+
+    fn stalls(&self) -> WriteStalls {
+        self.storage.stalls()
+    }
+
+    fn is_copy(&self) -> bool {
+        self.storage.is_copy()
+    }
+
+    fn adopt(&self) -> Result<(), EngineError> {
+        self.storage.adopt()
+    }
+
+    fn lost_logs(&self) -> Vec<LostLog> {
+        self.storage.lost_logs()
+    }
+
+    fn publish(&self, document: Option<&[u8]>) -> Result<(), EngineError> {
+        self.storage.publish(document)
+    }
+}
+
+fn prefix_range(prefix: &[u8]) -> RowRange {
+    let end = after_prefix(prefix).map_or(Bound::Unbounded, Bound::Excluded);
+    RowRange { start: Bound::Included(prefix.to_vec()), end }
+}

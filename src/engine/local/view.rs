@@ -1,0 +1,157 @@
+//! A view of the storage as one of an engine, and how the columns of a row are read.
+
+use std::ops::Bound;
+
+use crate::codec::{History, Record};
+use crate::engine::cells::decode;
+use crate::engine::storage::{Column, Reader};
+use crate::engine::{Bookmark, Cells, EngineError, PAGE_BYTES, Page, RowRange, See, SeeEach, View, Visit};
+use crate::keys::{data_key, history_key};
+use crate::row::{Guard, Row, RowChange, RowKey, Status, WriteRecord};
+use crate::timestamp::Timestamp;
+
+/// The name of the safe point in the bookkeeping.
+pub(crate) const SAFE_POINT: &str = "safe point";
+
+/// When a page ends, whatever limit was asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct PageSize {
+    pub cells: usize,
+    pub bytes: usize,
+}
+
+impl PageSize {
+    /// Tests of crashes have few rows, and are to meet the ends of pages.
+    pub const DEFAULT: Self = if cfg!(feature = "crashtest") {
+        Self { cells: 2, bytes: 64 }
+    } else {
+        Self { cells: usize::MAX, bytes: PAGE_BYTES }
+    };
+}
+
+/// See the [module](self).
+pub struct LocalView<R> {
+    pub reader: R,
+    pub pages: PageSize,
+}
+
+impl<R: Reader> View for LocalView<R> {
+    fn cell(&self, column: Column, row: &RowKey, see: See<'_>) -> Result<(), EngineError> {
+        self.reader.get(column, row.as_bytes(), see).map(drop)
+    }
+
+    fn each_cell(&self, column: Column, rows: &[&RowKey], see: SeeEach<'_>) -> Result<(), EngineError> {
+        let keys: Vec<&[u8]> = rows.iter().map(|row| row.as_bytes()).collect();
+        self.reader.get_each(column, &keys, see)
+    }
+
+    fn status(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError> {
+        read_status(&self.reader, row, start_ts)
+    }
+
+    fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Vec<u8>>, EngineError> {
+        self.reader.get(Column::Data, &data_key(row, start_ts), <[u8]>::to_vec)
+    }
+
+    fn version(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError> {
+        let range = RowRange {
+            start: Bound::Included(history_key(row, upto)),
+            end: Bound::Included(history_key(row, Timestamp::ZERO)),
+        };
+        let mut found = Ok(None);
+        self.reader.scan(Column::History, &range, false, |key, bytes| {
+            match decode::<History>(Column::History, key, bytes) {
+                Ok(History::Ended(_)) => return true,
+                Ok(History::Version(version)) => found = Ok(Some(version)),
+                Err(why) => found = Err(why),
+            }
+            false
+        })?;
+        found
+    }
+
+    fn page(&self, column: Column, page: &Page<'_>, cells: &mut Cells) -> Result<bool, EngineError> {
+        cells.clear();
+        if page.limit == 0 {
+            return Ok(true);
+        }
+        let limit = page.limit.min(self.pages.cells);
+        let mut is_full = false;
+        let visit = |row: &[u8], content: &[u8]| {
+            cells.push(row, content);
+            is_full = cells.len() >= limit || cells.size_bytes() >= self.pages.bytes;
+            !is_full
+        };
+        match page.bookmark {
+            Some(bookmark) => self.reader.scan_on(bookmark, column, page.range, page.backwards, visit)?,
+            None => self.reader.scan(column, page.range, page.backwards, visit)?,
+        }
+        Ok(is_full)
+    }
+
+    fn lend(
+        &self,
+        column: Column,
+        range: &RowRange,
+        bookmark: &Bookmark,
+        visit: Visit<'_>,
+    ) -> Result<bool, EngineError> {
+        if R::LENDS {
+            self.reader.scan_on(bookmark, column, range, false, visit)?;
+        }
+        Ok(R::LENDS)
+    }
+
+    fn cells(&self, column: Column, range: &RowRange, visit: Visit<'_>) -> Result<(), EngineError> {
+        self.reader.scan(column, range, false, visit)
+    }
+}
+
+pub fn read_row(reader: &impl Reader, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
+    Ok(Row {
+        lock: read_record(reader, Column::Lock, row.as_bytes())?,
+        write: read_record(reader, Column::Write, row.as_bytes())?,
+        status: read_status(reader, row, start_ts)?,
+        safe_point: read_safe_point(reader)?,
+    })
+}
+
+/// As much of a row as the change's guards ask about.
+pub fn read_guarded(reader: &impl Reader, change: &RowChange) -> Result<Row, EngineError> {
+    let (mut found, row) = (Row::default(), &change.row);
+    for guard in &change.guards {
+        match guard {
+            Guard::LockAbsent | Guard::LockIs(_) => found.lock = read_record(reader, Column::Lock, row.as_bytes())?,
+            Guard::NoCommitAfter(_) => found.write = read_record(reader, Column::Write, row.as_bytes())?,
+            Guard::NoRecordOf(start_ts) => {
+                found.write = read_record(reader, Column::Write, row.as_bytes())?;
+                found.status = read_status(reader, row, *start_ts)?;
+            }
+            Guard::SafePointBelow(_) => found.safe_point = read_safe_point(reader)?,
+        }
+    }
+    Ok(found)
+}
+
+fn read_status(reader: &impl Reader, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError> {
+    match read_record(reader, Column::History, &history_key(row, start_ts))? {
+        Some(History::Ended(status)) => Ok(Some(status)),
+        Some(History::Version(version)) => Err(EngineError::Corruption(format!(
+            "row {row:?}: a version stands where the status of a transaction that began at {start_ts:#} belongs: {version:?}"
+        ))),
+        None => Ok(None),
+    }
+}
+
+pub fn read_safe_point(reader: &impl Reader) -> Result<Timestamp, EngineError> {
+    let read = |bytes: &[u8]| <[u8; 8]>::try_from(bytes).map(u64::from_be_bytes);
+    match reader.get(Column::Meta, SAFE_POINT.as_bytes(), read)? {
+        Some(Ok(number)) => Ok(Timestamp::from_u64(number)),
+        Some(Err(_)) => Err(EngineError::Corruption("the safe point is not a timestamp".into())),
+        None => Ok(Timestamp::ZERO),
+    }
+}
+
+fn read_record<T: Record>(reader: &impl Reader, column: Column, key: &[u8]) -> Result<Option<T>, EngineError> {
+    reader.get(column, key, |bytes| decode(column, key, bytes))?.transpose()
+}
