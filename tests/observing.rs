@@ -60,7 +60,8 @@ fn open(with: impl FnOnce(Builder) -> Builder) -> (Store, Keyspace, Arc<Clock>) 
     (store, rows, clock)
 }
 
-/// Readers that have ended are listed until the thread in the background, which now and then looks at all of them, has let go of them.
+/// Returns when readers that have ended are listed no more. The background thread holds references to all of them for a moment, now
+/// and then.
 #[track_caller]
 fn soon(are_gone: impl Fn() -> bool) {
     let since = std::time::Instant::now();

@@ -120,34 +120,34 @@ impl Scan {
             return Ok(None);
         }
         let view = &reader.view;
-        let (mut broke, mut failed) = (None, Ok(()));
+        let mut ended = None;
         let lent = store.timed(reader, || {
             loop {
                 // Also where no row is left.
                 store.check_view(view)?;
-                let lent = versions.lend(&*view.view, |row, content| {
-                    match store.check_view(view).and_then(|()| read_cell(view, row, content)) {
-                        Ok(None) => {}
-                        Ok(Some(value)) => {
-                            if let ControlFlow::Break(with) = see(RowKey::key_of(row), &value) {
-                                broke = Some(with);
-                            }
-                        }
-                        Err(why) => failed = Err(why),
-                    }
-                    broke.is_none() && failed.is_ok()
-                });
-                match lent {
-                    Ok(true) if broke.is_none() && failed.is_ok() => {}
-                    ended => break ended.map(drop),
+                let has_more = versions.lend(&*view.view, |row, content| {
+                    ended = match store.check_view(view).and_then(|()| read_cell(view, row, content)) {
+                        Ok(None) => None,
+                        Ok(Some(value)) => match see(RowKey::key_of(row), &value) {
+                            ControlFlow::Continue(()) => None,
+                            ControlFlow::Break(with) => Some(Ok(with)),
+                        },
+                        Err(why) => Some(Err(why)),
+                    };
+                    ended.is_none()
+                })?;
+                if ended.is_some() || !has_more {
+                    return Ok(());
                 }
             }
         });
-        if let Err(why) = lent.and(failed) {
-            *ahead = Ahead::nothing();
-            return store.note_conflict(reader, Err(why));
+        match lent.and(ended.transpose()) {
+            Ok(broke) => Ok(broke),
+            Err(why) => {
+                *ahead = Ahead::nothing();
+                store.note_conflict(reader, Err(why))
+            }
         }
-        Ok(broke)
     }
 
     fn step<T>(&mut self, backwards: bool, see: impl FnOnce(&[u8], Cow<'_, [u8]>) -> T) -> Option<Result<T>> {

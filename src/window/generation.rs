@@ -301,10 +301,9 @@ impl Generation {
         mut see: impl FnMut(usize, u32),
     ) -> u32 {
         let is_before = |node: u32| {
-            key.is_none_or(|(key, included)| match self.order(node, key) {
-                Order::Less => true,
-                Order::Equal => included,
-                Order::Greater => false,
+            key.is_none_or(|(key, included)| {
+                let order = self.order(node, key);
+                order.is_lt() || (included && order.is_eq())
             })
         };
         let (mut node, mut beyond) = (head(column), NONE);
@@ -326,22 +325,24 @@ impl Generation {
         node
     }
 
+    fn before(&self, column: Column, key: &[u8], included: bool) -> u32 {
+        self.last_before(column, Some((&Sought::new(key), included)), |_, _| {})
+    }
+
     fn first_in(&self, column: Column, range: &RowRange) -> u32 {
-        let before = |key, included| self.last_before(column, Some((&Sought::new(key), included)), |_, _| {});
         let before = match &range.start {
             Bound::Unbounded => head(column),
-            Bound::Included(start) => before(start, false),
-            Bound::Excluded(start) => before(start, true),
+            Bound::Included(start) => self.before(column, start, false),
+            Bound::Excluded(start) => self.before(column, start, true),
         };
         load(self.nodes.get(before), NEXT)
     }
 
     fn last_in(&self, column: Column, range: &RowRange) -> u32 {
-        let before = |key, included| self.last_before(column, Some((&Sought::new(key), included)), |_, _| {});
         match &range.end {
             Bound::Unbounded => self.last_before(column, None, |_, _| {}),
-            Bound::Included(end) => before(end, true),
-            Bound::Excluded(end) => before(end, false),
+            Bound::Included(end) => self.before(column, end, true),
+            Bound::Excluded(end) => self.before(column, end, false),
         }
     }
 }

@@ -30,8 +30,8 @@ fn l3_a_a_guard_is_renewed_for_three_times_its_lease_and_beyond() {
     });
     until("it waits", || clocks.is_parked("waiter"));
     for _ in 0..7 {
-        // Else it may wait from then on for what it has worked out before.
-        until("its thread waits", || clocks.is_parked("percolite-leases"));
+        // Time that passes between the thread's look at the clock and its sleep would be slept through.
+        until("the thread of leases waits", || clocks.is_parked("percolite-leases"));
         clocks.pass(HOUR / 2);
         until("it is renewed", || left(&store, "job").unwrap() > HOUR - SECOND);
         assert!(guard.is_held());

@@ -44,6 +44,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
+use comfy_table::Table;
 use serde::Serialize;
 
 use self::child::Scratch;
@@ -174,9 +175,11 @@ fn run(command: Command) -> Result<u8> {
         Command::Run { choice, arguments } => run_choice(&choice, &arguments)?,
         Command::Fairness { stores, arguments } => run_fairness(&stores, &arguments)?,
         Command::Syncs { stores, arguments } => run_syncs(&stores, &arguments)?,
-        Command::BareLog { clients, arguments } => run_bare_log(&clients, &arguments)?,
-        Command::Opening(arguments) => run_opening(&arguments)?,
-        Command::Candidates(arguments) => run_candidates(&arguments)?,
+        Command::BareLog { clients, arguments } => {
+            print(bare_log::run(&clients, &arguments)?, bare_log::show, &arguments)?
+        }
+        Command::Opening(arguments) => print(opening::run(&arguments)?, opening::show, &arguments)?,
+        Command::Candidates(arguments) => print(candidates::run(&arguments)?, candidates::show, &arguments)?,
         Command::Locks(choice) => locks::run(&choice)?.map(|missed| if missed > 0 { MISSED } else { 0 }),
     };
     Ok(code.unwrap_or_else(|| {
@@ -255,32 +258,13 @@ fn run_syncs(stores: &[Kind], arguments: &Arguments) -> Result<Option<u8>> {
     Ok(Some(u8::from(!all.iter().all(syncs::Syncs::is_right))))
 }
 
-fn run_bare_log(clients: &[u64], arguments: &Arguments) -> Result<Option<u8>> {
-    let Some(all) = bare_log::run(clients, arguments)? else { return Ok(None) };
+/// Prints the figures of a command that has a table and no page; `None` if it was interrupted.
+fn print<T: Serialize>(figures: Option<Vec<T>>, show: fn(&[T]) -> Table, arguments: &Arguments) -> Result<Option<u8>> {
+    let Some(figures) = figures else { return Ok(None) };
     if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&all)?);
+        println!("{}", serde_json::to_string_pretty(&figures)?);
     } else {
-        println!("{}", bare_log::show(&all));
-    }
-    Ok(Some(0))
-}
-
-fn run_opening(arguments: &Arguments) -> Result<Option<u8>> {
-    let Some(all) = opening::run(arguments)? else { return Ok(None) };
-    if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&all)?);
-    } else {
-        println!("{}", opening::show(&all));
-    }
-    Ok(Some(0))
-}
-
-fn run_candidates(arguments: &Arguments) -> Result<Option<u8>> {
-    let Some(all) = candidates::run(arguments)? else { return Ok(None) };
-    if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&all)?);
-    } else {
-        println!("{}", candidates::show(&all));
+        println!("{}", show(&figures));
     }
     Ok(Some(0))
 }

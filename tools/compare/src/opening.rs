@@ -29,7 +29,7 @@ const LONGER: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 const BYTES_A_MEGABYTE: f64 = 1e6;
 
-/// What came out with so many rows.
+/// The figures for one number of rows.
 #[derive(Serialize)]
 pub struct Opening {
     pub rows: u64,

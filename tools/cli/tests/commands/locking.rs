@@ -46,7 +46,7 @@ impl Place {
         held.next().map(|lock| lock["token"].as_str().unwrap().to_owned())
     }
 
-    /// The token by which a name that is held is held.
+    /// The same of a name that is held, however often the store is open elsewhere for a moment.
     fn token_of_held(&self, name: &str) -> String {
         let mut token = None;
         wait_for("it is not held", || {
