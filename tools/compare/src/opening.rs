@@ -74,7 +74,7 @@ fn measure(rows: u64, folder: &Path, arguments: &Arguments) -> Result<Option<Mea
     let setup = setup(folder, arguments);
     let peer = Percolite::<false>::open(&setup)?;
     let mut values = Values { dice: Dice::new(0, 1), bytes: arguments.conditions().value_bytes };
-    (&mut peer.session()?).load(values.rows(0..rows))?;
+    peer.session()?.load(values.rows(0..rows))?;
     peer.close()?;
 
     let (value, buffers) = (arguments.value.to_string(), arguments.write_buffers.to_string());
