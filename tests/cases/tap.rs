@@ -3,6 +3,7 @@
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use percolite::engine::storage::Column;
@@ -34,8 +35,8 @@ pub struct Control {
     cut: Mutex<Option<(u64, Act)>>,
     on_write: Mutex<Option<OnWrite>>,
     on_sync: Mutex<Option<OnSync>>,
-    on_read: Mutex<Option<OnRead>>,
-    on_view: Mutex<Option<OnRead>>,
+    on_read: Mutex<Option<(ThreadId, OnRead)>>,
+    on_view: Mutex<Option<(ThreadId, OnRead)>>,
     on_row: Mutex<Option<(RowKey, OnRead)>>,
     views: AtomicU64,
     walks: Mutex<Vec<Walk>>,
@@ -82,14 +83,15 @@ impl Control {
         *self.on_sync.lock().unwrap() = Some(Arc::new(hook));
     }
 
-    /// Called once, before the next time that a write column is read through a view.
+    /// Called once, before the next time that this thread reads a write column through a view. The store's own
+    /// threads read too.
     pub fn on_next_read(&self, hook: impl Fn() + Send + Sync + 'static) {
-        *self.on_read.lock().unwrap() = Some(Arc::new(hook));
+        *self.on_read.lock().unwrap() = Some((thread::current().id(), Arc::new(hook)));
     }
 
-    /// Called once, after the next view was opened and before anybody gets it.
+    /// Called once, after this thread's next view was opened and before it is returned.
     pub fn after_next_view(&self, hook: impl Fn() + Send + Sync + 'static) {
-        *self.on_view.lock().unwrap() = Some(Arc::new(hook));
+        *self.on_view.lock().unwrap() = Some((thread::current().id(), Arc::new(hook)));
     }
 
     /// Called once, before the next time that the row is read as it is now.
@@ -137,6 +139,14 @@ impl Control {
     }
 }
 
+/// Calls the hook if this thread has set it.
+fn call_once(hook: &Mutex<Option<(ThreadId, OnRead)>>) {
+    let mine = hook.lock().unwrap().take_if(|(thread, _)| *thread == thread::current().id());
+    if let Some((_, hook)) = mine {
+        hook();
+    }
+}
+
 fn suffer<T>(act: Act, call: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
     match act {
         Act::Pass => return call(),
@@ -161,10 +171,7 @@ impl Engine for Tap {
     fn view(&self) -> Result<Arc<dyn View>, EngineError> {
         self.control.alive()?;
         let view = self.engine.view()?;
-        let hook = self.control.on_view.lock().unwrap().take();
-        if let Some(hook) = hook {
-            hook();
-        }
+        call_once(&self.control.on_view);
         let number = self.control.views.fetch_add(1, Ordering::SeqCst);
         Ok(Arc::new(TapView { view, number, control: Arc::clone(&self.control) }))
     }
@@ -233,10 +240,7 @@ struct TapView {
 
 impl TapView {
     fn before_read(&self) {
-        let hook = self.control.on_read.lock().unwrap().take();
-        if let Some(hook) = hook {
-            hook();
-        }
+        call_once(&self.control.on_read);
     }
 
     fn walked(&self, column: Column, page: &Page<'_>, cells: &Cells, has_more: bool) {
