@@ -53,7 +53,7 @@ pub struct CommitRequest<'a> {
     pub writes: &'a Arc<Writes>,
     pub protocol: CommitProtocol,
     pub durable: bool,
-    pub conditions: Conditions,
+    pub conditions: Arc<Conditions>,
     pub held: Option<Held>,
     /// Where the time goes; the commit begins at its last lap.
     pub spent: &'a Spent,

@@ -69,6 +69,12 @@ pub trait Reader: Send + Sync {
 pub trait Batch {
     /// Sets a cell.
     fn put(&mut self, column: Column, key: &[u8], value: &[u8]);
+    /// Sets a cell to what `encode` appends.
+    fn put_encoded(&mut self, column: Column, key: &[u8], encode: impl FnOnce(&mut Vec<u8>)) {
+        let mut value = Vec::new();
+        encode(&mut value);
+        self.put(column, key, &value);
+    }
     /// Empties a cell.
     fn delete(&mut self, column: Column, key: &[u8]);
     /// Empties every cell from `start` up to, and without, `end`; not of the bookkeeping.

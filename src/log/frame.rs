@@ -49,10 +49,13 @@ impl FrameBuffer {
         self.len() == 0
     }
 
-    /// The frame as it was written, and where in it the payload lies.
-    pub fn into_parts(self) -> (Box<[u8]>, Range<usize>) {
+    /// The frame as it was written, with little room to spare, and where in it the payload lies.
+    pub fn into_parts(mut self) -> (Vec<u8>, Range<usize>) {
         let length = self.0.get(4..8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes);
-        (self.0.into_boxed_slice(), HEADER_BYTES..HEADER_BYTES + length as usize)
+        if self.0.capacity() - self.0.len() > self.0.len() / 8 {
+            self.0.shrink_to_fit();
+        }
+        (self.0, HEADER_BYTES..HEADER_BYTES + length as usize)
     }
 
     /// An empty payload.

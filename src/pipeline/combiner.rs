@@ -10,6 +10,7 @@
 //! A guard that memory cannot decide stays with its group, and the engine checks it by reading the row; such a group is
 //! applied by itself, so that its outcome is known before the next one is decided.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::decide::{Conditions, Core, Decision, Refused};
@@ -60,7 +61,7 @@ pub struct Submission {
     pub purpose: Purpose,
     /// Whether a commit is answered only when it is durable.
     pub durable: bool,
-    pub conditions: Conditions,
+    pub conditions: Arc<Conditions>,
     /// Dropped as soon as the changes are visible or refused, before any wait for durability.
     pub held: Option<Held>,
 }
@@ -91,8 +92,9 @@ impl Drop for Leading<'_> {
     }
 }
 
+/// What is to be written together.
 #[derive(Default)]
-struct Batch {
+pub(super) struct Batch {
     bytes: usize,
     groups: Vec<Group>,
     members: Vec<Member>,
@@ -111,7 +113,7 @@ struct Member {
 impl Pipeline {
     /// Makes changes that belong to no commit under way: they depend on nothing but their guards.
     pub fn submit_own(&self, changes: Vec<RowChange>, purpose: Purpose) -> Result<Settled> {
-        let (group, conditions) = (changes.into(), Conditions::default());
+        let (group, conditions) = (changes.into(), Arc::default());
         self.submit(Submission { group, purpose, durable: false, conditions, held: None }, &Spent::default())
     }
 
@@ -139,9 +141,11 @@ impl Pipeline {
             Ok(Settled::Applied(Some(commit_ts))) if durable => self.wait_durable(commit_ts),
             _ => Ok(()),
         };
-        let now = self.runtime().elapsed();
-        let combining = spent.lap(Part::Combining, slot.applied_at().unwrap_or(now));
-        spent.lap(Part::Syncing, now);
+        let applied_at = slot.applied_at().unwrap_or_else(|| self.runtime().elapsed());
+        let combining = spent.lap(Part::Combining, applied_at);
+        if durable {
+            spent.lap(Part::Syncing, self.runtime().elapsed());
+        }
         if commits && slot.applied_at().is_some() {
             self.counters.combining.record(combining);
         }
@@ -153,7 +157,7 @@ impl Pipeline {
         let _leading = Leading { pipeline: self, was_panicking: std::thread::panicking() };
         for round in 0.. {
             let mut core = self.core.lock();
-            let entries = {
+            {
                 let mut queue = self.queue.lock();
                 if round == ROUNDS_MAX
                     && let Some(next) = queue.first()
@@ -161,16 +165,17 @@ impl Pipeline {
                     next.reply.hand_over_lead();
                     return;
                 }
-                let Some(entries) = queue.take() else { return };
-                entries
-            };
-            self.process(&mut core, entries);
+                if !queue.take(&mut core.entries) {
+                    return;
+                }
+            }
+            self.process(&mut core);
         }
     }
 
-    fn process(&self, core: &mut Core, entries: Vec<Entry>) {
-        let mut batch = Batch::default();
-        for entry in entries {
+    fn process(&self, core: &mut Core) {
+        let (mut entries, mut batch) = (std::mem::take(&mut core.entries), std::mem::take(&mut core.batch));
+        for entry in entries.drain(..) {
             let Entry { mut submission, entered, reply } = entry;
             if let Some(why) = self.failure() {
                 drop(submission.held);
@@ -197,6 +202,7 @@ impl Pipeline {
             }
         }
         self.flush(core, &mut batch);
+        (core.entries, core.batch) = (entries, batch);
     }
 
     fn stage(
@@ -237,15 +243,16 @@ impl Pipeline {
     }
 
     fn flush(&self, core: &mut Core, batch: &mut Batch) {
-        let Batch { groups, members, .. } = std::mem::take(batch);
+        let Batch { groups, members, bytes } = batch;
+        *bytes = 0;
         if groups.is_empty() {
             return;
         }
         crash_point!(BatchBefore);
-        let applied = self.engine().apply(&groups).map_err(Error::from).and_then(|outcomes| {
+        let applied = self.engine().apply(groups).map_err(Error::from).and_then(|outcomes| {
             crash_point!(BatchWritten);
             let mut newest = None;
-            for ((group, member), outcome) in groups.iter().zip(&members).zip(&outcomes) {
+            for ((group, member), outcome) in groups.iter().zip(&*members).zip(&outcomes) {
                 match (outcome, member.purpose, member.start_ts) {
                     (Outcome::Applied, Purpose::Commit | Purpose::CommitPoint, _) => {
                         newest = newest.max(member.commit_ts);
@@ -273,7 +280,8 @@ impl Pipeline {
             Err(why) => {
                 let closed = self.poison(why);
                 let failure = self.failure().unwrap_or_default();
-                for member in members {
+                groups.clear();
+                for member in members.drain(..) {
                     member.reply.fail(match member.purpose {
                         _ if mutated!(UndeterminedAsConflict) => ErrorKind::InvalidArgument(failure.into()).into(),
                         Purpose::Commit | Purpose::CommitPoint => undetermined(failure),
@@ -284,8 +292,8 @@ impl Pipeline {
         }
     }
 
-    fn answer(&self, groups: Vec<Group>, members: Vec<Member>, outcomes: Vec<Outcome>, now: Duration) {
-        for ((group, member), outcome) in groups.into_iter().zip(members).zip(outcomes) {
+    fn answer(&self, groups: &mut Vec<Group>, members: &mut Vec<Member>, outcomes: Vec<Outcome>, now: Duration) {
+        for ((group, member), outcome) in groups.drain(..).zip(members.drain(..)).zip(outcomes) {
             let Member { reply, purpose, commit_ts, held, entered, .. } = member;
             drop(held);
             let applied = outcome == Outcome::Applied;

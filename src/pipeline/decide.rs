@@ -4,10 +4,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use smallvec::SmallVec;
+
 use super::Pipeline;
-use super::combiner::{Purpose, Submission};
+use super::combiner::{Batch, Purpose, Submission};
 use super::conflicts::{ConflictMemory, LastCommit};
 use super::filter::RowFilter;
+use super::queue::Entry;
 use crate::engine::{Group, NextVersions};
 use crate::locking::{Entered, Fences, LockLost};
 use crate::row::{Edit, Guard, LockStamp, Mutation, Row, RowChange, RowKey};
@@ -25,6 +28,10 @@ pub struct Core {
     /// What transactions that stream have locked, by their `start_ts`.
     pub streams: HashMap<Timestamp, RowFilter>,
     pub conflicts: ConflictMemory,
+    /// Empty between rounds; its memory serves the next one.
+    pub batch: Batch,
+    /// The same of the queue.
+    pub entries: Vec<Entry>,
 }
 
 /// Whether a keyspace is still there. What is submitted for one is made only while it is.
@@ -63,10 +70,10 @@ impl Life {
 }
 
 /// What must hold when changes are made, or they are refused. The leader looks, so nothing comes in between.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub struct Conditions {
     /// Of the keyspaces that are written: none is over.
-    pub lives: Vec<Arc<Life>>,
+    pub lives: SmallVec<[Arc<Life>; 1]>,
     /// What the transaction has read: it has not expired. What was collected since might be the delete that it never saw.
     pub view: Option<Arc<PinnedView>>,
     /// The grants that the transaction is fenced by: all of them stand.
@@ -100,7 +107,7 @@ pub enum Decision {
 impl Pipeline {
     /// Proves what memory can prove and removes those guards.
     pub(super) fn decide(&self, core: &Core, submission: &mut Submission, entered: &Entered) -> Decision {
-        let Conditions { lives, view, .. } = &submission.conditions;
+        let Conditions { lives, view, .. } = &*submission.conditions;
         if let Some(dropped) = lives.iter().find(|life| life.is_over()) {
             return Decision::Refuse(Refused::Dropped(dropped.name().to_string()));
         }

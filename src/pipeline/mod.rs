@@ -42,6 +42,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use self::combiner::Batch;
 use self::conflicts::ConflictMemory;
 use self::decide::Core;
 use self::durability::Durability;
@@ -126,6 +127,8 @@ impl Pipeline {
                 locks: HashMap::new(),
                 streams: HashMap::new(),
                 conflicts: ConflictMemory::new(conflict_slots, runtime.random()),
+                batch: Batch::default(),
+                entries: Vec::new(),
             }),
             current: Mutex::new(Arc::clone(&first)),
             live: Mutex::new(live),

@@ -24,10 +24,11 @@ impl Queue {
         !std::mem::replace(&mut self.leading, true)
     }
 
-    /// Takes the whole queue, for the leader. `None`: the queue is empty, and there is no leader any more.
-    pub fn take(&mut self) -> Option<Vec<Entry>> {
+    /// Moves the whole queue to `entries`, which is empty, for the leader. `false`: the queue is empty, and there is no leader any more.
+    pub fn take(&mut self, entries: &mut Vec<Entry>) -> bool {
         self.leading = !self.entries.is_empty();
-        self.leading.then(|| std::mem::take(&mut self.entries))
+        std::mem::swap(&mut self.entries, entries);
+        self.leading
     }
 
     /// The entry whose committer may lead next, in place of another [`Queue::take`].
@@ -44,6 +45,8 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::locking::Fences;
     use crate::pipeline::reply::Slot;
@@ -51,10 +54,15 @@ mod tests {
     use crate::runtime::System;
 
     fn entry() -> Entry {
-        let (group, conditions) = (Vec::new().into(), Conditions::default());
+        let (group, conditions) = (Vec::new().into(), Arc::new(Conditions::default()));
         let submission = Submission { group, purpose: Purpose::Other, durable: false, conditions, held: None };
         let reply = Reply::new(&Slot::new(&System::default()));
         Entry { submission, entered: Entered::new(&Fences::default()), reply }
+    }
+
+    fn taken(queue: &mut Queue) -> Option<usize> {
+        let mut entries = Vec::new();
+        queue.take(&mut entries).then_some(entries.len())
     }
 
     #[test]
@@ -63,10 +71,10 @@ mod tests {
         for _ in 0..2 {
             assert!(queue.push(entry()));
             assert!(!queue.push(entry()));
-            assert_eq!(queue.take().map(|entries| entries.len()), Some(2));
+            assert_eq!(taken(&mut queue), Some(2));
             assert!(!queue.push(entry()));
-            assert_eq!(queue.take().map(|entries| entries.len()), Some(1));
-            assert!(queue.take().is_none());
+            assert_eq!(taken(&mut queue), Some(1));
+            assert_eq!(taken(&mut queue), None);
         }
     }
 

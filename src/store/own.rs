@@ -3,6 +3,8 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::Store;
 use crate::coordinator::embedded::{Embedded, Stream, mutation_of, streamed_write};
 use crate::engine::{View, lock_of};
@@ -25,7 +27,7 @@ pub(super) struct OwnWrites {
     /// What is in memory; it has precedence over what was streamed. A commit shares it with whoever leads.
     pub(super) buffer: Arc<Writes>,
     /// Of every keyspace that was written to, though some writes may have been taken back.
-    pub(super) lives: Vec<(KeyspaceId, Arc<Life>)>,
+    pub(super) lives: SmallVec<[(KeyspaceId, Arc<Life>); 1]>,
     /// What each write since the first savepoint replaced.
     undo: Vec<(RowKey, Option<Mutation>)>,
     /// Those that are valid: a number and how much of `undo` came before.
@@ -52,7 +54,7 @@ impl OwnWrites {
             id,
             read_ts,
             buffer: Arc::default(),
-            lives: Vec::new(),
+            lives: SmallVec::new(),
             undo: Vec::new(),
             savepoints: Vec::new(),
             savepoints_made: 0,
@@ -170,7 +172,7 @@ impl OwnWrites {
     /// Locks everything that is in memory, and forgets it.
     pub(super) fn stream_out(&mut self, store: &Store, embedded: &Embedded, spent: &Spent) -> Result<()> {
         // Whether the view has expired is asked when all rows are locked.
-        let conditions = Conditions { lives: self.lives_written(), ..Conditions::default() };
+        let conditions = Arc::new(Conditions { lives: self.lives_written(), ..Conditions::default() });
         let stream = match &mut self.stream {
             Some(stream) => stream,
             none => match Stream::new(self.id, self.read_ts, &self.buffer) {
@@ -282,12 +284,13 @@ impl OwnWrites {
     }
 
     /// What must hold at the commit.
-    pub(super) fn conditions(&self, view: &Arc<PinnedView>) -> Conditions {
-        Conditions { lives: self.lives_written(), view: Some(Arc::clone(view)), fences: self.fences.clone() }
+    pub(super) fn conditions(&self, view: &Arc<PinnedView>) -> Arc<Conditions> {
+        let (lives, view) = (self.lives_written(), Some(Arc::clone(view)));
+        Arc::new(Conditions { lives, view, fences: self.fences.clone() })
     }
 
     /// Those of the keyspaces in which there is anything to commit.
-    fn lives_written(&self) -> Vec<Arc<Life>> {
+    fn lives_written(&self) -> SmallVec<[Arc<Life>; 1]> {
         let is_written = |id: KeyspaceId| {
             let first = self.buffer.first_from(&RowKey::new(id, b""));
             self.stream.is_some() || first.is_some_and(|(row, _)| row.keyspace() == id)

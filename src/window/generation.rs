@@ -62,7 +62,7 @@ pub struct Generation {
     /// Sequences are kept relative to this, which belongs to the generation before.
     base: u64,
     secrets: RapidSecrets,
-    pub(super) frames: Arena<OnceLock<Box<[u8]>>>,
+    pub(super) frames: Arena<OnceLock<Vec<u8>>>,
     pub(super) nodes: Arena<Node>,
     pub(super) versions: Arena<Version>,
     pub(super) links: Arena<Words<1>>,

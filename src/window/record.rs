@@ -48,13 +48,13 @@ impl<'a> Record<'a> {
             Change::Delete => (DELETE, &[][..]),
             Change::DeleteRange(end) => (DELETE_RANGE, end),
         };
-        let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes();
         frame.reserve(HEADER_BYTES + self.key.len() + content.len());
-        frame.push(kind | self.column as u8);
-        frame.extend_from_slice(&length(self.key));
-        frame.extend_from_slice(&length(content));
-        frame.extend_from_slice(self.key);
-        frame.extend_from_slice(content);
+        append(kind | self.column as u8, self.key, |frame| frame.extend_from_slice(content), frame);
+    }
+
+    /// Appends the record of a cell that holds what `content` appends.
+    pub fn encode_put(column: Column, key: &[u8], content: impl FnOnce(&mut Vec<u8>), frame: &mut Vec<u8>) {
+        append(PUT | column as u8, key, content, frame);
     }
 
     /// The record with which `bytes` begins, and how long it is; `None` where there is none.
@@ -74,6 +74,21 @@ impl<'a> Record<'a> {
             _ => return None,
         };
         Some((Self { column, key, change }, length))
+    }
+}
+
+fn append(tag: u8, key: &[u8], content: impl FnOnce(&mut Vec<u8>), frame: &mut Vec<u8>) {
+    let length = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX).to_le_bytes();
+    frame.push(tag);
+    frame.extend_from_slice(&length(key.len()));
+    let length_at = frame.len();
+    frame.extend_from_slice(&[0; 4]);
+    frame.extend_from_slice(key);
+    let content_at = frame.len();
+    content(frame);
+    let bytes = length(frame.len() - content_at);
+    if let Some(place) = frame.get_mut(length_at..).and_then(<[u8]>::first_chunk_mut) {
+        *place = bytes;
     }
 }
 

@@ -23,13 +23,14 @@ fn change() -> impl Strategy<Value = Cell> {
     (column, key, prop::option::weighted(0.8, prop::collection::vec(any::<u8>(), 0..20)))
 }
 
-fn frame(changes: &[Cell]) -> Box<[u8]> {
+fn frame(changes: &[Cell]) -> Vec<u8> {
     let mut frame = vec![0xee; 24];
     for (column, key, content) in changes {
         let change = content.as_deref().map_or(Change::Delete, Change::Put);
         Record { column: *column, key, change }.encode(&mut frame);
     }
-    frame.into()
+    frame.shrink_to_fit();
+    frame
 }
 
 fn add(writer: &mut Writer, changes: &[Cell], sequence: u64, views: &[u64]) {
@@ -225,7 +226,7 @@ fn a_cell_takes_at_most_100_bytes_beside_its_key_and_content() {
 
 #[test]
 fn a_frame_that_is_not_made_of_records_is_refused() {
-    assert!(writer(5).add(vec![0xff; 40].into(), 24..40, BASE + 1, &[]).is_err());
+    assert!(writer(5).add(vec![0xff; 40], 24..40, BASE + 1, &[]).is_err());
 }
 
 #[test]

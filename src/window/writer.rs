@@ -5,8 +5,8 @@
 //! as long as of any other.
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
 use rapidhash::v3::RapidSecrets;
 
@@ -61,7 +61,7 @@ impl Writer {
     /// the sequences, ascending, at which anything is read or may be before this is visible.
     pub fn add(
         &mut self,
-        frame: Box<[u8]>,
+        frame: Vec<u8>,
         payload: Range<usize>,
         sequence: u64,
         views: &[u64],
@@ -69,7 +69,7 @@ impl Writer {
         let generation = Arc::clone(&self.generation);
         let number = self.frames;
         self.frames += 1;
-        let mut bytes = frame.len() + size_of::<Box<[u8]>>();
+        let mut bytes = frame.capacity() + size_of::<OnceLock<Vec<u8>>>();
         generation.frames.set(number, frame);
         let frame = generation.frames.value(number).ok_or(Malformed)?;
         let relative = generation.relative_of_writer(sequence);

@@ -28,7 +28,7 @@ pub(super) struct TwoPhase<'a> {
     pub txn: TxnId,
     pub read_ts: Timestamp,
     pub primary: &'a RowKey,
-    pub conditions: &'a Conditions,
+    pub conditions: &'a Arc<Conditions>,
     pub spent: &'a Spent,
 }
 
@@ -38,7 +38,7 @@ impl Embedded {
         loop {
             let group = self.next_versions(txn, read_ts, writes)?;
             crash_point!(OnePhaseBefore);
-            let (purpose, conditions) = (Purpose::Commit, conditions.clone());
+            let (purpose, conditions) = (Purpose::Commit, Arc::clone(&conditions));
             let submission = Submission { group, purpose, durable, conditions, held: held.take() };
             match self.pipeline.submit(submission, spent)? {
                 Settled::Applied(Some(commit_ts)) => {
@@ -162,7 +162,7 @@ impl Embedded {
             }
             let remembers = purpose != Purpose::Stream;
             let locked = if remembers { changes.iter().filter_map(lock_put).collect() } else { Vec::new() };
-            let conditions = this.conditions.clone();
+            let conditions = Arc::clone(this.conditions);
             let submission = Submission { group: changes.into(), purpose, durable: false, conditions, held: None };
             match self.pipeline.submit(submission, this.spent)? {
                 Settled::Applied(_) => return Ok(locked),
@@ -203,7 +203,7 @@ impl Embedded {
         };
         let changes: Vec<RowChange> = locks.iter().enumerate().map(change).collect::<Result<_>>()?;
         let purpose = if finishes { Purpose::Commit } else { Purpose::CommitPoint };
-        let conditions = this.conditions.clone();
+        let conditions = Arc::clone(this.conditions);
         let submission = Submission { group: changes.into(), purpose, durable: false, conditions, held };
         match self.pipeline.submit(submission, this.spent)? {
             Settled::Applied(Some(commit_ts)) => Ok(commit_ts),

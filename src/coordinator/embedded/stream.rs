@@ -9,6 +9,7 @@
 //! Nobody keeps a list of the locks. Their transaction is known by the lowest and highest row, and the pipeline by a filter
 //! that says which rows need a look at the lock column.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::super::refused;
@@ -46,7 +47,7 @@ impl Stream {
         Some(Self { txn, read_ts, lowest: primary.clone(), highest: primary.clone(), primary, rows: 0 })
     }
 
-    fn two_phase<'a>(&'a self, conditions: &'a Conditions, spent: &'a Spent) -> TwoPhase<'a> {
+    fn two_phase<'a>(&'a self, conditions: &'a Arc<Conditions>, spent: &'a Spent) -> TwoPhase<'a> {
         TwoPhase { txn: self.txn, read_ts: self.read_ts, primary: &self.primary, conditions, spent }
     }
 
@@ -57,7 +58,13 @@ impl Stream {
 
 impl Embedded {
     /// Locks rows for a transaction that goes on being written. After an error it must be [abandoned](Self::abandon).
-    pub fn stream(&self, stream: &mut Stream, writes: &Writes, conditions: &Conditions, spent: &Spent) -> Result<()> {
+    pub fn stream(
+        &self,
+        stream: &mut Stream,
+        writes: &Writes,
+        conditions: &Arc<Conditions>,
+        spent: &Spent,
+    ) -> Result<()> {
         spent.start(self.pipeline.runtime().elapsed());
         let (Some(lowest), Some(highest)) = (writes.keys().next(), writes.keys().next_back()) else {
             return Ok(());
@@ -96,7 +103,7 @@ impl Embedded {
     pub fn commit_stream(
         &self,
         stream: &Stream,
-        conditions: &Conditions,
+        conditions: &Arc<Conditions>,
         durable: bool,
         held: Option<Held>,
         spent: &Spent,
@@ -106,7 +113,7 @@ impl Embedded {
         let Some(lock) = primary.lock.filter(|lock| lock.txn == this.txn) else { return Err(self.unlocked(&this)) };
         crash_point!(StreamAll);
         let change = self.commit_change(this.txn, this.primary, &lock, lock.min_commit_ts, true)?;
-        let (purpose, conditions) = (Purpose::CommitPoint, conditions.clone());
+        let (purpose, conditions) = (Purpose::CommitPoint, Arc::clone(conditions));
         let group = vec![change].into();
         let submission = Submission { group, purpose, durable: false, conditions, held };
         let commit_ts = match self.pipeline.submit(submission, spent)? {
@@ -127,7 +134,7 @@ impl Embedded {
     /// Why the primary of a transaction that has locked all of its rows is not locked by it: its keyspace is gone, its view has expired
     /// and what it read was collected, or it was rolled back.
     fn unlocked(&self, this: &TwoPhase<'_>) -> Error {
-        let Conditions { lives, view, .. } = this.conditions;
+        let Conditions { lives, view, .. } = &**this.conditions;
         let obstacle = match lives.iter().find(|life| life.is_over()) {
             Some(dropped) => Refused::Dropped(dropped.name().to_string()),
             None if view.as_ref().is_some_and(|view| view.expired.load(Ordering::Acquire)) => Refused::Expired,

@@ -29,6 +29,10 @@ impl Batch for LayeredBatch {
         self.add(column, key, Change::Put(value));
     }
 
+    fn put_encoded(&mut self, column: Column, key: &[u8], encode: impl FnOnce(&mut Vec<u8>)) {
+        Record::encode_put(column, key, encode, self.frame.bytes());
+    }
+
     fn delete(&mut self, column: Column, key: &[u8]) {
         self.add(column, key, Change::Delete);
     }

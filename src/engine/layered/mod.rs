@@ -88,6 +88,8 @@ struct Life<D: Disk> {
 struct Leader<D: Disk> {
     log: Log<D>,
     window: Writer,
+    /// The sequences at which there are views, when it last looked.
+    views: Vec<u64>,
     salts: Box<dyn FnMut() -> u64 + Send>,
 }
 
@@ -155,20 +157,22 @@ impl<D: Disk, T: Storage> Shared<D, T> {
         let life = self.life()?;
         let mut leader = life.leader.lock();
         self.check()?;
-        let Leader { log, window, .. } = &mut *leader;
+        let Leader { log, window, views, .. } = &mut *leader;
         let sequence = log.append(&mut batch.frame).map_err(|why| match failed(why) {
             // Nothing was written.
             why @ EngineError::Limit { .. } => why,
             why => self.fail(why),
         })?;
-        let views: Vec<u64> = {
+        views.clear();
+        {
             let current = self.current.lock();
             // The last one is what views are opened at until this batch is visible.
-            current.moments.keys().copied().filter(|view| *view != current.visible).chain([current.visible]).collect()
-        };
+            views.extend(current.moments.keys().copied().filter(|view| *view != current.visible));
+            views.push(current.visible);
+        }
         let (frame, payload) = batch.frame.into_parts();
         window
-            .add(frame, payload, sequence, &views)
+            .add(frame, payload, sequence, views)
             .map_err(|_| self.fail(EngineError::Unknown("a batch is not made of records".into())))?;
         self.current.lock().visible = sequence;
         self.freeze_when_full(life, &mut leader)

@@ -91,7 +91,7 @@ impl<D: Disk, T: Storage> Layered<D, T> {
         let active = Arc::clone(window.generation());
         let life = Life {
             syncer: log.syncer(),
-            leader: Mutex::new(Leader { log, window, salts }),
+            leader: Mutex::new(Leader { log, window, views: Vec::new(), salts }),
             handing_down: Mutex::default(),
             secrets,
             limits,

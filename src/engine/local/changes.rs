@@ -21,22 +21,16 @@ pub fn batch_bytes(groups: &[Group]) -> usize {
 /// A batch that is being filled.
 pub struct Changes<B> {
     pub batch: B,
-    buffer: Vec<u8>,
 }
 
 impl<B: Batch> Changes<B> {
-    pub fn new(batch: B) -> Self {
-        Self { batch, buffer: Vec::new() }
-    }
-
     /// What [`Changes::add`] would make of each change. A load is little else than this.
     pub fn add_versions(&mut self, versions: &NextVersions) {
         let NextVersions { txn, commit_ts, .. } = *versions;
         for (row, mutation) in versions.writes.iter() {
             if let Mutation::Put(value) = mutation {
-                self.buffer.clear();
-                Put { commit_ts, start_ts: txn.start_ts, owner: txn.owner, value }.encode(&mut self.buffer);
-                self.batch.put(Column::Write, row.as_bytes(), &self.buffer);
+                let record = Put { commit_ts, start_ts: txn.start_ts, owner: txn.owner, value };
+                self.batch.put_encoded(Column::Write, row.as_bytes(), |bytes| record.encode(bytes));
             } else {
                 self.add(&versions.change(row, mutation));
             }
@@ -89,9 +83,7 @@ impl<B: Batch> Changes<B> {
     }
 
     fn put<T: Record>(&mut self, column: Column, key: &[u8], record: &T) {
-        self.buffer.clear();
-        record.encode(&mut self.buffer);
-        self.batch.put(column, key, &self.buffer);
+        self.batch.put_encoded(column, key, |bytes| record.encode(bytes));
     }
 }
 

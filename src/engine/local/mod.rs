@@ -94,7 +94,7 @@ impl<S: Storage> Engine for LocalEngine<S> {
         let _in_turn = self.storage.writing().lock();
         let reads = groups.iter().any(Group::is_guarded);
         let mut outcomes = Vec::with_capacity(groups.len());
-        let mut cells = Changes::new(self.storage.batch(changes::batch_bytes(groups)));
+        let mut cells = Changes { batch: self.storage.batch(changes::batch_bytes(groups)) };
         let mut touched: HashSet<&RowKey> = HashSet::new();
         for group in groups {
             if group.is_guarded() {

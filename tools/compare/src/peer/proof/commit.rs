@@ -305,7 +305,11 @@ impl Shared {
             return Ok(());
         }
         leader.segment.append(&mut leader.frame, visible + 1, self.durable.load(Ordering::Relaxed))?;
-        let frame = std::mem::take(&mut leader.frame).into_boxed_slice();
+        let frame = {
+            let mut frame = std::mem::take(&mut leader.frame);
+            frame.shrink_to_fit();
+            frame
+        };
         let payload = HEADER..frame.len();
         leader.window.add(frame, payload, visible + 1, &views).map_err(|_| anyhow!("a frame without records"))?;
         leader.last = visible + 1;

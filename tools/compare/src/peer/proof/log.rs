@@ -68,7 +68,7 @@ impl Segment {
     }
 
     /// Shows each whole frame, with its sequence.
-    pub fn replay(path: &Path, mut see: impl FnMut(u64, Box<[u8]>) -> Result<()>) -> Result<()> {
+    pub fn replay(path: &Path, mut see: impl FnMut(u64, Vec<u8>) -> Result<()>) -> Result<()> {
         let bytes = std::fs::read(path)?;
         let mut rest = &bytes[..];
         while let Some((header, _)) = rest.split_first_chunk::<HEADER>() {
