@@ -104,13 +104,17 @@ impl<D: Disk, T: Storage> Reader for LayeredView<D, T> {
     const LENDS: bool = T::View::LENDS;
 
     fn get<R>(&self, column: Column, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>, EngineError> {
-        let layers = self.layers();
-        for generation in layers.generations() {
-            if let Some(content) = generation.get(column, key, self.sequence) {
-                return Ok(content.map(read));
+        let tables = {
+            // A count of references that every reader writes would cost more than the look-up. Recursive: `read` may read the view.
+            let layers = self.layers.read_recursive();
+            for generation in layers.generations() {
+                if let Some(content) = generation.get(column, key, self.sequence) {
+                    return Ok(content.map(read));
+                }
             }
-        }
-        layers.tables.get(column, key, read)
+            Arc::clone(&layers.tables)
+        };
+        tables.get(column, key, read)
     }
 
     /// What the window does not have is looked for in the tables together.
