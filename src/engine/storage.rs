@@ -29,10 +29,10 @@ impl Column {
 
 /// Reads cells.
 pub trait Reader: Send + Sync {
-    /// Whether a function that is handed cells may read and write the storage meanwhile: no lock is held then.
+    /// Whether the `visit` of a scan may read and write the storage meanwhile: no lock is held then.
     const LENDS: bool = false;
 
-    /// Hands the cell's bytes to `read`, if the cell is there.
+    /// Hands the cell's bytes to `read`, if the cell is there. `read` must not ask for more, which may be locked meanwhile.
     fn get<T>(&self, column: Column, key: &[u8], read: impl FnOnce(&[u8]) -> T) -> Result<Option<T>, EngineError>;
 
     /// The same for several cells, with the number of the key.

@@ -141,11 +141,9 @@ impl Pipeline {
             Ok(Settled::Applied(Some(commit_ts))) if durable => self.wait_durable(commit_ts),
             _ => Ok(()),
         };
-        let applied_at = slot.applied_at().unwrap_or_else(|| self.runtime().elapsed());
-        let combining = spent.lap(Part::Combining, applied_at);
-        if durable {
-            spent.lap(Part::Syncing, self.runtime().elapsed());
-        }
+        let now = self.runtime().elapsed();
+        let combining = spent.lap(Part::Combining, slot.applied_at().unwrap_or(now));
+        spent.lap(if durable { Part::Syncing } else { Part::Combining }, now);
         if commits && slot.applied_at().is_some() {
             self.counters.combining.record(combining);
         }

@@ -28,9 +28,9 @@ pub struct Core {
     /// What transactions that stream have locked, by their `start_ts`.
     pub streams: HashMap<Timestamp, RowFilter>,
     pub conflicts: ConflictMemory,
-    /// Empty between rounds; its memory serves the next one.
+    /// Empty between rounds; kept for its capacity.
     pub batch: Batch,
-    /// The same of the queue.
+    /// What the leader took from the queue; empty between rounds, and kept for its capacity.
     pub entries: Vec<Entry>,
 }
 

@@ -41,7 +41,7 @@ pub enum Change<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// Appends it to a frame. A key or content of 4 GiB or more is refused long before.
+    /// Appends it to a frame.
     pub fn encode(&self, frame: &mut Vec<u8>) {
         let (kind, content) = match self.change {
             Change::Put(content) => (PUT, content),
@@ -77,6 +77,7 @@ impl<'a> Record<'a> {
     }
 }
 
+/// A key or content of 4 GiB or more is refused long before.
 fn append(tag: u8, key: &[u8], content: impl FnOnce(&mut Vec<u8>), frame: &mut Vec<u8>) {
     let length = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX).to_le_bytes();
     frame.push(tag);

@@ -241,4 +241,7 @@ fn golden_bytes_of_records() {
         Record { column: Column::Write, key: b"k", change }.encode(&mut frame);
         assert_eq!(frame, bytes);
     }
+    let mut frame = Vec::new();
+    Record::encode_put(Column::Write, b"k", |frame| frame.extend_from_slice(b"v1"), &mut frame);
+    assert_eq!(frame, golden[0].1);
 }

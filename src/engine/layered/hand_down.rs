@@ -122,6 +122,7 @@ impl<D: Disk, T: Storage> Shared<D, T> {
         let active = Arc::clone(&layers.active);
         let newest = Arc::new(Layers { active, frozen: None, tables: Arc::new(tables), position: end });
         let mut replaced = vec![std::mem::replace(layers, Arc::clone(&newest))];
+        let mut given = Vec::new();
         for (&position, moment) in moments {
             let layers = match slices.get(&position) {
                 Some(tables) => {
@@ -131,8 +132,11 @@ impl<D: Disk, T: Storage> Shared<D, T> {
                 None if position >= end => Arc::clone(&newest),
                 None => continue,
             };
-            replaced.push(std::mem::replace(&mut *moment.layers.write(), layers));
+            given.push((Arc::clone(&moment.layers), layers));
         }
+        // Writers and new views do not wait for a reader that is in the middle of a look-up.
+        drop(current);
+        replaced.extend(given.into_iter().map(|(served, layers)| std::mem::replace(&mut *served.write(), layers)));
         replaced
     }
 

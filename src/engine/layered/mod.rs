@@ -88,7 +88,7 @@ struct Life<D: Disk> {
 struct Leader<D: Disk> {
     log: Log<D>,
     window: Writer,
-    /// The sequences at which there are views, when it last looked.
+    /// The sequences at which versions of a batch are kept for views; kept for its capacity.
     views: Vec<u64>,
     salts: Box<dyn FnMut() -> u64 + Send>,
 }

@@ -105,8 +105,8 @@ impl<D: Disk, T: Storage> Reader for LayeredView<D, T> {
 
     fn get<R>(&self, column: Column, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>, EngineError> {
         let tables = {
-            // A count of references that every reader writes would cost more than the look-up. Recursive: `read` may read the view.
-            let layers = self.layers.read_recursive();
+            // Held, not cloned: the count of references would be a second word that every reader writes. `read` asks no view for more.
+            let layers = self.layers.read();
             for generation in layers.generations() {
                 if let Some(content) = generation.get(column, key, self.sequence) {
                     return Ok(content.map(read));
