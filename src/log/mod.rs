@@ -6,16 +6,16 @@
 //! free   → segments below a position that the tables have made durable
 //! ```
 //!
-//! The log is a chain of [segments](segment), each a file of [frames](frame). One thread [writes](writer), any thread
+//! The log is a chain of [segments](segment), each a file of [frames](frame). One thread at a time [writes](writer), any thread
 //! [syncs](syncer). Opening has two steps: [reading](recovery), which changes nothing, and [beginning](begin) a life.
 //!
 //! # Torn and lost
 //!
-//! A break in the log has two possible causes. A power cut tears what is being written: nothing acknowledged is missing, and the
-//! rest is dropped. Or the medium damages what was durable: then opening returns an error, and the operator decides. A checksum
-//! cannot tell the two apart. A witness can: every frame and every header carries the sequence that was durable when it was
-//! written. If anything whole beyond the break carries a durable sequence at or above the missing one, the break is a
-//! [loss](Lost); otherwise it is torn.
+//! A break in the log has two possible causes. A power cut tears what is being written: nothing acknowledged is missing, and the rest
+//! is dropped. Or the medium damages what was durable: then opening returns an error, and the operator decides. A checksum cannot
+//! tell the two apart. A witness can: every frame and every header carries the sequence that was durable when it was written. If
+//! anything whole beyond the break carries a durable sequence at or above the missing one, the break is a [loss](Lost); otherwise it
+//! is torn. A needed segment that is gone, or a log that ends below what the tables have, is a loss too.
 //!
 //! # What cannot be known
 //!

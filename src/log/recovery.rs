@@ -185,7 +185,7 @@ impl Recovered {
         self.lost.as_ref()
     }
 
-    /// Where the next segment continues. Segments without frames are left out: their names may not be durable.
+    /// Where the next segment continues. Segments without frames are left out: the name of a life's first one may not be durable.
     pub(super) fn end(&self) -> Option<End> {
         let filled = self.links.iter().rev().find(|link| link.end.last >= link.header.first);
         filled.map(|link| link.end).or_else(|| self.links.first()?.header.predecessor)

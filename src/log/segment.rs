@@ -17,7 +17,7 @@
 //! | 40 | 8 | sequence of the first frame |
 //! | 48 | 24 | predecessor: number (0: none), offset of its end, its last sequence |
 //! | 72 | 8 | the sequence that was durable when the header was written |
-//! | 124 | 4 | CRC32C of everything above, in every format |
+//! | 124 | 4 | CRC32C of the bytes before, here in every format |
 
 use std::io;
 

@@ -82,7 +82,7 @@ impl<D: Disk, T: Storage> Shared<D, T> {
         let mut leader = life.leader.lock();
         life.unmarked.store(false, Ordering::Release);
         if life.syncer.durable() < life.syncer.written() {
-            // The sync of what is written now says so again.
+            // The next sync sets `unmarked` again.
             return Ok(());
         }
         let marked = leader.log.mark();
