@@ -3,7 +3,7 @@
 //! Groups are collected into one batch. A group without guards is simply added; one with guards reads its rows, and where
 //! an earlier group of the same call has touched one of them, the batch so far is written first, so that each group
 //! sees what came before it. The commit pipeline proves most guards from memory and removes them, and then a call is one
-//! write and no reads. [`changes`] turns row changes into cells, and [`view`] cells into rows.
+//! write and no reads. `changes` turns row changes into cells, and `view` cells into rows.
 
 mod changes;
 mod view;
