@@ -35,19 +35,19 @@ pub struct LocalEngine<S> {
 }
 
 impl<S: Storage> LocalEngine<S> {
-    /// An engine over `storage`. `exclusive` says that nobody else can change it while this handle lives.
+    /// An engine over `storage`. `exclusive`: while this handle lives, it alone writes to the storage.
     pub fn new(storage: S, exclusive: bool) -> Self {
         Self { storage, exclusive, group_rows_max: usize::MAX, pages: PageSize::DEFAULT }
     }
 
-    /// The same, changing no more than so many rows together, as other engines do; at least two, if one process is to open a
-    /// store on it. A commit of more takes two phases, and one that is cut off in the second leaves locks to be rolled forward.
+    /// Limits a group to `rows` rows, as other engines do; a store that has the engine for itself needs at least two. A commit of more
+    /// rows takes two phases, and one that a crash interrupts in the second leaves locks to be rolled forward.
     #[must_use]
     pub fn with_group_rows_max(self, rows: usize) -> Self {
         Self { group_rows_max: rows, ..self }
     }
 
-    /// The same, ending a page after so many cells, at least one, or with the cell with which it reaches so many bytes.
+    /// Ends a page after `cells` cells, at least one, or with the cell that takes it to `bytes` bytes.
     #[must_use]
     pub fn with_pages_of(self, cells: usize, bytes: usize) -> Self {
         Self { pages: PageSize { cells: cells.max(1), bytes }, ..self }
