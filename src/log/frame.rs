@@ -49,14 +49,10 @@ impl FrameBuffer {
         self.len() == 0
     }
 
-    /// The frame as it was written, with little room to spare, and where in it the payload lies.
-    pub fn into_parts(mut self) -> (Vec<u8>, Range<usize>) {
+    /// The payload that was written.
+    pub fn payload(&self) -> &[u8] {
         let length = self.0.get(4..8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes);
-        // Giving little back would cost a copy for each batch; the window counts capacity.
-        if self.0.capacity() - self.0.len() > self.0.len() / 8 {
-            self.0.shrink_to_fit();
-        }
-        (self.0, HEADER_BYTES..HEADER_BYTES + length as usize)
+        self.0.get(HEADER_BYTES..HEADER_BYTES + length as usize).unwrap_or_default()
     }
 
     /// An empty payload.

@@ -1,37 +1,56 @@
 //! Slots that are numbered, never move and are never freed one by one.
 //!
-//! Chunks double in size, so a small arena is small, and a number gives its chunk and place by two instructions. A chunk is memory
-//! that the allocator hands out as zeros: nothing of it is touched before it is used, and the writer never pauses to clear it.
-//! Nothing is locked: a chunk is made once, by the writer, and what a slot holds is atomic.
+//! Chunks grow with the arena, so a small arena is small: each is a sixteenth of what was there when their size last doubled, so at most
+//! a sixteenth is unused, and a number gives its chunk and place by a few instructions. A chunk is memory that the allocator hands out as
+//! zeros: nothing of it is touched before it is used, and the writer never pauses to clear it. Nothing is locked: a chunk is made once,
+//! by the writer, and what a slot holds is atomic.
 
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-/// The first chunk has 64 slots; 27 chunks have more than there are numbers.
+/// The first chunks have 4 slots each.
 const FIRST_BITS: u32 = 6;
-const CHUNKS: usize = 33 - FIRST_BITS as usize;
+/// Chunks of one size: 2^4.
+const SPLIT_BITS: u32 = 4;
+/// More than there are numbers need.
+const CHUNKS: usize = (33 - FIRST_BITS as usize) << SPLIT_BITS;
 
 /// Numbers of a slot.
 pub type Words<const N: usize> = [AtomicU32; N];
 
 /// See the [module](self).
-pub struct Arena<T>([OnceLock<Box<[T]>>; CHUNKS]);
+pub struct Arena<T> {
+    chunks: [OnceLock<Box<[T]>>; CHUNKS],
+    bytes: AtomicUsize,
+}
 
 impl<T> Default for Arena<T> {
     fn default() -> Self {
-        Self([const { OnceLock::new() }; CHUNKS])
+        Self { chunks: [const { OnceLock::new() }; CHUNKS], bytes: AtomicUsize::new(0) }
     }
 }
 
 impl<T> Arena<T> {
+    /// What its chunks take.
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
     /// The slot of a number; its chunk is made by `make` if it is the first.
     #[inline]
     fn slot(&self, number: u32, make: impl FnOnce(usize) -> Box<[T]>) -> &T {
         let place = u64::from(number) + (1 << FIRST_BITS);
         let bits = place.ilog2();
-        let start = 1_u64 << bits;
-        let chunk = self.0[(bits - FIRST_BITS) as usize].get_or_init(|| make(start as usize));
-        &chunk[(place - start) as usize]
+        let size_bits = bits - SPLIT_BITS;
+        // The place without its highest bit: first which chunk of its size, then where in it.
+        let rest = place - (1 << bits);
+        let number = ((bits - FIRST_BITS) << SPLIT_BITS) as usize + (rest >> size_bits) as usize;
+        let chunk = self.chunks[number].get_or_init(|| {
+            let chunk = make(1 << size_bits);
+            self.bytes.fetch_add(size_of_val(&*chunk), Ordering::Relaxed);
+            chunk
+        });
+        &chunk[(rest & ((1 << size_bits) - 1)) as usize]
     }
 }
 

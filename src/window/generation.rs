@@ -1,12 +1,13 @@
 //! A generation: what was written between two hand-downs, found by key and in order, as of any sequence that a view has.
 //!
 //! ```text
-//!   frame     the log's batch, as it was written: records of keys and contents
-//!   node      a cell:    the record of its key │ the key's first bytes │ its newest version │ next │ previous │ upper links
-//!   version   sequence │ the record of its content │ the version before it
+//!   frame     the payload of the log's frame, as it was written: records of keys and contents
+//!   node      a cell:    its newest version │ next │ previous │ upper links │ the key's first bytes
+//!   version   the record of its content │ the version before it
 //! ```
 //!
-//! A node is found by hash, and in order in a skip list, one for each column, as in the memtable of `LevelDB`. Everything is numbered
+//! A record is named by the number of its frame, which is the frame's sequence from the generation's base on, and where in it the record
+//! lies. A node is found by hash, and in order in a skip list, one for each column, as in the memtable of `LevelDB`. Everything is numbered
 //! slots and atomic numbers, all of it safe code. There is one [writer](super::writer); readers take no lock and are never waited for.
 //!
 //! What a view needs was complete before its sequence became visible. A reader can come across newer slots that are being built: a
@@ -36,23 +37,21 @@ pub(super) const HEIGHT: usize = 12;
 static EVERYTHING: RowRange = RowRange { start: Bound::Unbounded, end: Bound::Unbounded };
 
 // The numbers of a node.
-pub(super) const KEY_FRAME: usize = 0;
-pub(super) const KEY_OFFSET: usize = 1;
-pub(super) const NEWEST: usize = 2;
-pub(super) const NEXT: usize = 3;
-pub(super) const PREVIOUS: usize = 4;
-pub(super) const UPPER: usize = 5;
+pub(super) const NEWEST: usize = 0;
+pub(super) const NEXT: usize = 1;
+pub(super) const PREVIOUS: usize = 2;
+pub(super) const UPPER: usize = 3;
 /// The first bytes of the key, so that the search for a place reads the nodes alone: a key's own bytes are two cache misses away.
-pub(super) const PREFIX: usize = 6;
-const PREFIX_WORDS: usize = 6;
+pub(super) const PREFIX: usize = 4;
+const PREFIX_WORDS: usize = 5;
 pub(super) type Node = Words<{ PREFIX + PREFIX_WORDS }>;
 
 // The numbers of a version.
-pub(super) const SEQUENCE: usize = 0;
-pub(super) const FRAME: usize = 1;
-pub(super) const OFFSET: usize = 2;
-pub(super) const OLDER: usize = 3;
-pub(super) type Version = Words<4>;
+/// Of its record, and so when it was written.
+pub(super) const FRAME: usize = 0;
+pub(super) const OFFSET: usize = 1;
+pub(super) const OLDER: usize = 2;
+pub(super) type Version = Words<3>;
 
 /// What a cell holds: `None` if it was deleted.
 pub type Content<'a> = Option<&'a [u8]>;
@@ -62,14 +61,14 @@ pub struct Generation {
     /// Sequences are kept relative to this, which belongs to the generation before.
     base: u64,
     secrets: RapidSecrets,
-    pub(super) frames: Arena<OnceLock<Vec<u8>>>,
+    pub(super) frames: Arena<OnceLock<Box<[u8]>>>,
     pub(super) nodes: Arena<Node>,
     pub(super) versions: Arena<Version>,
     pub(super) links: Arena<Words<1>>,
     pub(super) hash: Hash,
     pub(super) erasures: Arena<OnceLock<Erasure>>,
     pub(super) erased: AtomicU32,
-    pub(super) bytes: AtomicUsize,
+    pub(super) frame_bytes: AtomicUsize,
 }
 
 /// A range of a column that was emptied. There are hardly ever any, so a look-up checks their number first.
@@ -96,7 +95,7 @@ impl Generation {
             hash: Hash::default(),
             erasures: Arena::default(),
             erased: AtomicU32::new(0),
-            bytes: AtomicUsize::new(0),
+            frame_bytes: AtomicUsize::new(0),
         };
         for column in Column::ALL {
             let upper = column as u32 * HEIGHT as u32;
@@ -105,9 +104,11 @@ impl Generation {
         generation
     }
 
-    /// What it takes in memory.
+    /// What it takes in memory, beside some 80 KiB that every generation takes.
     pub fn bytes(&self) -> usize {
-        self.bytes.load(Ordering::Relaxed)
+        let Self { frame_bytes, frames, nodes, versions, links, hash, erasures, .. } = self;
+        let index = nodes.bytes() + versions.bytes() + links.bytes() + hash.bytes();
+        frame_bytes.load(Ordering::Relaxed) + frames.bytes() + index + erasures.bytes()
     }
 
     /// What the cell holds for a view at `sequence`; `None` if nothing of it is in this generation.
@@ -122,7 +123,7 @@ impl Generation {
 
     /// Whether nothing was written to it.
     pub fn is_empty(&self) -> bool {
-        self.bytes() == 0
+        self.frame_bytes.load(Ordering::Relaxed) == 0
     }
 
     /// Whether any range was emptied.
@@ -166,7 +167,7 @@ impl Generation {
     /// When the cell was last written; `None` if it was not.
     pub fn newest(&self, column: Column, key: &[u8]) -> Option<u64> {
         let newest = load(self.nodes.get(self.find(column, key)?), NEWEST);
-        Some(self.base + u64::from(load(self.versions.get(newest), SEQUENCE)))
+        Some(self.base + u64::from(load(self.versions.get(newest), FRAME)))
     }
 
     /// The cells of a range as a view at `sequence` has them, those included that were deleted.
@@ -239,10 +240,8 @@ impl Generation {
     }
 
     pub(super) fn find_hashed(&self, column: Column, key: &[u8], hash: u64) -> Option<u32> {
-        self.hash.find(hash, |node| {
-            let node = self.nodes.get(node);
-            self.record(node, KEY_FRAME, KEY_OFFSET).is_some_and(|record| record.key == key && record.column == column)
-        })
+        let is_it = |record: Record<'_>| record.key == key && record.column == column;
+        self.hash.find(hash, |node| self.newest_record(node).is_some_and(is_it))
     }
 
     /// What a node's cell holds at a sequence, and since when.
@@ -251,9 +250,9 @@ impl Generation {
         let mut version = load(self.nodes.get(node), NEWEST);
         while version != NONE {
             let found = self.versions.get(version);
-            let written = load(found, SEQUENCE);
+            let written = load(found, FRAME);
             if written <= sequence {
-                return match self.record(found, FRAME, OFFSET)?.change {
+                return match self.record(found)?.change {
                     Change::Put(content) => Some((written, Some(content))),
                     Change::Delete | Change::DeleteRange(_) => Some((written, None)),
                 };
@@ -264,15 +263,21 @@ impl Generation {
     }
 
     #[inline]
-    fn record<const N: usize>(&self, slot: &Words<N>, frame: usize, offset: usize) -> Option<Record<'_>> {
-        let frame = self.frames.value(slot[frame].load(Ordering::Relaxed))?;
-        let bytes = frame.get(slot[offset].load(Ordering::Relaxed) as usize..)?;
+    fn record(&self, version: &Version) -> Option<Record<'_>> {
+        let frame = self.frames.value(version[FRAME].load(Ordering::Relaxed))?;
+        let bytes = frame.get(version[OFFSET].load(Ordering::Relaxed) as usize..)?;
         Record::decode(bytes).map(|(record, _)| record)
+    }
+
+    /// Every version's record has the cell's key; a reader mostly goes on to the newest one.
+    #[inline]
+    fn newest_record(&self, node: u32) -> Option<Record<'_>> {
+        self.record(self.versions.get(load(self.nodes.get(node), NEWEST)))
     }
 
     #[inline]
     pub(super) fn key(&self, node: u32) -> &[u8] {
-        self.record(self.nodes.get(node), KEY_FRAME, KEY_OFFSET).map_or(&[], |record| record.key)
+        self.newest_record(node).map_or(&[], |record| record.key)
     }
 
     /// The link of a node to the next one of a level.

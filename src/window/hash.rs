@@ -1,81 +1,172 @@
 //! Finds a node by the hash of its key.
 //!
-//! An open-addressing table for each of 64 parts of the hash: one that grows is small, so the writer does not pause for it. A slot is
-//! one atomic number, the hash and the node's. A table that is half full is copied into one twice as large, and stays for readers
-//! that are in it. They miss entries that are added later, which are newer than their views. All tables of a part together take twice
-//! as much as its last one.
+//! Open addressing with linear probing, in a table for each of 64 parts of the hash: growing one is a short pause of the writer. A slot
+//! is one atomic number, the hash and the node's.
+//!
+//! A table that is three quarters full doubles *in place*, so no memory is left over:
+//!
+//! 1. A second half is added. Of each entry whose home in the larger table lies beyond its slot, a copy is put where it belongs.
+//! 2. The new size is stored.
+//! 3. The entries that were copied are removed from their old slots.
+//!
+//! A reader takes no lock. One that knows the old size can miss an entry that step 3 removes. What it reads then was stored after the
+//! new size (release, acquire), so it finds that the size has changed, and searches again. No other entry is ever moved or removed.
+//! A removed entry leaves a slot that searches pass over, and that the next entry may take.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// A power of two.
 const PARTS: usize = 64;
-/// The first table of a part has 8 slots; the last one possible has 2^32.
+/// A part begins with 8 slots; the last chunk possible makes it 2^32.
 const FIRST_BITS: u32 = 3;
-const TABLES: usize = 30;
+const CHUNKS: usize = 30;
 
-type Table = Box<[AtomicU64]>;
+/// A slot from which an entry was removed: it leads to no node, and is not empty.
+const REMOVED: u64 = 1 << 32;
 
 /// See the [module](self).
-pub struct Hash(Box<[Part]>);
+pub struct Hash {
+    parts: Box<[Part]>,
+    bytes: AtomicUsize,
+}
 
+/// Its slots are those of the first chunks, one after the other. Each chunk has as many as all before it.
 struct Part {
-    tables: [OnceLock<Table>; TABLES],
-    /// Which of them is the newest.
-    newest: AtomicU8,
+    chunks: [OnceLock<Box<[AtomicU64]>>; CHUNKS],
+    /// How many chunks are in use.
+    used: AtomicU32,
     entries: AtomicU32,
 }
 
 impl Default for Hash {
     fn default() -> Self {
         let part = || Part {
-            tables: [const { OnceLock::new() }; TABLES],
-            newest: AtomicU8::new(0),
+            chunks: [const { OnceLock::new() }; CHUNKS],
+            used: AtomicU32::new(0),
             entries: AtomicU32::new(0),
         };
-        Self((0..PARTS).map(|_| part()).collect())
+        Self { parts: (0..PARTS).map(|_| part()).collect(), bytes: AtomicUsize::new(0) }
     }
 }
 
 impl Hash {
+    /// What its slots take.
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
     /// The node with this hash for which `is_it` returns `true`.
     #[inline]
     pub fn find(&self, hash: u64, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let part = self.part(hash);
-        let table = part.tables[usize::from(part.newest.load(Ordering::Acquire))].get()?;
-        for place in probe(table, hash) {
-            let entry = table[place].load(Ordering::Acquire);
+        let mut used = part.used.load(Ordering::Acquire);
+        loop {
+            let found = part.find(used, low(hash), &mut is_it);
+            let now = part.used.load(Ordering::Acquire);
+            if found.is_some() || now == used {
+                return found;
+            }
+            used = now;
+        }
+    }
+
+    /// Adds a node, whose number is not 0. Only for the writer.
+    pub fn add(&self, hash: u64, node: u32) {
+        let part = self.part(hash);
+        let used = part.used.load(Ordering::Relaxed);
+        let entries = part.entries.load(Ordering::Relaxed) + 1;
+        part.entries.store(entries, Ordering::Relaxed);
+        if entries as usize * 4 > slots(used) * 3 && (used as usize) < CHUNKS {
+            self.bytes.fetch_add(part.grow(used), Ordering::Relaxed);
+        }
+        part.put(part.used.load(Ordering::Relaxed), u64::from(low(hash)) << 32 | u64::from(node));
+    }
+
+    fn part(&self, hash: u64) -> &Part {
+        &self.parts[(hash >> 58) as usize % PARTS]
+    }
+}
+
+impl Part {
+    #[inline]
+    fn find(&self, used: u32, hash: u32, is_it: &mut impl FnMut(u32) -> bool) -> Option<u32> {
+        for slot in self.probe(used, hash) {
+            let entry = slot.load(Ordering::Acquire);
             if entry == 0 {
                 return None;
             }
             let (stored, node) = split(entry);
-            if stored == low(hash) && is_it(node) {
+            if stored == hash && node != 0 && is_it(node) {
                 return Some(node);
             }
         }
         None
     }
 
-    /// Adds a node, whose number is not 0. Only for the writer.
-    pub fn add(&self, hash: u64, node: u32) {
-        let part = self.part(hash);
-        let newest = part.newest.load(Ordering::Relaxed);
-        let entries = part.entries.load(Ordering::Relaxed) + 1;
-        part.entries.store(entries, Ordering::Relaxed);
-        let mut table = part.tables[usize::from(newest)].get_or_init(|| zeros(FIRST_BITS));
-        if entries as usize * 2 > table.len() && usize::from(newest) + 1 < TABLES {
-            let larger = zeros(FIRST_BITS + u32::from(newest) + 1);
-            for entry in table.iter().map(|slot| slot.load(Ordering::Relaxed)).filter(|entry| *entry != 0) {
-                put(&larger, entry);
-            }
-            table = part.tables[usize::from(newest) + 1].get_or_init(|| larger);
-            part.newest.store(newest + 1, Ordering::Release);
+    fn put(&self, used: u32, entry: u64) {
+        let is_free = |slot: &&AtomicU64| split(slot.load(Ordering::Relaxed)).1 == 0;
+        if let Some(free) = self.probe(used, split(entry).0).find(is_free) {
+            free.store(entry, Ordering::Release);
         }
-        put(table, u64::from(low(hash)) << 32 | u64::from(node));
     }
 
-    fn part(&self, hash: u64) -> &Part {
-        &self.0[(hash >> 58) as usize % PARTS]
+    /// Adds a chunk; returns its bytes.
+    fn grow(&self, used: u32) -> usize {
+        let old = slots(used);
+        let size = if used == 0 { 1 << FIRST_BITS } else { old };
+        let chunk = self.chunks[used as usize].get_or_init(|| bytemuck::zeroed_slice_box(size));
+        let is_beyond = |place: &usize| {
+            let (hash, node) = split(self.slot(*place).load(Ordering::Relaxed));
+            node != 0 && home(used + 1, hash) > *place
+        };
+        let moved: Vec<usize> = (0..old).filter(is_beyond).collect();
+        for place in &moved {
+            self.put(used + 1, self.slot(*place).load(Ordering::Relaxed));
+        }
+        self.used.store(used + 1, Ordering::Release);
+        for place in moved.into_iter().rev() {
+            // No search goes on beyond a slot that is empty, so none needs the one before it.
+            let is_last = self.slot(place + 1).load(Ordering::Relaxed) == 0;
+            self.slot(place).store(if is_last { 0 } else { REMOVED }, Ordering::Release);
+        }
+        size_of_val(&**chunk)
+    }
+
+    fn slot(&self, place: usize) -> &AtomicU64 {
+        let (chunk, at) = chunk_of(place);
+        &self.chunks[chunk].get().map_or(&[][..], |chunk| chunk)[at]
+    }
+
+    /// The slots in which an entry can be, the likeliest first.
+    #[inline]
+    fn probe(&self, used: u32, hash: u32) -> impl Iterator<Item = &AtomicU64> {
+        let (first, at) = chunk_of(home(used, hash));
+        // From the home to the end of its chunk, the chunks after it, those before, and the rest of the first.
+        let chunks = (first..used as usize).chain(0..(first + 1).min(used as usize));
+        chunks
+            .enumerate()
+            .filter_map(move |(step, chunk)| self.chunks[chunk].get()?.get(if step == 0 { at } else { 0 }..))
+            .flatten()
+    }
+}
+
+/// How many slots the first chunks have.
+fn slots(used: u32) -> usize {
+    if used == 0 { 0 } else { 1 << (FIRST_BITS + used - 1) }
+}
+
+/// Where an entry is if nothing else is.
+fn home(used: u32, hash: u32) -> usize {
+    hash as usize & slots(used).saturating_sub(1)
+}
+
+/// A slot's chunk, and its place in it.
+#[inline]
+fn chunk_of(place: usize) -> (usize, usize) {
+    match (place >> FIRST_BITS).checked_ilog2() {
+        None => (0, place),
+        Some(bits) => (bits as usize + 1, place - (1 << (FIRST_BITS + bits))),
     }
 }
 
@@ -88,20 +179,41 @@ fn split(entry: u64) -> (u32, u32) {
     (low(entry >> 32), low(entry))
 }
 
-fn zeros(bits: u32) -> Table {
-    (0..1_usize << bits).map(|_| AtomicU64::new(0)).collect()
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// The places in which an entry can be, the likeliest first.
-#[inline]
-fn probe(table: &[AtomicU64], hash: u64) -> impl Iterator<Item = usize> {
-    let (mask, first) = (table.len() - 1, low(hash) as usize);
-    (0..=mask).map(move |step| (first + step) & mask)
-}
+    #[test]
+    fn a_search_that_a_growth_overtakes_is_repeated() {
+        // Of eight slots its home is the sixth, of sixteen the fourteenth.
+        const MOVED: u64 = 0b1101;
+        let hash = Hash::default();
+        hash.add(MOVED, 1);
+        hash.add(MOVED, 2);
+        let bytes = hash.bytes();
+        let found = hash.find(MOVED, |node| {
+            if hash.bytes() == bytes {
+                for other in 0..5 {
+                    hash.add(other, 10);
+                }
+            }
+            node == 2
+        });
+        assert_eq!((found, hash.bytes()), (Some(2), 2 * bytes));
+    }
 
-fn put(table: &[AtomicU64], entry: u64) {
-    if let Some(free) = probe(table, u64::from(split(entry).0)).find(|place| table[*place].load(Ordering::Relaxed) == 0)
-    {
-        table[free].store(entry, Ordering::Release);
+    #[test]
+    fn every_entry_is_found_after_each_growth_and_nothing_else() {
+        let hash = Hash::default();
+        // One part, many collisions.
+        let hash_of = |node: u32| u64::from(node.wrapping_mul(0x9e37_79b1) >> 12);
+        for node in 1..=5_000 {
+            assert_eq!(hash.find(hash_of(node), |found| found == node), None);
+            hash.add(hash_of(node), node);
+            for known in (1..=node).step_by(1 + node as usize / 50) {
+                assert_eq!(hash.find(hash_of(known), |found| found == known), Some(known), "{known} of {node}");
+            }
+        }
+        assert_eq!(hash.bytes(), 8 * 8_192);
     }
 }

@@ -11,5 +11,5 @@ mod record;
 mod writer;
 
 pub use self::generation::{Content, Generation};
-pub use self::record::{Change, HEADER_BYTES, Record, records};
+pub use self::record::{Change, HEADER_MAX_BYTES, Record, records};
 pub use self::writer::{Malformed, Writer};

@@ -1,17 +1,22 @@
 //! A change of a cell, as the log has it and the window keeps it.
 //!
 //! ```text
-//!   │ kind and column: 1 byte │ length of the key: 4 │ of the content: 4 │ key │ content │
+//!   │ form, kind and column: 1 byte │ length of the key: 1 or 4 │ of the content: 2 or 4 │ key │ content │
 //! ```
 //!
-//! The log's frame is the window's memory: a cell that is read is a slice of the frame that wrote it, and nothing is copied between.
-
-use std::ops::Range;
+//! The form is short where both lengths fit, as they nearly always do, and long otherwise. A record has one encoding only.
+//!
+//! The payload of the log's frame is the window's memory: a cell that is read is a slice of it.
 
 use crate::engine::storage::Column;
 
-/// The bytes before a record's key.
-pub const HEADER_BYTES: usize = 9;
+/// The bytes before a record's key, at most.
+pub const HEADER_MAX_BYTES: usize = 9;
+const SHORT_HEADER_BYTES: usize = 4;
+
+const SHORT: u8 = 0x40;
+const LONG: u8 = 0x80;
+const FORMS: u8 = SHORT | LONG;
 
 const PUT: u8 = 0;
 const DELETE: u8 = 8;
@@ -48,7 +53,7 @@ impl<'a> Record<'a> {
             Change::Delete => (DELETE, &[][..]),
             Change::DeleteRange(end) => (DELETE_RANGE, end),
         };
-        frame.reserve(HEADER_BYTES + self.key.len() + content.len());
+        frame.reserve(HEADER_MAX_BYTES + self.key.len() + content.len());
         append(kind | self.column as u8, self.key, |frame| frame.extend_from_slice(content), frame);
     }
 
@@ -60,13 +65,21 @@ impl<'a> Record<'a> {
     /// The record with which `bytes` begins, and how long it is; `None` where there is none.
     #[inline]
     pub fn decode(bytes: &'a [u8]) -> Option<(Self, usize)> {
-        let (header, rest) = bytes.split_first_chunk::<HEADER_BYTES>()?;
-        let [tag, k0, k1, k2, k3, c0, c1, c2, c3] = *header;
-        let key_length = u32::from_le_bytes([k0, k1, k2, k3]) as usize;
-        let (key, rest) = rest.split_at_checked(key_length)?;
-        let content = rest.get(..u32::from_le_bytes([c0, c1, c2, c3]) as usize)?;
+        let (&tag, rest) = bytes.split_first()?;
+        let (key_bytes, content_bytes, rest) = if tag & FORMS == SHORT {
+            let (&[key, c0, c1], rest) = rest.split_first_chunk()?;
+            (key.into(), u16::from_le_bytes([c0, c1]).into(), rest)
+        } else {
+            let (&[k0, k1, k2, k3, c0, c1, c2, c3], rest) = rest.split_first_chunk()?;
+            let (key, content) = (u32::from_le_bytes([k0, k1, k2, k3]), u32::from_le_bytes([c0, c1, c2, c3]));
+            (key as usize, content as usize, rest)
+        };
+        let is_form = tag & FORMS == if is_short(key_bytes, content_bytes) { SHORT } else { LONG };
+        let (key, content) = rest.split_at_checked(key_bytes).filter(|_| is_form)?;
+        let content = content.get(..content_bytes)?;
+        let length = bytes.len() - rest.len() + key.len() + content.len();
+        let tag = tag & !FORMS;
         let column = *Column::ALL.get(usize::from(tag % KINDS))?;
-        let length = HEADER_BYTES + key.len() + content.len();
         let change = match tag - tag % KINDS {
             PUT => Change::Put(content),
             DELETE if content.is_empty() => Change::Delete,
@@ -79,27 +92,36 @@ impl<'a> Record<'a> {
 
 /// A key or content of 4 GiB or more is refused long before.
 fn append(tag: u8, key: &[u8], content: impl FnOnce(&mut Vec<u8>), frame: &mut Vec<u8>) {
-    let length = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX).to_le_bytes();
-    frame.push(tag);
-    frame.extend_from_slice(&length(key.len()));
-    let length_at = frame.len();
-    frame.extend_from_slice(&[0; 4]);
+    let begins = frame.len();
+    frame.extend_from_slice(&[0; SHORT_HEADER_BYTES]);
     frame.extend_from_slice(key);
     let content_at = frame.len();
     content(frame);
-    let bytes = length(frame.len() - content_at);
-    if let Some(place) = frame.get_mut(length_at..).and_then(<[u8]>::first_chunk_mut) {
-        *place = bytes;
+    let content_bytes = frame.len() - content_at;
+    let header = begins..begins + SHORT_HEADER_BYTES;
+    if let (Ok(key), Ok(content)) = (u8::try_from(key.len()), u16::try_from(content_bytes)) {
+        let [c0, c1] = content.to_le_bytes();
+        if let Some(header) = frame.get_mut(header) {
+            header.copy_from_slice(&[tag | SHORT, key, c0, c1]);
+        }
+    } else {
+        let length = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX).to_le_bytes();
+        let lengths = length(key.len()).into_iter().chain(length(content_bytes));
+        frame.splice(header, [tag | LONG].into_iter().chain(lengths));
     }
 }
 
-/// The records of a frame, with where each begins; the last is `None` if the frame is not made of records.
-pub fn records(frame: &[u8], payload: Range<usize>) -> impl Iterator<Item = Option<(usize, Record<'_>)>> {
-    let (mut at, frame) = (payload.start, frame.get(..payload.end).unwrap_or_default());
+fn is_short(key_bytes: usize, content_bytes: usize) -> bool {
+    u8::try_from(key_bytes).is_ok() && u16::try_from(content_bytes).is_ok()
+}
+
+/// The records of a payload, with where each begins; the last is `None` if the payload is not made of records.
+pub fn records(payload: &[u8]) -> impl Iterator<Item = Option<(usize, Record<'_>)>> {
+    let mut at = 0;
     std::iter::from_fn(move || {
-        let rest = frame.get(at..).filter(|rest| !rest.is_empty())?;
+        let rest = payload.get(at..).filter(|rest| !rest.is_empty())?;
         let Some((record, length)) = Record::decode(rest) else {
-            at = frame.len();
+            at = payload.len();
             return Some(None);
         };
         let begins = at;

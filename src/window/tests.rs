@@ -24,19 +24,16 @@ fn change() -> impl Strategy<Value = Cell> {
 }
 
 fn frame(changes: &[Cell]) -> Vec<u8> {
-    let mut frame = vec![0xee; 24];
+    let mut frame = Vec::new();
     for (column, key, content) in changes {
         let change = content.as_deref().map_or(Change::Delete, Change::Put);
         Record { column: *column, key, change }.encode(&mut frame);
     }
-    frame.shrink_to_fit();
     frame
 }
 
 fn add(writer: &mut Writer, changes: &[Cell], sequence: u64, views: &[u64]) {
-    let frame = frame(changes);
-    let payload = 24..frame.len();
-    writer.add(frame, payload, sequence, views).unwrap();
+    writer.add(frame(changes).into(), sequence, views).unwrap();
 }
 
 fn writer(seed: u64) -> Writer {
@@ -124,7 +121,7 @@ proptest! {
 
     #[test]
     fn no_bytes_make_decoding_fail_otherwise_than_by_saying_so(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
-        for record in records(&bytes, 0..bytes.len()) {
+        for record in records(&bytes) {
             let Some((at, record)) = record else { break };
             let mut again = Vec::new();
             record.encode(&mut again);
@@ -212,29 +209,45 @@ fn readers_beside_the_writer_see_whole_batches_as_of_their_sequence() {
 }
 
 #[test]
-fn a_cell_takes_at_most_100_bytes_beside_its_key_and_content() {
+fn readers_find_every_visible_key_while_the_hash_grows() {
+    const KEYS: u64 = 300_000;
     let mut writer = writer(4);
-    let (cells, key_and_content) = (100_000_u64, 8 + 100);
-    for batch in 0..cells / 100 {
-        let put = |place: u64| (Column::Write, (place * 7_919 % cells).to_be_bytes().to_vec(), Some(vec![7; 100]));
-        let changes: Vec<Cell> = (batch * 100..batch * 100 + 100).map(put).collect();
-        add(&mut writer, &changes, BASE + 1 + batch, &[BASE + batch]);
-    }
-    let beside = writer.generation().bytes() as u64 / cells - key_and_content;
-    assert!(beside <= 100, "{beside} bytes");
+    let generation = Arc::clone(writer.generation());
+    let visible = AtomicU64::new(BASE);
+    std::thread::scope(|scope| {
+        let read = |mut random: u64| {
+            let mut at = BASE;
+            while at < BASE + KEYS {
+                at = visible.load(Ordering::Acquire);
+                for _ in 0..100.min(at - BASE) {
+                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    let key = 1 + (random >> 33) % (at - BASE);
+                    let found = generation.get(Column::Write, &key.to_be_bytes(), at);
+                    assert_eq!(found, Some(Some(&key.to_be_bytes()[..])), "key {key} at {}", at - BASE);
+                }
+            }
+        };
+        scope.spawn(move || read(1));
+        scope.spawn(move || read(2));
+        for number in 1..=KEYS {
+            let change = [(Column::Write, number.to_be_bytes().to_vec(), Some(number.to_be_bytes().to_vec()))];
+            add(&mut writer, &change, BASE + number, &[BASE + number - 1]);
+            visible.store(BASE + number, Ordering::Release);
+        }
+    });
 }
 
 #[test]
 fn a_frame_that_is_not_made_of_records_is_refused() {
-    assert!(writer(5).add(vec![0xff; 40], 24..40, BASE + 1, &[]).is_err());
+    assert!(writer(5).add([0xff; 16].into(), BASE + 1, &[]).is_err());
 }
 
 #[test]
 fn golden_bytes_of_records() {
     let golden: [(Change<'_>, &[u8]); 3] = [
-        (Change::Put(b"v1"), b"\x03\x01\0\0\0\x02\0\0\0kv1"),
-        (Change::Delete, b"\x0b\x01\0\0\0\0\0\0\0k"),
-        (Change::DeleteRange(b"m"), b"\x13\x01\0\0\0\x01\0\0\0km"),
+        (Change::Put(b"v1"), b"\x43\x01\x02\0kv1"),
+        (Change::Delete, b"\x4b\x01\0\0k"),
+        (Change::DeleteRange(b"m"), b"\x53\x01\x01\0km"),
     ];
     for (change, bytes) in golden {
         let mut frame = Vec::new();
@@ -244,4 +257,22 @@ fn golden_bytes_of_records() {
     let mut frame = Vec::new();
     Record::encode_put(Column::Write, b"k", |frame| frame.extend_from_slice(b"v1"), &mut frame);
     assert_eq!(frame, golden[0].1);
+}
+
+#[test]
+fn a_record_is_long_where_a_length_does_not_fit_and_never_otherwise() {
+    for (key_bytes, content_bytes) in [(255, 65_535), (256, 0), (0, 65_536), (70_000, 70_000)] {
+        let (key, content) = (vec![b'k'; key_bytes], vec![b'c'; content_bytes]);
+        let mut frame = b"before".to_vec();
+        let record = Record { column: Column::Data, key: &key, change: Change::Put(&content) };
+        record.encode(&mut frame);
+        frame.extend_from_slice(b"after");
+        let length = frame.len() - b"beforeafter".len();
+        assert_eq!(Record::decode(&frame[6..]), Some((record, length)));
+        assert_eq!(length - key_bytes - content_bytes, if key_bytes == 255 { 4 } else { 9 });
+    }
+    let long = b"\x83\x01\0\0\0\x02\0\0\0kv1";
+    assert_eq!(Record::decode(long), None);
+    let without_form = b"\x03\x01\x02\0kv1";
+    assert_eq!(Record::decode(without_form), None);
 }

@@ -4,27 +4,21 @@
 //! goes out of the chain. So a row that is written a million times has a chain no longer than there are views, and a read of it takes
 //! as long as of any other.
 
-use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
 
 use rapidhash::v3::RapidSecrets;
 
 use super::generation::{
-    Erasure, FRAME, Generation, HEADS, HEIGHT, KEY_FRAME, KEY_OFFSET, NEWEST, NEXT, NONE, Node, OFFSET, OLDER, PREFIX,
-    PREVIOUS, SEQUENCE, Sought, UPPER, Version, head, load,
+    Erasure, FRAME, Generation, HEADS, HEIGHT, NEWEST, NEXT, NONE, OFFSET, OLDER, PREFIX, PREVIOUS, Sought, UPPER,
+    Version, head, load,
 };
 use super::record::{Change, Record, records};
 use crate::engine::storage::Column;
 
-/// What a version and, with its part of the hash, a node take.
-const VERSION_BYTES: usize = size_of::<Version>();
-const NODE_BYTES: usize = size_of::<Node>() + 16;
-
 /// See the [module](self).
 pub struct Writer {
     generation: Arc<Generation>,
-    frames: u32,
     nodes: u32,
     versions: u32,
     links: u32,
@@ -43,7 +37,6 @@ impl Writer {
         let generation = Arc::new(Generation::new(base, secrets));
         Self {
             generation,
-            frames: 0,
             nodes: HEADS + Column::ALL.len() as u32,
             versions: NONE + 1,
             links: (Column::ALL.len() * HEIGHT) as u32,
@@ -57,71 +50,60 @@ impl Writer {
         &self.generation
     }
 
-    /// Adds the records of a frame, which lie in `payload`, as versions of `sequence`, which is greater than every one before. `views` are
-    /// the sequences, ascending, at which anything is read or may be before this is visible.
-    pub fn add(
-        &mut self,
-        frame: Vec<u8>,
-        payload: Range<usize>,
-        sequence: u64,
-        views: &[u64],
-    ) -> Result<(), Malformed> {
+    /// Adds the records of a frame's payload as versions of `sequence`, which is the one after that of the frame before, or
+    /// a little greater. `views` are the sequences, ascending, at which anything is read or may be before this is visible.
+    pub fn add(&mut self, payload: Box<[u8]>, sequence: u64, views: &[u64]) -> Result<(), Malformed> {
         let generation = Arc::clone(&self.generation);
-        let number = self.frames;
-        self.frames += 1;
-        let mut bytes = frame.capacity() + size_of::<OnceLock<Vec<u8>>>();
-        generation.frames.set(number, frame);
-        let frame = generation.frames.value(number).ok_or(Malformed)?;
-        let relative = generation.relative_of_writer(sequence);
+        let number = generation.relative_of_writer(sequence);
+        generation.frame_bytes.fetch_add(payload.len(), Ordering::Relaxed);
+        generation.frames.set(number, payload);
+        let payload = generation.frames.value(number).ok_or(Malformed)?;
         let views = Views { generation: &generation, views };
-        for record in records(frame, payload) {
+        for record in records(payload) {
             let (offset, record) = record.ok_or(Malformed)?;
             if let Change::DeleteRange(end) = record.change {
-                bytes += record.key.len() + end.len() + size_of::<Erasure>();
+                generation.frame_bytes.fetch_add(record.key.len() + end.len(), Ordering::Relaxed);
                 let (column, start, end) = (record.column, record.key.into(), end.into());
                 let erased = generation.erased.load(Ordering::Relaxed);
-                generation.erasures.set(erased, Erasure { sequence: relative, column, start, end });
+                generation.erasures.set(erased, Erasure { sequence: number, column, start, end });
                 generation.erased.store(erased + 1, Ordering::Release);
                 continue;
             }
             let place = (number, u32::try_from(offset).map_err(|_| Malformed)?);
-            bytes += VERSION_BYTES;
             let hash = generation.hash_of(record.column, record.key);
             if let Some(node) = generation.find_hashed(record.column, record.key, hash) {
-                self.add_version(&generation, node, place, relative, &views);
+                self.add_version(&generation, node, place, &views);
             } else {
-                bytes += NODE_BYTES;
-                self.add_node(&generation, &record, hash, place, relative);
+                self.add_node(&generation, &record, hash, place);
             }
         }
-        generation.bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
 
-    fn version(&mut self, generation: &Generation, place: (u32, u32), sequence: u32, older: u32) -> u32 {
+    fn version(&mut self, generation: &Generation, place: (u32, u32), older: u32) -> u32 {
         let number = self.versions;
         self.versions += 1;
         let version = generation.versions.get(number);
-        for (at, value) in [(SEQUENCE, sequence), (FRAME, place.0), (OFFSET, place.1), (OLDER, older)] {
+        for (at, value) in [(FRAME, place.0), (OFFSET, place.1), (OLDER, older)] {
             version[at].store(value, Ordering::Relaxed);
         }
         number
     }
 
-    fn add_version(&mut self, generation: &Generation, node: u32, place: (u32, u32), sequence: u32, views: &Views<'_>) {
+    fn add_version(&mut self, generation: &Generation, node: u32, place: (u32, u32), views: &Views<'_>) {
         let node = generation.nodes.get(node);
         let before = load(node, NEWEST);
-        let version = self.version(generation, place, sequence, before);
+        let version = self.version(generation, place, before);
         views.forget(generation.versions.get(version));
         // What was visible before the batch is still read; the one before that mostly no more.
         views.forget(generation.versions.get(before));
         node[NEWEST].store(version, Ordering::Release);
     }
 
-    fn add_node(&mut self, generation: &Generation, record: &Record<'_>, hash: u64, place: (u32, u32), sequence: u32) {
+    fn add_node(&mut self, generation: &Generation, record: &Record<'_>, hash: u64, place: (u32, u32)) {
         let (number, height) = (self.nodes, self.height());
         self.nodes += 1;
-        let version = self.version(generation, place, sequence, NONE);
+        let version = self.version(generation, place, NONE);
         let key = Sought::new(record.key);
         let before = self.seek(generation, record.column, &key, height);
         let node = generation.nodes.get(number);
@@ -131,8 +113,7 @@ impl Writer {
         let next = load(generation.nodes.get(before[0]), NEXT);
         let upper = self.links;
         self.links += height as u32 - 1;
-        let numbers =
-            [(KEY_FRAME, place.0), (KEY_OFFSET, place.1), (NEWEST, version), (PREVIOUS, before[0]), (UPPER, upper)];
+        let numbers = [(NEWEST, version), (PREVIOUS, before[0]), (UPPER, upper)];
         for (at, value) in numbers {
             node[at].store(value, Ordering::Relaxed);
         }
@@ -191,14 +172,14 @@ struct Views<'a> {
 impl Views<'_> {
     /// Takes those before a version out of its chain that no view reads. A reader that is at one of them goes on from there.
     fn forget(&self, version: &Version) {
-        let mut successor = load(version, SEQUENCE);
+        let mut successor = load(version, FRAME);
         let mut older = load(version, OLDER);
         while older != NONE {
             let found = self.generation.versions.get(older);
-            if self.any_between(load(found, SEQUENCE), successor) {
+            if self.any_between(load(found, FRAME), successor) {
                 break;
             }
-            successor = load(found, SEQUENCE);
+            successor = load(found, FRAME);
             older = load(found, OLDER);
         }
         version[OLDER].store(older, Ordering::Release);

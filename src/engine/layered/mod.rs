@@ -170,9 +170,9 @@ impl<D: Disk, T: Storage> Shared<D, T> {
             views.extend(current.moments.keys().copied().filter(|view| *view != current.visible));
             views.push(current.visible);
         }
-        let (frame, payload) = batch.frame.into_parts();
+        // A copy of the right size: as many small frames as there are commits stay in memory.
         window
-            .add(frame, payload, sequence, views)
+            .add(batch.frame.payload().into(), sequence, views)
             .map_err(|_| self.fail(EngineError::Unknown("a batch is not made of records".into())))?;
         self.current.lock().visible = sequence;
         self.freeze_when_full(life, &mut leader)

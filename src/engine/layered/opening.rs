@@ -72,7 +72,7 @@ fn replay<D: Disk>(
 ) -> Result<(Writer, Recovered), Unreadable> {
     let mut replayed = Writer::new(position, secrets);
     let recovered = log::read(disk, identity, position, is_new, |sequence, payload: &[u8]| {
-        let added = replayed.add(payload.into(), 0..payload.len(), sequence, &[]);
+        let added = replayed.add(payload.into(), sequence, &[]);
         added.map_err(|Malformed| Unreadable::Malformed(sequence))
     })?;
     Ok((replayed, recovered))

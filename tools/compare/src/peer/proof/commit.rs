@@ -22,7 +22,7 @@ use super::below::{self, Below};
 use super::layers::{Layers, ROWS};
 use super::log::{HEADER, Segment};
 use super::readers::{Readers, Slot};
-use super::window::{Change, Generation, HEADER_BYTES, Record, Writer};
+use super::window::{Change, Generation, HEADER_MAX_BYTES, Record, Writer};
 use super::{Row, View};
 
 const SECRETS: RapidSecrets = RapidSecrets::seed(1);
@@ -44,7 +44,7 @@ pub struct Pending {
 impl Pending {
     pub fn new(read: u64, rows: Vec<Row>, is_durable: bool) -> Arc<Self> {
         let mut record =
-            Vec::with_capacity(rows.iter().map(|(key, value)| key.len() + value.len() + HEADER_BYTES).sum::<usize>());
+            Vec::with_capacity(rows.iter().map(|(key, value)| key.len() + value.len() + HEADER_MAX_BYTES).sum::<usize>());
         for (key, value) in &rows {
             Record { column: ROWS, key, change: Change::Put(value) }.encode(&mut record);
         }
@@ -208,10 +208,9 @@ fn replay(folder: &Path, position: u64) -> Result<(Writer, u64, Segments)> {
     let (mut window, mut last) = (Writer::new(position, SECRETS), position);
     for (_, path) in &segments {
         Segment::replay(path, |sequence, frame| {
-            let payload = HEADER..frame.len();
             if sequence > last {
                 last = sequence;
-                window.add(frame, payload, sequence, &[]).map_err(|_| anyhow!("a frame without records"))?;
+                window.add(frame[HEADER..].into(), sequence, &[]).map_err(|_| anyhow!("a frame without records"))?;
             }
             Ok(())
         })?;
@@ -305,13 +304,9 @@ impl Shared {
             return Ok(());
         }
         leader.segment.append(&mut leader.frame, visible + 1, self.durable.load(Ordering::Relaxed))?;
-        let frame = {
-            let mut frame = std::mem::take(&mut leader.frame);
-            frame.shrink_to_fit();
-            frame
-        };
-        let payload = HEADER..frame.len();
-        leader.window.add(frame, payload, visible + 1, &views).map_err(|_| anyhow!("a frame without records"))?;
+        let payload = leader.frame[HEADER..].into();
+        leader.frame.clear();
+        leader.window.add(payload, visible + 1, &views).map_err(|_| anyhow!("a frame without records"))?;
         leader.last = visible + 1;
         self.visible.store(leader.last, Ordering::SeqCst);
         let mut to_sync = self.to_sync.lock();
