@@ -15,7 +15,7 @@
 //! and [`Frames::next_whole`] tries all of them.
 
 use std::io;
-use std::ops::{Range, RangeInclusive};
+use std::ops::RangeInclusive;
 
 use super::segment::Header;
 use crate::disk::DiskFile;

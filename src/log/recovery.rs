@@ -180,6 +180,11 @@ impl Recovered {
         self.last
     }
 
+    /// How many segments were read.
+    pub fn segments(&self) -> usize {
+        self.links.len()
+    }
+
     /// Set if acknowledged frames are missing.
     pub fn lost(&self) -> Option<&Lost> {
         self.lost.as_ref()

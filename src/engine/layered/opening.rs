@@ -1,4 +1,8 @@
 //! Opening: the log is read from the position of the tables on, and its frames become a frozen generation.
+//!
+//! A life leaves four times a generation's limit in the log at most: one that is frozen and one that is written, each twice full. It
+//! also leaves what it has read itself if it is killed before that is handed down. Therefore a log that is longer than that is handed
+//! down by the opening itself, so lives that are killed again and again do not make the log longer and longer.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
@@ -40,6 +44,9 @@ pub struct Limits {
     /// Of its segment of the log.
     pub log_bytes: u64,
 }
+
+/// An opening that has read more segments than this hands them down.
+const SEGMENTS_MAX: usize = 16;
 
 /// Why reading the log ended.
 enum Unreadable {
@@ -85,6 +92,8 @@ impl<D: Disk, T: Storage> Layered<D, T> {
         let secrets = RapidSecrets::seed(salts());
         let position = read_position(&tables)?;
         let (replayed, recovered) = replay(&disk, (identity, position, is_new), secrets)?;
+        let is_long = replayed.generation().bytes() > limits.memory_bytes.saturating_mul(4)
+            || recovered.segments() > SEGMENTS_MAX;
         let log = log::begin(disk, &recovered, salts(), accepted_loss).map_err(failed)?;
         let end = log.last();
         let window = Writer::new(end, secrets);
@@ -98,6 +107,9 @@ impl<D: Disk, T: Storage> Layered<D, T> {
             unmarked: AtomicBool::new(false),
         };
         let shared = Arc::new(Shared::new(tables, Some(life), active, replayed, secrets, (position, end))?);
+        if is_long {
+            shared.hand_down(shared.life()?)?;
+        }
         let worker = has_worker.then(|| Worker::start(&shared)).transpose()?;
         Ok(Self { shared, worker })
     }

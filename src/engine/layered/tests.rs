@@ -301,6 +301,31 @@ fn an_idle_log_gets_one_mark_and_a_failed_one_no_more_work() {
     assert_eq!(shared.work(life, &mut written), Next::Wait);
 }
 
+#[test]
+fn lives_that_are_killed_before_a_hand_down_do_not_make_the_log_longer_and_longer() {
+    // As much as may be written without a hand-down, and hardly anything.
+    for bytes in [4_000, 10] {
+        let mut model = Model::new(5);
+        let mut segments_most = 0;
+        for number in 0..60_u8 {
+            // No worker: only the opening can hand down.
+            let storage = model.open().unwrap();
+            let mut batch = storage.batch(0);
+            batch.put(Column::Write, b"a", &vec![number; bytes]);
+            storage.write(batch).unwrap();
+            drop(storage);
+            model.disk.kill();
+            model.tables.crash(u64::from(number));
+            let names = model.disk.revive().list().unwrap();
+            segments_most = segments_most.max(names.iter().filter(|name| log::is_segment(name)).count());
+        }
+        let at_most = if bytes == 10 { 18 } else { 5 };
+        assert!(segments_most <= at_most, "{segments_most} segments at most, of lives that write {bytes} bytes");
+        let storage = model.open().unwrap();
+        assert_eq!(storage.get(Column::Write, b"a", |content| content[0]).unwrap(), Some(59));
+    }
+}
+
 /// A batch that sets a cell to its number, and a view after each.
 fn views_of(storage: &Store, numbers: std::ops::Range<u8>) -> Vec<(View, u8)> {
     let write = |number| {
