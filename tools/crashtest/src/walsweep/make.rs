@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use percolite::engine::Engine;
+use percolite::engine::folder::FolderSetup;
 use percolite::engine::storage::Storage as _;
 use percolite::{CommitProtocol, Durability, Store};
 
@@ -129,7 +130,8 @@ pub fn make(seed: u64) -> anyhow::Result<Made> {
     let workload = *dice.pick(workload::ALL).unwrap_or(&workload::ALL[0]);
     let protocol = if seed.is_multiple_of(2) { CommitProtocol::TwoPhase } else { CommitProtocol::Auto };
     let place = scratch()?;
-    let engine = engine(place.path(), MEMORY)?;
+    // What is cut is one segment, so it must not be full before the end.
+    let engine = engine(place.path(), FolderSetup { write_buffers: 64 << 20, ..MEMORY })?;
     let frozen = Frozen::default();
     let door = frozen.door();
     let stream_at_bytes = if seed.is_multiple_of(STREAMS) { 100 } else { 16 << 20 };
