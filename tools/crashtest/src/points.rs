@@ -380,6 +380,30 @@ mod tests {
     }
 
     #[test]
+    #[cfg(feature = "rocks")]
+    fn the_documents_give_the_numbers_of_points_mutants_and_histories() {
+        use percolite::crashtest::Mutant;
+
+        use crate::{mutants, sim::campaign};
+
+        let in_words = |document: &str| document.split_whitespace().collect::<Vec<_>>().join(" ");
+        let killed = |entry: &Entry| KILLED.iter().any(|place| entry.places.contains(place));
+        let killed = table().unwrap().into_iter().filter(killed).count();
+        let (all, tried) = (Mutant::ALL.len(), Mutant::ALL.len() - mutants::ELSEWHERE.len());
+        let histories = campaign::QUICK_HISTORIES;
+        let readme = in_words(include_str!("../../../README.md"));
+        for said in [
+            format!("{},{:03} seeded histories", histories / 1_000, histories % 1_000),
+            format!("a process killed at {killed} named points"),
+            format!("`mutants` tries {tried} of {all} mistakes"),
+        ] {
+            assert!(readme.contains(&said), "{said}");
+        }
+        let said = format!("{} named points at which a run can be stopped, and {all} known mistakes", Point::ALL.len());
+        assert!(in_words(include_str!("../../../DESIGN.md")).contains(&said), "{said}");
+    }
+
+    #[test]
     fn the_table_fits_every_terminal_with_its_names_whole() {
         for width in [80, 100, 140] {
             let mut wide = Table::new();

@@ -37,7 +37,7 @@ const OUT_OF_TURN: &str = "commits that were not fenced, out of turn";
 const LOCKS_ENOUGH: u64 = 200;
 
 /// How many histories a quick run has, and how many another.
-const QUICK_HISTORIES: u64 = 12_000;
+pub const QUICK_HISTORIES: u64 = 12_000;
 const HISTORIES: u64 = 24_000;
 /// How many are run between two looks at the clock.
 const ROUND: u64 = 500;
