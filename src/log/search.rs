@@ -9,7 +9,7 @@ use std::io;
 use std::ops::Bound;
 
 use super::Error;
-use super::frame::Frames;
+use super::frame::{Frames, HEADER_BYTES};
 use super::recovery::Names;
 use super::segment::{self, End, Found, Header};
 use crate::disk::{Disk, DiskFile};
@@ -59,7 +59,11 @@ impl Beyond {
     fn search_file(&mut self, file: &impl DiskFile, header: &Header, from: u64, missing: u64) -> io::Result<()> {
         let mut frames = Frames::new(file, header, None)?;
         let mut offset = from;
-        while let Some((start, frame)) = frames.next_whole(offset, header.first..=u64::MAX)? {
+        // No more frames than this fit. Without the bound most numbers in a payload pass for a header, and each costs a checksum of
+        // what it gives as its length.
+        let most = file.len()? / HEADER_BYTES as u64;
+        let sequences = header.first..=header.first.saturating_add(most);
+        while let Some((start, frame)) = frames.next_whole(offset, sequences.clone())? {
             self.durable = self.durable.max(frame.durable);
             if frame.sequence >= missing {
                 self.frames += 1;

@@ -186,7 +186,8 @@ pub fn name(number: u64) -> String {
 pub fn number(name: &str) -> Option<u64> {
     let digits = name.strip_suffix(SUFFIX)?;
     let is_name = digits.len() >= DIGITS && digits.bytes().all(|byte| byte.is_ascii_digit());
-    digits.parse().ok().filter(|number| is_name && self::name(*number) == name)
+    // The last number has none after it, and no log is as long.
+    digits.parse().ok().filter(|number| is_name && *number < u64::MAX && self::name(*number) == name)
 }
 
 /// The name under which a segment is kept that a loss has touched.

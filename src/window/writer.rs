@@ -19,6 +19,7 @@ use crate::engine::storage::Column;
 /// See the [module](self).
 pub struct Writer {
     generation: Arc<Generation>,
+    last: u64,
     nodes: u32,
     versions: u32,
     links: u32,
@@ -37,6 +38,7 @@ impl Writer {
         let generation = Arc::new(Generation::new(base, secrets));
         Self {
             generation,
+            last: base,
             nodes: HEADS + Column::ALL.len() as u32,
             versions: NONE + 1,
             links: (Column::ALL.len() * HEIGHT) as u32,
@@ -48,6 +50,11 @@ impl Writer {
     /// What readers read.
     pub fn generation(&self) -> &Arc<Generation> {
         &self.generation
+    }
+
+    /// The sequence of the last frame that was added whole.
+    pub fn last(&self) -> u64 {
+        self.last
     }
 
     /// Adds the records of a frame's payload as versions of `sequence`, which is the one after that of the frame before, or
@@ -77,6 +84,7 @@ impl Writer {
                 self.add_node(&generation, &record, hash, place);
             }
         }
+        self.last = sequence;
         Ok(())
     }
 

@@ -3,9 +3,10 @@
 //! 1. *Freeze*, by the writer: the log begins its next segment, the window its next generation.
 //! 2. *Sync* the frozen segment. What is not durable in the log never reaches the tables: after a crash they would be ahead of it.
 //! 3. *Write* it in slices: one up to the sequence of each view within the generation, and one up to its end. Of a slice the ranges
-//!    that were emptied are written, then the newest version of each cell, deletions included, in batches; with the very last one the
-//!    position. The tables have no log. They may flush some of it by themselves, so until this is over they have everything up to P
-//!    and some of what lies between P and Q; the log still has all of it.
+//!    that were emptied are written, then the newest version of each cell, deletions included, in batches; with the first one the end
+//!    Q, as begun, and with the very last one the position. The tables have no log. They may flush some of it by themselves, so until
+//!    this is over they have everything up to P and some of what lies between P and Q; the log still has all of it. Should the log
+//!    lose that, Q says that the tables are no state of the store.
 //! 4. *Flush* all columns of the tables. From here on position Q is durable.
 //! 5. *Replace* the layers: the frozen generation is dropped, and the tables' new view has its cells. New views get them first, then
 //!    each open view, in one step for each. A view within the generation gets the tables as they were after its slice, in RocksDB a
@@ -22,7 +23,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Current, Frozen, Layers, Leader, Life, POSITION, Shared, failed};
+use super::{BEGUN, Current, Frozen, Layers, Leader, Life, POSITION, Shared, failed};
 use crate::disk::Disk;
 use crate::engine::EngineError;
 use crate::engine::storage::{Batch, Column, Storage};
@@ -165,6 +166,7 @@ impl<D: Disk, T: Storage> Shared<D, T> {
 
     fn write_slice(&self, generation: &Generation, after: u64, upto: u64, end: u64) -> Result<(), EngineError> {
         let mut batch = self.tables.batch(BATCH_BYTES);
+        batch.put(Column::Meta, BEGUN, &end.to_be_bytes());
         for erasure in generation.erasures_of(after, upto) {
             batch.delete_range(erasure.column, &erasure.start, &erasure.end);
         }

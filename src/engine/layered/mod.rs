@@ -50,8 +50,16 @@ use crate::log::{self, Log, Syncer};
 use crate::sync::Mutex;
 use crate::window::{Generation, Writer};
 
-/// The cell of the tables with their position, the sequence up to which they have everything. No other bookkeeping has such a name.
+/// The cell of the tables with their position, the sequence up to which they have everything.
 const POSITION: &[u8] = b"\0position";
+
+/// The cell with the end of the last hand-down that was begun. Between the position and this the tables have a part.
+const BEGUN: &[u8] = b"\0begun";
+
+/// Cells of the layers' own, which readers do not see. No other bookkeeping has such a name.
+fn is_own(column: Column, key: &[u8]) -> bool {
+    column == Column::Meta && key.first() == Some(&0)
+}
 
 /// See the [module](self).
 pub struct Layered<D: Disk, T: Storage> {
@@ -222,6 +230,8 @@ impl<D: Disk, T: Storage> Layered<D, T> {
         let life = self.shared.life()?;
         self.shared.hand_down_all()?;
         let _none = life.handing_down.lock();
+        // Another hand-down may have failed in between, and left a part in the tables.
+        self.shared.check()?;
         let position = self.shared.current.lock().layers.position;
         copy(&self.shared.tables, position)
     }

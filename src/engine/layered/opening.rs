@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use rapidhash::v3::RapidSecrets;
 
 use super::worker::Worker;
-use super::{Current, Frozen, Layered, Layers, Leader, Life, POSITION, Shared, failed};
+use super::{BEGUN, Current, Frozen, Layered, Layers, Leader, Life, POSITION, Shared, failed};
 use crate::disk::Disk;
 use crate::engine::EngineError;
 use crate::engine::stalls::Stalls;
@@ -75,14 +75,26 @@ impl From<Unreadable> for EngineError {
 fn replay<D: Disk>(
     disk: &D,
     (identity, position, is_new): (u64, u64, bool),
-    secrets: RapidSecrets,
-) -> Result<(Writer, Recovered), Unreadable> {
-    let mut replayed = Writer::new(position, secrets);
-    let recovered = log::read(disk, identity, position, is_new, |sequence, payload: &[u8]| {
+    replayed: &mut Writer,
+) -> Result<Recovered, Unreadable> {
+    log::read(disk, identity, position, is_new, |sequence, payload: &[u8]| {
         let added = replayed.add(payload.into(), sequence, &[]);
         added.map_err(|Malformed| Unreadable::Malformed(sequence))
-    })?;
-    Ok((replayed, recovered))
+    })
+}
+
+/// A hand-down writes only what is durable in the log. If the log ends before a hand-down that was begun does, the tables have a part of
+/// what is lost, and no prefix of the log is left to go on with.
+fn check_begun<T: Storage>(tables: &T, recovered: &Recovered) -> Result<(), EngineError> {
+    let (begun, last) = (read_number(tables, BEGUN)?, recovered.last());
+    if begun <= last {
+        return Ok(());
+    }
+    let lost = recovered.lost().map_or_else(|| "the log is too short".into(), ToString::to_string);
+    Err(EngineError::Corruption(format!(
+        "{lost}; the log ends at {last}, and of what follows, up to {begun}, the tables have a part, because a hand-down was cut \
+         short; take a backup, or repair it (Builder::repair)"
+    )))
 }
 
 impl<D: Disk, T: Storage> Layered<D, T> {
@@ -90,8 +102,10 @@ impl<D: Disk, T: Storage> Layered<D, T> {
     pub fn open(disk: D, tables: T, setup: Setup) -> Result<Self, EngineError> {
         let Setup { identity, is_new, random: mut salts, limits, accepted_loss, has_worker } = setup;
         let secrets = RapidSecrets::seed(salts());
-        let position = read_position(&tables)?;
-        let (replayed, recovered) = replay(&disk, (identity, position, is_new), secrets)?;
+        let position = read_number(&tables, POSITION)?;
+        let mut replayed = Writer::new(position, secrets);
+        let recovered = replay(&disk, (identity, position, is_new), &mut replayed)?;
+        check_begun(&tables, &recovered)?;
         let is_long = replayed.generation().bytes() > limits.memory_bytes.saturating_mul(4)
             || recovered.segments() > SEGMENTS_MAX;
         let log = log::begin(disk, &recovered, salts(), accepted_loss).map_err(failed)?;
@@ -117,8 +131,10 @@ impl<D: Disk, T: Storage> Layered<D, T> {
     /// Opens it to be read only; nothing is written. A loss of acknowledged batches is an error.
     pub fn open_read_only(disk: D, tables: T, identity: u64, seed: u64) -> Result<Self, EngineError> {
         let secrets = RapidSecrets::seed(seed);
-        let position = read_position(&tables)?;
-        let (replayed, recovered) = replay(&disk, (identity, position, false), secrets)?;
+        let position = read_number(&tables, POSITION)?;
+        let mut replayed = Writer::new(position, secrets);
+        let recovered = replay(&disk, (identity, position, false), &mut replayed)?;
+        check_begun(&tables, &recovered)?;
         if let Some(lost) = recovered.lost() {
             return Err(failed(log::Error::Lost(Box::new(lost.clone()))));
         }
@@ -128,7 +144,7 @@ impl<D: Disk, T: Storage> Layered<D, T> {
     /// The same of what is damaged: all that can be read of the log up to the first damage, and what cannot, in the notes.
     pub fn open_damaged(disk: D, tables: T, seed: u64, notes: &mut Vec<String>) -> Result<Self, EngineError> {
         let secrets = RapidSecrets::seed(seed);
-        let position = read_position(&tables).unwrap_or_else(|why| {
+        let position = read_number(&tables, POSITION).unwrap_or_else(|why| {
             notes.push(why.to_string());
             0
         });
@@ -147,9 +163,21 @@ impl<D: Disk, T: Storage> Layered<D, T> {
                 "the log begins at {first}, and the tables end at {position}: what lies between is lost"
             ));
         }
-        let (replayed, recovered) = replay(&disk, (identity, from, false), secrets)?;
-        notes.extend(recovered.lost().map(ToString::to_string));
-        Self::to_be_read(tables, secrets, replayed, (position, recovered.last()))
+        let mut replayed = Writer::new(from, secrets);
+        match replay(&disk, (identity, from, false), &mut replayed) {
+            Ok(recovered) => {
+                let partly = check_begun(&tables, &recovered).err().map(|why| why.to_string());
+                notes.extend(partly.or_else(|| recovered.lost().map(ToString::to_string)));
+            }
+            // What cannot be read is no reason to give up what was read before it.
+            Err(why @ (Unreadable::Log(log::Error::Io(_)) | Unreadable::Malformed(_))) => {
+                let why = EngineError::from(why);
+                notes.push(format!("{why}: the log is taken up to {}", replayed.last()));
+            }
+            Err(why) => return Err(why.into()),
+        }
+        let end = replayed.last().max(position);
+        Self::to_be_read(tables, secrets, replayed, (position, end))
     }
 
     fn to_be_read(
@@ -189,9 +217,10 @@ impl<D: Disk, T: Storage> Shared<D, T> {
     }
 }
 
-fn read_position<T: Storage>(tables: &T) -> Result<u64, EngineError> {
+/// A number of the layers' own; 0 if it was never written.
+fn read_number<T: Storage>(tables: &T, cell: &[u8]) -> Result<u64, EngineError> {
     let read = |bytes: &[u8]| <[u8; 8]>::try_from(bytes).map(u64::from_be_bytes);
-    match tables.get(Column::Meta, POSITION, read)? {
+    match tables.get(Column::Meta, cell, read)? {
         Some(Ok(position)) => Ok(position),
         Some(Err(_)) => Err(EngineError::Corruption("the position of the tables is not a number".into())),
         None => Ok(0),

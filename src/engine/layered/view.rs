@@ -13,7 +13,7 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 
 use super::merge::{Merge, order};
-use super::{Current, Layers, Moment, POSITION, Served, Shared};
+use super::{Current, Layers, Moment, Served, Shared, is_own};
 use crate::disk::Disk;
 use crate::engine::storage::{Column, Reader, Storage};
 use crate::engine::{Bookmark, EngineError, RowRange};
@@ -176,7 +176,7 @@ impl<D: Disk, T: Storage> Reader for LayeredView<D, T> {
             }
             let content = match same {
                 Some(content) => content,
-                None if column == Column::Meta && key == POSITION => None,
+                None if is_own(column, key) => None,
                 None => Some(below).filter(|_| !is_erased || !self.is_erased(&layers, column, key)),
             };
             goes_on = content.is_none_or(|content| visit(key, content));

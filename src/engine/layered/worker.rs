@@ -64,7 +64,7 @@ impl<D: Disk, T: Storage> Shared<D, T> {
     /// A round of the thread's work; `written` is up to where the log was written at the round before.
     pub(super) fn work(&self, life: &Life<D>, written: &mut u64) -> Next {
         let worked = self.hand_down(life).and_then(|()| {
-            // A file that cannot be made now is made when it is needed, or fails then.
+            // What fails here ends this life, as any write that fails; the next call says so.
             let _ = life.syncer.prepare();
             if !life.unmarked.load(Ordering::Acquire) {
                 return Ok(Next::Wait);
