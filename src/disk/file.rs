@@ -39,13 +39,7 @@ impl Disk for FolderDisk {
 
     fn list(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
-        let entries = match fs::read_dir(&self.folder) {
-            Ok(entries) => entries,
-            // A folder that is gone has nothing in it, and what that means is for the caller to judge.
-            Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(names),
-            Err(why) => return Err(why),
-        };
-        for entry in entries {
+        for entry in fs::read_dir(&self.folder)? {
             // A name that is not text is none that this crate has given.
             if let Ok(name) = entry?.file_name().into_string() {
                 names.push(name);

@@ -39,13 +39,20 @@ pub fn begin<D: Disk>(disk: D, recovered: &Recovered, salt: u64, accept: Option<
         }
         keep(&disk, recovered, lost)?;
     }
+    let number = recovered.names.next_number();
+    if number > segment::NUMBER_MAX / 2 {
+        let last = segment::name(number - 1);
+        return Err(
+            io::Error::other(format!("no number is left for a segment after {last}, which no store has made")).into()
+        );
+    }
     let end = recovered.end();
     let kept = end.map_or(0, |end| end.number);
     for link in recovered.links.iter().filter(|link| link.header.number <= kept) {
         write_again(&disk, link, recovered.durable)?;
     }
     let header = Header {
-        number: recovered.names.next_number(),
+        number,
         salt,
         identity: recovered.identity,
         first: recovered.last().checked_add(1).ok_or(Error::Full)?,

@@ -182,12 +182,14 @@ pub fn name(number: u64) -> String {
     format!("{number:0DIGITS$}{SUFFIX}")
 }
 
+/// Greater numbers are none of a log's; half of them are kept for the life that begins.
+pub const NUMBER_MAX: u64 = u64::MAX / 2;
+
 /// The number in a segment's name.
 pub fn number(name: &str) -> Option<u64> {
     let digits = name.strip_suffix(SUFFIX)?;
     let is_name = digits.len() >= DIGITS && digits.bytes().all(|byte| byte.is_ascii_digit());
-    // The last number has none after it, and no log is as long.
-    digits.parse().ok().filter(|number| is_name && *number < u64::MAX && self::name(*number) == name)
+    digits.parse().ok().filter(|number| is_name && *number <= NUMBER_MAX && self::name(*number) == name)
 }
 
 /// The name under which a segment is kept that a loss has touched.

@@ -324,7 +324,7 @@ impl Builder {
     /// handed down into the tables. A generation is full at a sixth and may get twice full while the other is still going down. The last
     /// third is for RocksDB's write buffers during a hand-down. A generation also ends when its segment of the log has a third of this
     /// value. An opening reads what was not handed down: after a kill two thirds of this value at most, after several kills in a row
-    /// four thirds, or of a larger value that the store was opened with before.
+    /// as much as this value, or as a larger one that the store was opened with before.
     ///
     /// A commit waits only when the next generation is twice full and the last one is still being handed down: see
     /// [`Stats::write_stalls`](super::Stats::write_stalls). The smaller this value, the more hand-downs there are.

@@ -1,9 +1,10 @@
 //! Slots that are numbered, never move and are never freed one by one.
 //!
-//! Chunks grow with the arena, so a small arena is small: each is a sixteenth of what was there when their size last doubled, so at most
-//! a sixteenth is unused, and a number gives its chunk and place by a few instructions. A chunk is memory that the allocator hands out as
-//! zeros: nothing of it is touched before it is used, and the writer never pauses to clear it. Nothing is locked: a chunk is made once,
-//! by the writer, and what a slot holds is atomic.
+//! Chunks grow with the arena: each has a sixteenth of the slots that were there when the size of chunks last doubled. So a small arena
+//! is small, about a sixteenth is unused at most, and a number gives its chunk and place by a few instructions.
+//!
+//! A chunk is memory that the allocator hands out as zeros: nothing of it is touched before it is used, and the writer never pauses to
+//! clear it. Nothing is locked: a chunk is made once, by the writer, and what a slot holds is atomic.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};

@@ -104,7 +104,7 @@ impl Generation {
         generation
     }
 
-    /// What it takes in memory, beside some 80 KiB that every generation takes.
+    /// What it takes in memory, beside some 100 KiB that every generation takes.
     pub fn bytes(&self) -> usize {
         let Self { frame_bytes, frames, nodes, versions, links, hash, erasures, .. } = self;
         let index = nodes.bytes() + versions.bytes() + links.bytes() + hash.bytes();

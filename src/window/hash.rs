@@ -9,7 +9,7 @@
 //! 2. The new size is stored.
 //! 3. The entries that were copied are removed from their old slots.
 //!
-//! A reader takes no lock. One that knows the old size can miss an entry that step 3 removes. What it reads then was stored after the
+//! A reader takes no lock. One that has read the old size can miss an entry that step 3 removes. What it reads then was stored after the
 //! new size (release, acquire), so it finds that the size has changed, and searches again. No other entry is ever moved or removed.
 //! A removed entry leaves a slot that searches pass over, and that the next entry may take.
 
@@ -142,7 +142,7 @@ impl Part {
     #[inline]
     fn probe(&self, used: u32, hash: u32) -> impl Iterator<Item = &AtomicU64> {
         let (first, at) = chunk_of(home(used, hash));
-        // From the home to the end of its chunk, the chunks after it, those before, and the rest of the first.
+        // From the home to the end of its chunk, the chunks after it, those before, and its own from the beginning.
         let chunks = (first..used as usize).chain(0..(first + 1).min(used as usize));
         chunks
             .enumerate()

@@ -4,17 +4,18 @@
 //! 2. *Sync* the frozen segment. What is not durable in the log never reaches the tables: after a crash they would be ahead of it.
 //! 3. *Write* it in slices: one up to the sequence of each view within the generation, and one up to its end. Of a slice the ranges
 //!    that were emptied are written, then the newest version of each cell, deletions included, in batches; with the first one the end
-//!    Q, as begun, and with the very last one the position. The tables have no log. They may flush some of it by themselves, so until
-//!    this is over they have everything up to P and some of what lies between P and Q; the log still has all of it. Should the log
-//!    lose that, Q says that the tables are no state of the store.
+//!    Q, as begun, and with the very last one the position.
+//!
+//!    The tables have no log, and may flush some of it by themselves. Until this is over they have everything up to P and some of what
+//!    lies between P and Q; the log has all of it. If the log loses that, Q says that the tables are no state of the store.
 //! 4. *Flush* all columns of the tables. From here on position Q is durable.
 //! 5. *Replace* the layers: the frozen generation is dropped, and the tables' new view has its cells. New views get them first, then
 //!    each open view, in one step for each. A view within the generation gets the tables as they were after its slice, in RocksDB a
-//!    snapshot. So old versions are kept and collected by the tables, which know how to, and a view that lives long keeps no generation
-//!    in memory.
+//!    snapshot. So the tables keep and collect old versions, and a view that lives long keeps no generation in memory.
 //! 6. *Free* the segment.
 //!
-//! A generation is frozen at a limit of memory or of log, whichever is reached first: a few hot rows fill the log and no memory.
+//! A generation is frozen at a limit of memory or of log, whichever is reached first. Payloads stay until their generation goes, so it is
+//! memory mostly, also where a few hot rows are written again and again.
 //!
 //! Most views that are within a generation when its hand-down begins end while it is written, so the next slice is chosen when the one
 //! before is written. Each slice walks over the whole generation. Therefore there is a limit to their number; views for which there is

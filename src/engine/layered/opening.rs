@@ -1,8 +1,8 @@
 //! Opening: the log is read from the position of the tables on, and its frames become a frozen generation.
 //!
 //! A life leaves four times a generation's limit in the log at most: one that is frozen and one that is written, each twice full. It
-//! also leaves what it has read itself if it is killed before that is handed down. Therefore a log that is longer than that is handed
-//! down by the opening itself, so lives that are killed again and again do not make the log longer and longer.
+//! leaves more if it is killed before it has handed down what it has read itself. Therefore an opening that reads more than four times
+//! the limit hands it down itself, so lives that are killed again and again do not make the log longer and longer.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
@@ -85,15 +85,14 @@ fn replay<D: Disk>(
 
 /// A hand-down writes only what is durable in the log. If the log ends before a hand-down that was begun does, the tables have a part of
 /// what is lost, and no prefix of the log is left to go on with.
-fn check_begun<T: Storage>(tables: &T, recovered: &Recovered) -> Result<(), EngineError> {
-    let (begun, last) = (read_number(tables, BEGUN)?, recovered.last());
+fn check_begun<T: Storage>(tables: &T, last: u64) -> Result<(), EngineError> {
+    let begun = read_number(tables, BEGUN)?;
     if begun <= last {
         return Ok(());
     }
-    let lost = recovered.lost().map_or_else(|| "the log is too short".into(), ToString::to_string);
     Err(EngineError::Corruption(format!(
-        "{lost}; the log ends at {last}, and of what follows, up to {begun}, the tables have a part, because a hand-down was cut \
-         short; take a backup, or repair it (Builder::repair)"
+        "the log is damaged, it can be read up to frame {last}, and of the frames up to {begun} the tables have a part, because a \
+         hand-down was cut short; take a backup, or repair it (Builder::repair)"
     )))
 }
 
@@ -105,7 +104,7 @@ impl<D: Disk, T: Storage> Layered<D, T> {
         let position = read_number(&tables, POSITION)?;
         let mut replayed = Writer::new(position, secrets);
         let recovered = replay(&disk, (identity, position, is_new), &mut replayed)?;
-        check_begun(&tables, &recovered)?;
+        check_begun(&tables, recovered.last())?;
         let is_long = replayed.generation().bytes() > limits.memory_bytes.saturating_mul(4)
             || recovered.segments() > SEGMENTS_MAX;
         let log = log::begin(disk, &recovered, salts(), accepted_loss).map_err(failed)?;
@@ -134,7 +133,7 @@ impl<D: Disk, T: Storage> Layered<D, T> {
         let position = read_number(&tables, POSITION)?;
         let mut replayed = Writer::new(position, secrets);
         let recovered = replay(&disk, (identity, position, false), &mut replayed)?;
-        check_begun(&tables, &recovered)?;
+        check_begun(&tables, recovered.last())?;
         if let Some(lost) = recovered.lost() {
             return Err(failed(log::Error::Lost(Box::new(lost.clone()))));
         }
@@ -165,10 +164,7 @@ impl<D: Disk, T: Storage> Layered<D, T> {
         }
         let mut replayed = Writer::new(from, secrets);
         match replay(&disk, (identity, from, false), &mut replayed) {
-            Ok(recovered) => {
-                let partly = check_begun(&tables, &recovered).err().map(|why| why.to_string());
-                notes.extend(partly.or_else(|| recovered.lost().map(ToString::to_string)));
-            }
+            Ok(recovered) => notes.extend(recovered.lost().map(ToString::to_string)),
             // What cannot be read is no reason to give up what was read before it.
             Err(why @ (Unreadable::Log(log::Error::Io(_)) | Unreadable::Malformed(_))) => {
                 let why = EngineError::from(why);
@@ -176,7 +172,10 @@ impl<D: Disk, T: Storage> Layered<D, T> {
             }
             Err(why) => return Err(why.into()),
         }
-        let end = replayed.last().max(position);
+        let end = replayed.last();
+        if read_number(&tables, BEGUN).is_ok_and(|begun| begun > end) {
+            notes.push("a hand-down was cut short: of what the log has lost the tables have a part".into());
+        }
         Self::to_be_read(tables, secrets, replayed, (position, end))
     }
 
@@ -222,7 +221,7 @@ fn read_number<T: Storage>(tables: &T, cell: &[u8]) -> Result<u64, EngineError> 
     let read = |bytes: &[u8]| <[u8; 8]>::try_from(bytes).map(u64::from_be_bytes);
     match tables.get(Column::Meta, cell, read)? {
         Some(Ok(position)) => Ok(position),
-        Some(Err(_)) => Err(EngineError::Corruption("the position of the tables is not a number".into())),
+        Some(Err(_)) => Err(EngineError::Corruption(format!("{} in the tables is not a number", cell.escape_ascii()))),
         None => Ok(0),
     }
 }
