@@ -35,8 +35,8 @@ static COUNTING: Counting = Counting;
 
 const VALUE_BYTES: usize = 100;
 
-/// Of rows that are written in transactions of so many, the most bytes that one takes beside its key and value, and by how many of them
-/// what the store counts differs.
+/// The most bytes that a row takes beside its key and value, where a transaction writes `batch` rows, and the greatest difference
+/// between them and what the store counts.
 fn beside(rows: u64, batch: u64) -> (f64, f64) {
     let folder = tempfile::tempdir().unwrap();
     // Nothing is handed down or collected meanwhile.

@@ -14,7 +14,7 @@ impl Builder {
     /// Opens the store in a folder, which is created if it is missing or empty (but not [read-only](Builder::read_only)). One process, and one `Store` in it, can
     /// have a folder open at a time.
     ///
-    /// Opening first reads what the log has and the tables have not: at most about two generations, see
+    /// Opening first reads what the log has and the tables have not: how much at most is said at
     /// [`Builder::write_buffer_bytes`]. Row locks that a crash left are not resolved here, however
     /// many: the [sweep](Builder::sweep) does it in the background; a read or write that meets one first resolves it itself.
     /// See [after a crash](crate::cookbook#after-a-crash) for what is left, what it costs and how to

@@ -1,7 +1,7 @@
 //! A storage in layers: a log, a window over what it has that the tables have not yet, and the tables.
 //!
 //! ```text
-//!   write      one frame to the log → the same frame into the window → visible      (the writer, one at a time)
+//!   write      one frame to the log → its payload into the window → visible        (the writer, one at a time)
 //!   sync       the log's frames so far                                              (any thread)
 //!   hand down  a frozen generation, synced → into the tables, and the position → flush → its segment of the log goes
 //!   read       the window's generations, the newest first, then the tables as of the last hand-down

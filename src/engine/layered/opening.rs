@@ -83,17 +83,59 @@ fn replay<D: Disk>(
     })
 }
 
-/// A hand-down writes only what is durable in the log. If the log ends before a hand-down that was begun does, the tables have a part of
-/// what is lost, and no prefix of the log is left to go on with.
-fn check_begun<T: Storage>(tables: &T, last: u64) -> Result<(), EngineError> {
-    let begun = read_number(tables, BEGUN)?;
-    if begun <= last {
-        return Ok(());
+/// The position of the tables, and what the log has above it.
+fn read_whole<D: Disk, T: Storage>(
+    disk: &D,
+    tables: &T,
+    (identity, is_new): (u64, bool),
+    secrets: RapidSecrets,
+) -> Result<(u64, Writer, Recovered), EngineError> {
+    let position = read_number(tables, POSITION)?;
+    let mut replayed = Writer::new(position, secrets);
+    let recovered = replay(disk, (identity, position, is_new), &mut replayed)?;
+    if let Some(part) = part_of_lost(tables, recovered.last())? {
+        let why = format!("the log is damaged: {part}; take a backup, or repair it (Builder::repair)");
+        return Err(EngineError::Corruption(why));
     }
-    Err(EngineError::Corruption(format!(
-        "the log is damaged, it can be read up to frame {last}, and of the frames up to {begun} the tables have a part, because a \
-         hand-down was cut short; take a backup, or repair it (Builder::repair)"
-    )))
+    Ok((position, replayed, recovered))
+}
+
+/// Says what the tables have of frames that the log, which ends with `last`, has lost. A hand-down writes only what is durable in the log.
+/// So if the log ends before a hand-down that was begun does, the tables have a part of what is lost, and no prefix of the log is left to
+/// go on with.
+fn part_of_lost<T: Storage>(tables: &T, last: u64) -> Result<Option<String>, EngineError> {
+    let begun = read_number(tables, BEGUN)?;
+    let part = || {
+        format!(
+            "it ends at frame {last}, and of the frames up to {begun} the tables have a part, because a hand-down was cut short"
+        )
+    };
+    Ok((begun > last).then(part))
+}
+
+/// What of a damaged log can be read above the position; `oldest` is the store of its first segment and the sequence with which that begins.
+fn replay_readable<D: Disk>(
+    disk: &D,
+    (identity, first): (u64, u64),
+    position: u64,
+    secrets: RapidSecrets,
+    notes: &mut Vec<String>,
+) -> Result<Writer, EngineError> {
+    let from = position.max(first.saturating_sub(1));
+    if from > position {
+        notes.push(format!("the log begins at {first}, and the tables end at {position}: what lies between is lost"));
+    }
+    let mut replayed = Writer::new(from, secrets);
+    match replay(disk, (identity, from, false), &mut replayed) {
+        Ok(recovered) => notes.extend(recovered.lost().map(ToString::to_string)),
+        // What cannot be read is no reason to give up what was read before it.
+        Err(why @ (Unreadable::Log(log::Error::Io(_)) | Unreadable::Malformed(_))) => {
+            let why = EngineError::from(why);
+            notes.push(format!("{why}: the log is taken up to {}", replayed.last()));
+        }
+        Err(why) => return Err(why.into()),
+    }
+    Ok(replayed)
 }
 
 impl<D: Disk, T: Storage> Layered<D, T> {
@@ -101,10 +143,7 @@ impl<D: Disk, T: Storage> Layered<D, T> {
     pub fn open(disk: D, tables: T, setup: Setup) -> Result<Self, EngineError> {
         let Setup { identity, is_new, random: mut salts, limits, accepted_loss, has_worker } = setup;
         let secrets = RapidSecrets::seed(salts());
-        let position = read_number(&tables, POSITION)?;
-        let mut replayed = Writer::new(position, secrets);
-        let recovered = replay(&disk, (identity, position, is_new), &mut replayed)?;
-        check_begun(&tables, recovered.last())?;
+        let (position, replayed, recovered) = read_whole(&disk, &tables, (identity, is_new), secrets)?;
         let is_long = replayed.generation().bytes() > limits.memory_bytes.saturating_mul(4)
             || recovered.segments() > SEGMENTS_MAX;
         let log = log::begin(disk, &recovered, salts(), accepted_loss).map_err(failed)?;
@@ -130,10 +169,7 @@ impl<D: Disk, T: Storage> Layered<D, T> {
     /// Opens it to be read only; nothing is written. A loss of acknowledged batches is an error.
     pub fn open_read_only(disk: D, tables: T, identity: u64, seed: u64) -> Result<Self, EngineError> {
         let secrets = RapidSecrets::seed(seed);
-        let position = read_number(&tables, POSITION)?;
-        let mut replayed = Writer::new(position, secrets);
-        let recovered = replay(&disk, (identity, position, false), &mut replayed)?;
-        check_begun(&tables, recovered.last())?;
+        let (position, replayed, recovered) = read_whole(&disk, &tables, (identity, false), secrets)?;
         if let Some(lost) = recovered.lost() {
             return Err(failed(log::Error::Lost(Box::new(lost.clone()))));
         }
@@ -151,30 +187,17 @@ impl<D: Disk, T: Storage> Layered<D, T> {
             notes.push(why.to_string());
             None
         });
-        let Some((identity, first)) = oldest else {
-            notes.push("no segment of the log can be read: what was not in tables yet is lost".into());
-            let replayed = Writer::new(position, secrets);
-            return Self::to_be_read(tables, secrets, replayed, (position, position));
-        };
-        let from = position.max(first.saturating_sub(1));
-        if from > position {
-            notes.push(format!(
-                "the log begins at {first}, and the tables end at {position}: what lies between is lost"
-            ));
-        }
-        let mut replayed = Writer::new(from, secrets);
-        match replay(&disk, (identity, from, false), &mut replayed) {
-            Ok(recovered) => notes.extend(recovered.lost().map(ToString::to_string)),
-            // What cannot be read is no reason to give up what was read before it.
-            Err(why @ (Unreadable::Log(log::Error::Io(_)) | Unreadable::Malformed(_))) => {
-                let why = EngineError::from(why);
-                notes.push(format!("{why}: the log is taken up to {}", replayed.last()));
+        let replayed = match oldest {
+            Some(oldest) => replay_readable(&disk, oldest, position, secrets, notes)?,
+            None => {
+                notes.push("no segment of the log can be read: what was not in tables yet is lost".into());
+                Writer::new(position, secrets)
             }
-            Err(why) => return Err(why.into()),
-        }
+        };
         let end = replayed.last();
-        if read_number(&tables, BEGUN).is_ok_and(|begun| begun > end) {
-            notes.push("a hand-down was cut short: of what the log has lost the tables have a part".into());
+        match part_of_lost(&tables, end) {
+            Ok(part) => notes.extend(part.map(|part| format!("the log is damaged: {part}"))),
+            Err(why) => notes.push(why.to_string()),
         }
         Self::to_be_read(tables, secrets, replayed, (position, end))
     }

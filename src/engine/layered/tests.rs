@@ -367,9 +367,15 @@ fn a_loss_of_which_the_tables_have_a_part_is_refused_whatever_the_log_says() {
     refused(model.open());
     let tables = || model.tables.embedded().storage().clone();
     refused(Layered::open_read_only(model.disk.revive(), tables(), 7, 1));
-    let mut notes = Vec::new();
-    Store::open_damaged(model.disk.revive(), tables(), 1, &mut notes).unwrap();
-    assert!(notes.iter().any(|note| note.contains("a hand-down was cut short")), "{notes:?}");
+    let is_noted = |disk: SimDisk| {
+        let mut notes = Vec::new();
+        Store::open_damaged(disk, tables(), 1, &mut notes).unwrap();
+        assert!(notes.iter().any(|note| note.contains("a hand-down was cut short")), "{notes:?}");
+    };
+    is_noted(model.disk.revive());
+    let disk = model.disk.revive();
+    disk.list().unwrap().iter().for_each(|name| disk.remove(name).unwrap());
+    is_noted(disk);
 }
 
 #[test]

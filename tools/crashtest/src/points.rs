@@ -401,6 +401,8 @@ mod tests {
         }
         let said = format!("{} named points at which a run can be stopped, and {all} known mistakes", Point::ALL.len());
         assert!(in_words(include_str!("../../../DESIGN.md")).contains(&said), "{said}");
+        let said = format!("{all} known mistakes that it must find");
+        assert!(in_words(include_str!("../../../CHANGELOG.md")).contains(&said), "{said}");
     }
 
     #[test]
