@@ -187,12 +187,11 @@ impl<D: Disk, T: Storage> Layered<D, T> {
             notes.push(why.to_string());
             None
         });
-        let replayed = match oldest {
-            Some(oldest) => replay_readable(&disk, oldest, position, secrets, notes)?,
-            None => {
-                notes.push("no segment of the log can be read: what was not in tables yet is lost".into());
-                Writer::new(position, secrets)
-            }
+        let replayed = if let Some(oldest) = oldest {
+            replay_readable(&disk, oldest, position, secrets, notes)?
+        } else {
+            notes.push("no segment of the log can be read: what was not in tables yet is lost".into());
+            Writer::new(position, secrets)
         };
         let end = replayed.last();
         match part_of_lost(&tables, end) {
