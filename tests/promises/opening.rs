@@ -6,7 +6,7 @@ use std::path::Path;
 
 use percolite::{Builder, Error, ErrorKind, Store};
 
-use crate::folders::{copy_folder, files, segments, state};
+use crate::folders::{change, copy_folder, files, segments, state, tear_manifest};
 
 const MARKER: &str = "PERCOLITE";
 const UNFINISHED: &str = "PERCOLITE.new";
@@ -129,6 +129,29 @@ fn a_store_that_has_lost_files_is_corruption_and_not_an_empty_store() {
         let why = refused(folder.path());
         assert!(matches!(why.kind(), ErrorKind::Corruption(_) | ErrorKind::Io(_)), "{lost}: {why}");
     }
+}
+
+#[test]
+fn a_manifest_whose_last_record_a_power_cut_has_torn_is_used_without_it() {
+    let folder = tempfile::tempdir().unwrap();
+    for _ in 0..2 {
+        fill(folder.path());
+    }
+    tear_manifest(folder.path());
+    let torn = state(folder.path());
+    let why = small().read_only(true).open(folder.path()).map(drop).unwrap_err();
+    assert!(matches!(why.kind(), ErrorKind::Io(_)) && why.to_string().contains("a power cut has torn"), "{why}");
+    assert_eq!(state(folder.path()), torn, "looking changes nothing");
+
+    let store = small().open(folder.path()).unwrap();
+    let rows = store.keyspace("rows").unwrap();
+    assert_eq!(store.snapshot().unwrap().get(&rows, "k").unwrap().as_deref(), Some(&b"v"[..]));
+    assert!(store.verify(|_| ()).unwrap().is_sound());
+    store.close().unwrap();
+
+    // No power cut does this.
+    change(&files(folder.path(), "MANIFEST-").pop().unwrap(), |bytes| *bytes.last_mut().unwrap() ^= 1);
+    assert!(matches!(refused(folder.path()).kind(), ErrorKind::Corruption(_)));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use percolite::{Builder, CommitProtocol, Compression, ErrorKind, Repaired, Store};
 
-use crate::folders::{change, files, frames, payload, segment, state};
+use crate::folders::{change, files, frames, payload, segment, state, tear_manifest};
 use crate::orphans::leave_locks;
 
 fn small() -> Builder {
@@ -161,6 +161,13 @@ fn a_manifest_that_rocksdb_would_read_for_ever_is_left_out() {
         assert!(why.contains("of a type that is never written"), "{why}");
     });
     assert!(repaired.losses[0].what.contains("put together from the files"), "{:?}", repaired.losses);
+    assert!(after == before);
+}
+
+#[test]
+fn a_manifest_whose_last_record_a_power_cut_has_torn_costs_nothing() {
+    let (repaired, before, after) = repaired(tear_manifest);
+    assert!(repaired.is_whole(), "{:?}", repaired.losses);
     assert!(after == before);
 }
 

@@ -84,3 +84,16 @@ pub fn change(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
     fs::remove_file(path).unwrap();
     fs::write(path, bytes).unwrap();
 }
+
+/// Puts a record at the end of the manifest of which a power cut has left the first page: the file has its length already.
+pub fn tear_manifest(store: &Path) {
+    const RECORD: u16 = 8000;
+    change(&files(store, "MANIFEST-").pop().unwrap(), |bytes| {
+        let page = bytes.len().next_multiple_of(4096);
+        let end = bytes.len() + 7 + usize::from(RECORD);
+        let [low, high] = RECORD.to_le_bytes();
+        bytes.extend([1, 2, 3, 4, low, high, 1]);
+        bytes.resize(page, b'x');
+        bytes.resize(end + 300, 0);
+    });
+}

@@ -1,19 +1,28 @@
 //! RocksDB's manifest, looked through before RocksDB reads it.
 //!
-//! RocksDB 11.8 does not come back from a manifest in which one byte is wrong: that of a record's type, if it then says that the file is a
-//! recycled log. If the first record says otherwise, RocksDB meets that record again and again, before it looks at the checksum, and
-//! opening never ends. No file here is recycled, so such a record is damaged, and opening returns that.
+//! It is a file of records, each in one block: 4 bytes checksum, 2 bytes length, 1 byte type, content. RocksDB 11.8 does not cope
+//! with two things that may be in it.
 //!
-//! Only headers of records are looked at: 4 bytes checksum, 2 bytes length, 1 byte type. No record crosses the border of a block.
+//! **A power cut may leave the end of a record as zeros**, where the file had its new length and not yet its content. RocksDB passes
+//! over a record that is cut short, but for one that is filled up with zeros it refuses the folder. It was never synced, so
+//! [`cut_torn_tail`] removes it. The tables are then what they were before the hand-down that wrote it, and the log still has all
+//! of that: should a synced record be taken for a torn one, the log begins above the tables, and opening is refused.
+//!
+//! **A record of a type that is never written** keeps RocksDB in a loop if the type is one of a recycled file: it meets that record
+//! again and again, before it looks at the checksum. No file here is recycled, so such a record is damage, and [`check`] says so.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use crate::engine::EngineError;
 
 const BLOCK_BYTES: usize = 32 << 10;
 const HEADER_BYTES: usize = 7;
+const PAGE_BYTES: u64 = 4096;
+/// RocksDB begins a manifest with this many records or more, and syncs them before CURRENT names it: two of its own, and two for
+/// each of five columns.
+const FIRST_RECORDS: usize = 12;
 
 /// A place in a manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,22 +33,56 @@ pub struct Place {
     pub offset: u64,
 }
 
+/// Removes a record that a power cut has torn from the end of the manifest in use. The answer is whether there was one.
+pub fn cut_torn_tail(folder: &Path) -> Result<bool, EngineError> {
+    let cut = || {
+        let Some(Place { file, offset }) = torn_tail(folder)? else { return Ok(false) };
+        let file = OpenOptions::new().write(true).open(file)?;
+        file.set_len(offset)?;
+        file.sync_all().map(|()| true)
+    };
+    cut().map_err(|why| cannot_read(folder, &why))
+}
+
+/// Refuses a folder whose manifest ends in a torn record, to a caller that may not remove it.
+pub fn check_tail(folder: &Path) -> Result<(), EngineError> {
+    let found = torn_tail(folder).map_err(|why| cannot_read(folder, &why))?;
+    let Some(Place { file, offset }) = found else { return Ok(()) };
+    let what = format!(
+        "a power cut has torn the last record of {}, at byte {offset}: opening the store to write to it removes the record",
+        file.display()
+    );
+    Err(EngineError::Open(what))
+}
+
 /// Refuses a folder whose manifest RocksDB would read for ever.
 pub fn check(folder: &Path) -> Result<(), EngineError> {
-    let found = endless(folder)
-        .map_err(|why| EngineError::Open(format!("cannot read the manifest in {}: {why}", folder.display())))?;
+    let found = endless(folder).map_err(|why| cannot_read(folder, &why))?;
     let Some(Place { file, offset }) = found else { return Ok(()) };
     let what = format!("{} is damaged: the record at byte {offset} is of a type that is never written", file.display());
     Err(EngineError::Corruption(what))
+}
+
+fn cannot_read(folder: &Path, why: &io::Error) -> EngineError {
+    EngineError::Open(format!("cannot read the manifest in {}: {why}", folder.display()))
+}
+
+fn torn_tail(folder: &Path) -> io::Result<Option<Place>> {
+    // Without a name or the file, what RocksDB returns is better.
+    let named = fs::read_to_string(folder.join("CURRENT")).unwrap_or_default();
+    let file = folder.join(named.trim_end());
+    if !is_manifest(&file) {
+        return Ok(None);
+    }
+    let found = torn_in(&mut File::open(&file)?)?;
+    Ok(found.map(|offset| Place { file, offset }))
 }
 
 /// The first place at which RocksDB would stay for ever.
 pub fn endless(folder: &Path) -> io::Result<Option<Place>> {
     for entry in fs::read_dir(folder)? {
         let file = entry?.path();
-        let is_manifest = file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("MANIFEST-"));
-        if is_manifest
-            && file.is_file()
+        if is_manifest(&file)
             && let Some(offset) = endless_in(&mut File::open(&file)?)?
         {
             return Ok(Some(Place { file, offset }));
@@ -48,13 +91,84 @@ pub fn endless(folder: &Path) -> io::Result<Option<Place>> {
     Ok(None)
 }
 
+fn is_manifest(file: &Path) -> bool {
+    file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("MANIFEST-")) && file.is_file()
+}
+
+/// Where the first record that is not whole begins, if from one of its pages on there is nothing but zeros.
+fn torn_in(file: &mut (impl Read + Seek)) -> io::Result<Option<u64>> {
+    let (mut records, mut begins) = (0, 0);
+    let broken = walk(file, |record| {
+        if !record.continues() {
+            begins = record.offset;
+            records += 1;
+        }
+        (!record.is_whole()).then_some(record.offset..record.end)
+    })?;
+    let Some(broken) = broken.filter(|_| records > FIRST_RECORDS) else { return Ok(None) };
+    let mut at = (broken.start / PAGE_BYTES + 1) * PAGE_BYTES;
+    file.seek(SeekFrom::Start(at))?;
+    let (mut page, mut zeros_from) = (Vec::new(), at);
+    while file.by_ref().take(PAGE_BYTES).read_to_end(&mut page)? > 0 {
+        at += page.len() as u64;
+        if page.iter().any(|byte| *byte != 0) {
+            zeros_from = at;
+        }
+        page.clear();
+    }
+    Ok((zeros_from < at.min(broken.end)).then_some(begins))
+}
+
 fn endless_in(file: &mut impl Read) -> io::Result<Option<u64>> {
+    walk(file, |record| record.is_recycled().then_some(record.offset))
+}
+
+struct Record<'a> {
+    offset: u64,
+    end: u64,
+    checksum: u32,
+    kind: u8,
+    /// With the byte of its type; `None` where the block ends before it does.
+    content: Option<&'a [u8]>,
+}
+
+impl Record<'_> {
+    fn is_whole(&self) -> bool {
+        // RocksDB masks checksums, since it may store some within others' content.
+        self.content
+            .is_some_and(|content| crc32c::crc32c(content).rotate_right(15).wrapping_add(0xa282_ead8) == self.checksum)
+    }
+
+    /// Whether it goes on with what the record before has begun.
+    fn continues(&self) -> bool {
+        matches!(self.kind, 3 | 4)
+    }
+
+    /// Whether only recycled files have records of its type.
+    fn is_recycled(&self) -> bool {
+        matches!(self.kind, 5..=8 | 11 | 131)
+    }
+}
+
+/// Visits the records, until one of them gives an answer.
+fn walk<T>(file: &mut impl Read, mut visit: impl FnMut(&Record<'_>) -> Option<T>) -> io::Result<Option<T>> {
     let (mut block, mut begins) = (Vec::with_capacity(BLOCK_BYTES), 0);
     loop {
         block.clear();
         let read = file.by_ref().take(BLOCK_BYTES as u64).read_to_end(&mut block)?;
-        if let Some(at) = endless_in_block(&block) {
-            return Ok(Some(begins + at as u64));
+        let mut at = 0;
+        while let Some(&[a, b, c, d, low, high, kind]) = block.get(at..at + HEADER_BYTES) {
+            let length = usize::from(u16::from_le_bytes([low, high]));
+            if (kind, length) == (0, 0) {
+                // Nothing was written from here on.
+                break;
+            }
+            let content = block.get(at + HEADER_BYTES - 1..at + HEADER_BYTES + length);
+            let (offset, checksum) = (begins + at as u64, u32::from_le_bytes([a, b, c, d]));
+            at += HEADER_BYTES + length;
+            if let Some(answer) = visit(&Record { offset, end: begins + at as u64, checksum, kind, content }) {
+                return Ok(Some(answer));
+            }
         }
         if read < BLOCK_BYTES {
             return Ok(None);
@@ -63,30 +177,13 @@ fn endless_in(file: &mut impl Read) -> io::Result<Option<u64>> {
     }
 }
 
-fn endless_in_block(block: &[u8]) -> Option<usize> {
-    let mut at = 0;
-    while let Some(&[_, _, _, _, low, high, kind]) = block.get(at..at + HEADER_BYTES) {
-        if is_recycled(kind) {
-            return Some(at);
-        }
-        let length = usize::from(u16::from_le_bytes([low, high]));
-        if (kind, length) == (0, 0) {
-            // Nothing was written from here on.
-            return None;
-        }
-        at += HEADER_BYTES + length;
-    }
-    None
-}
-
-/// The types of records that only recycled files have.
-fn is_recycled(kind: u8) -> bool {
-    matches!(kind, 5..=8 | 11 | 131)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::Compression;
+    use crate::engine::folder::marker::claim;
+    use crate::engine::rocks::{RocksSetup, RocksStorage};
+    use crate::engine::storage::{Batch as _, Column, Storage as _};
 
     fn record(sort: u8, length: usize) -> Vec<u8> {
         let [low, high] = u16::try_from(length).unwrap().to_le_bytes();
@@ -101,6 +198,89 @@ mod tests {
             let log = [&block[..], &record(4, 10), &record(sort, 3), &record(1, 1)].concat();
             assert_eq!(endless_in(&mut &log[..]).unwrap(), Some(BLOCK_BYTES as u64 + 17), "{sort}");
         }
+    }
+
+    /// A record as RocksDB writes it.
+    fn whole(length: usize) -> Vec<u8> {
+        let mut record = record(1, length);
+        let masked = crc32c::crc32c(&record[6..]).rotate_right(15).wrapping_add(0xa282_ead8);
+        record[..4].copy_from_slice(&masked.to_le_bytes());
+        record
+    }
+
+    #[test]
+    fn a_record_whose_last_pages_are_zeros_is_torn_off() {
+        let first = whole(100).repeat(FIRST_RECORDS);
+        let torn = |content: &[u8]| torn_in(&mut io::Cursor::new(content)).unwrap();
+        let begins = first.len() as u64;
+        for (length, written) in [(6000, 4096), (20_000, 4096), (20_000, 12_288), (20_000, 16_384)] {
+            let mut content = [&first[..], &whole(length)].concat();
+            assert_eq!(torn(&content), None, "nothing is torn");
+            content.extend(whole(300));
+            content[written..].fill(0);
+            assert_eq!(torn(&content), Some(begins), "{length} bytes, {written} written");
+            let last = content.len() - 1;
+            content[last] = 1;
+            assert_eq!(torn(&content), None, "something was written after it");
+            content.truncate(last);
+            content[100] ^= 1;
+            assert_eq!(torn(&content), None, "another record is damaged");
+        }
+    }
+
+    #[test]
+    fn a_torn_record_of_several_blocks_goes_with_all_of_them() {
+        let first = whole(100).repeat(FIRST_RECORDS);
+        let mut begin = whole(BLOCK_BYTES - first.len() - HEADER_BYTES);
+        begin[6] = 2;
+        let masked = crc32c::crc32c(&begin[6..]).rotate_right(15).wrapping_add(0xa282_ead8);
+        begin[..4].copy_from_slice(&masked.to_le_bytes());
+        let end = [record(4, 5000), vec![0; 5000]].concat();
+        let content = [&first[..], &begin, &end[..4096], &[0; 6000]].concat();
+        assert_eq!(torn_in(&mut io::Cursor::new(content)).unwrap(), Some(first.len() as u64));
+    }
+
+    /// The number holds for the version of RocksDB that is built in.
+    #[test]
+    fn a_manifest_begins_with_two_records_of_its_own_and_two_for_each_column() {
+        let folder = tempfile::tempdir().unwrap();
+        let setup = RocksSetup { cache: 1 << 20, write_buffers: 64 << 10, compression: Compression::default() };
+        let path = folder.path().join("tables");
+        fs::create_dir(&path).unwrap();
+        for life in 0..3 {
+            let locked = tempfile::tempdir().unwrap();
+            let marker = claim(locked.path()).unwrap().marker;
+            let tables = RocksStorage::open(&path, setup, life == 0, marker).unwrap();
+            let named = fs::read_to_string(path.join("CURRENT")).unwrap();
+            let (mut columns, mut at_open, mut wholes) = (Vec::new(), 0, 0);
+            walk(&mut File::open(path.join(named.trim_end())).unwrap(), |record| {
+                wholes += usize::from(record.is_whole());
+                let content = record.content.unwrap();
+                if content.windows(7).any(|bytes| bytes == b"history") {
+                    columns.push(at_open);
+                }
+                at_open += 1;
+                None::<()>
+            })
+            .unwrap();
+            assert_eq!(wholes, at_open, "each has its checksum");
+            if life > 0 {
+                assert_eq!(columns, [FIRST_RECORDS - 2], "the last column's name comes one record before its tables");
+                assert!(at_open > FIRST_RECORDS, "{at_open}");
+            }
+            let mut batch = tables.batch(0);
+            Column::ALL.into_iter().for_each(|column| batch.put(column, b"key", &[life; 100]));
+            tables.write(batch).unwrap();
+            tables.sync().unwrap();
+        }
+    }
+
+    #[test]
+    fn what_was_synced_before_the_manifest_was_used_is_not_torn() {
+        let first = whole(100).repeat(FIRST_RECORDS - 1);
+        let mut content = [&first[..], &whole(6000)].concat();
+        content[4096..].fill(0);
+        assert_eq!(torn_in(&mut io::Cursor::new(content)).unwrap(), None);
     }
 
     #[test]

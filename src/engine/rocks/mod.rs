@@ -109,6 +109,7 @@ pub struct RocksView(Arc<PinnedCell>);
 impl RocksStorage {
     /// Opens the tables in the folder, which are made if they are `new`. The marker of the store stays locked as long as they are open.
     pub fn open(path: &Path, setup: RocksSetup, is_new: bool, marker: Marker) -> Result<Self, EngineError> {
+        manifest::cut_torn_tail(path)?;
         manifest::check(path)?;
         let mut options = options(setup)?;
         // Where there is a store, what is missing of it is lost, and not to be made up for by something empty.
@@ -121,6 +122,7 @@ impl RocksStorage {
 
     /// Opens the tables in the folder to be read: nothing in it is changed, and writing fails.
     pub fn open_read_only(path: &Path, setup: RocksSetup, marker: Option<Marker>) -> Result<Self, EngineError> {
+        manifest::check_tail(path)?;
         manifest::check(path)?;
         let options = options(setup)?;
         let db = DB::open_cf_descriptors_read_only(&options, path, descriptors(&options, setup)?, false)

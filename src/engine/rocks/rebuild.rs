@@ -36,15 +36,19 @@ pub fn open(
     setup: RocksSetup,
     notes: &mut Vec<String>,
 ) -> Result<(RocksStorage, Option<Aside>), EngineError> {
-    let opened = manifest::check(folder).and_then(|()| RocksStorage::open_read_only(folder, setup, None));
-    let why = match opened {
+    let why = match RocksStorage::open_read_only(folder, setup, None) {
         Ok(storage) => return Ok((storage, None)),
         Err(why) => why,
     };
+    let (files, aside) = copy_aside(folder, aside)?;
+    if manifest::cut_torn_tail(&files)?
+        && let Ok(storage) = RocksStorage::open_read_only(&files, setup, None)
+    {
+        return Ok((storage, Some(aside)));
+    }
     notes.push(format!(
         "the database could not be opened ({why}), so it was put together from the files: rows may be older than they were, deleted ones may be back, and of a transaction a part may be missing"
     ));
-    let (files, aside) = copy_aside(folder, aside)?;
     let storage = rebuild(folder, &files, &aside, setup, notes)?;
     Ok((storage, Some(aside)))
 }
