@@ -82,8 +82,14 @@ pub trait Engine: Send + Sync {
     fn advance_safe_point(&self, to: Timestamp) -> Result<(), EngineError>;
 
     /// The collector's work list: rows that were deleted at or below a timestamp, or written over with the replaced version
-    /// kept ([`version`](crate::row::RowChange::version)), until they are [`collected`](crate::row::RowChange::collected). Oldest first.
-    fn superseded(&self, upto: Timestamp, limit: usize) -> Result<Vec<(Timestamp, RowKey)>, EngineError>;
+    /// kept ([`version`](crate::row::RowChange::version)), until they are [`collected`](crate::row::RowChange::collected). Oldest first;
+    /// with `after`, only what comes after that entry, which need not be there any more.
+    fn superseded(
+        &self,
+        after: Option<&(Timestamp, RowKey)>,
+        upto: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<(Timestamp, RowKey)>, EngineError>;
 
     /// Statuses of transactions that began before a timestamp, by row.
     fn statuses(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError>;

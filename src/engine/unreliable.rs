@@ -395,8 +395,13 @@ impl<E: Engine> Engine for Unreliable<E> {
         self.change(|| self.engine.advance_safe_point(to))
     }
 
-    fn superseded(&self, upto: Timestamp, limit: usize) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
-        self.read(|| self.engine.superseded(upto, limit))
+    fn superseded(
+        &self,
+        after: Option<&(Timestamp, RowKey)>,
+        upto: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
+        self.read(|| self.engine.superseded(after, upto, limit))
     }
 
     fn statuses(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {

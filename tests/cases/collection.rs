@@ -47,7 +47,8 @@ pub fn cases() -> Vec<Case> {
             .not_on(SHARED, NO_COLLECTION),
         Case::new(51, "collection never takes a newest version")
             .on(STEPS | TWO, a_newer_version_is_not_collected)
-            .on(EMBEDDED, collection_changes_no_answer),
+            .on(EMBEDDED, collection_changes_no_answer)
+            .on(EMBEDDED, a_page_of_collection_begins_where_the_last_one_ended),
     ]
 }
 
@@ -380,6 +381,27 @@ fn a_newer_version_is_not_collected(world: &World) {
     hand.write(txn(39), "k", "newer", 40);
     assert!(hand.0.make(stale).is_err());
     assert_eq!(hand.value("k"), some("newer"));
+}
+
+/// From the list's beginning, every page would read the tombstones of all pages before it.
+fn a_page_of_collection_begins_where_the_last_one_ended(world: &World) {
+    let store = world.open();
+    let keys: Vec<String> = (0..1100).map(|number| format!("k{number:04}")).collect();
+    let in_one = |change: &dyn Fn(&mut percolite::Txn, &str)| {
+        let mut txn = store.begin().unwrap();
+        keys.iter().for_each(|key| change(&mut txn, key));
+        txn.commit().unwrap().ts
+    };
+    in_one(&|txn, key| txn.put(&store.rows, key, "v").unwrap());
+    let old = store.snapshot().unwrap();
+    let deleted_at = in_one(&|txn, key| txn.delete(&store.rows, key).unwrap());
+    store.tap.take_collections();
+    drop(old);
+    store.put("other", "x");
+    collected(&store, 1100);
+    let ends = [511, 1023].map(|number| Some((deleted_at, store.row(&keys[number]))));
+    let pages = store.tap.take_collections();
+    assert!(pages.windows(3).any(|pages| pages == [&[None], &ends[..]].concat()), "{pages:?}");
 }
 
 fn collection_changes_no_answer(world: &World) {

@@ -40,6 +40,7 @@ pub struct Control {
     on_row: Mutex<Option<(RowKey, OnRead)>>,
     views: AtomicU64,
     walks: Mutex<Vec<Walk>>,
+    collections: Mutex<Vec<Option<(Timestamp, RowKey)>>>,
 }
 
 /// What had to be walked over for one page: up to its last cell if it was full, or else to the end of its range.
@@ -71,6 +72,11 @@ impl Control {
     /// What was walked over since this was asked last.
     pub fn take_walks(&self) -> Vec<Walk> {
         std::mem::take(&mut self.walks.lock().unwrap())
+    }
+
+    /// After which entry each page of the collector's work list began, since this was asked last.
+    pub fn take_collections(&self) -> Vec<Option<(Timestamp, RowKey)>> {
+        std::mem::take(&mut self.collections.lock().unwrap())
     }
 
     /// Called before every `apply`; it may block.
@@ -219,9 +225,15 @@ impl Engine for Tap {
     fn advance_safe_point(&self, to: Timestamp) -> Result<(), EngineError> {
         self.control.write(Act::Pass, || self.engine.advance_safe_point(to))
     }
-    fn superseded(&self, upto: Timestamp, limit: usize) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
+    fn superseded(
+        &self,
+        after: Option<&(Timestamp, RowKey)>,
+        upto: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
         self.control.alive()?;
-        self.engine.superseded(upto, limit)
+        self.control.collections.lock().unwrap().push(after.cloned());
+        self.engine.superseded(after, upto, limit)
     }
     fn statuses(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {
         self.control.alive()?;

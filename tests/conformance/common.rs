@@ -184,8 +184,13 @@ impl<E: Engine> Engine for Answered<E> {
     fn advance_safe_point(&self, to: Timestamp) -> Result<(), EngineError> {
         until_answered(|| self.0.advance_safe_point(to))
     }
-    fn superseded(&self, upto: Timestamp, limit: usize) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
-        until_answered(|| self.0.superseded(upto, limit))
+    fn superseded(
+        &self,
+        after: Option<&(Timestamp, RowKey)>,
+        upto: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
+        until_answered(|| self.0.superseded(after, upto, limit))
     }
     fn statuses(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {
         until_answered(|| self.0.statuses(before, limit))

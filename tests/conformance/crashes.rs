@@ -109,7 +109,7 @@ fn what_replaced_or_removed_a_cell_is_undone_with_the_crash() {
         assert_eq!(view.write(&row("new")).unwrap(), None);
         assert_eq!(engine.meta("m").unwrap(), Some(vec![1]));
         assert_eq!(engine.safe_point().unwrap(), ts(3));
-        assert_eq!(engine.superseded(ts(99), 9).unwrap(), []);
+        assert_eq!(engine.superseded(None, ts(99), 9).unwrap(), []);
     };
     make(&engine, [put_write("a", put(20)), put_lock("b", lock(10)), put_status("c", 5, Status::RolledBack)]);
     make(&engine, [put_data("d", 5, "d")]);
@@ -157,7 +157,7 @@ fn an_embedded_engine_does_not_outlive_a_crash_and_a_shared_one_does() {
     gone(embedded.set_meta(&[("m".into(), Some(vec![]))]));
     gone(embedded.safe_point());
     gone(embedded.advance_safe_point(ts(5)));
-    gone(embedded.superseded(ts(5), 5));
+    gone(embedded.superseded(None, ts(5), 5));
     gone(embedded.erase(KeyspaceId(7)));
     gone(view.lock(&row("counter")));
     gone(view.data(&row("counter"), ts(1)));

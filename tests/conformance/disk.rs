@@ -32,7 +32,7 @@ fn reopening_keeps_everything() {
         let erased = RowKey::new(KeyspaceId(99), b"erased");
         assert_eq!(engine.row(&erased, ts(10)).unwrap().write, None);
         assert_eq!(engine.metas("round/").unwrap().len() as u64, round);
-        assert_eq!(engine.superseded(Timestamp::MAX, 100).unwrap().len() as u64, 2 * round);
+        assert_eq!(engine.superseded(None, Timestamp::MAX, 100).unwrap().len() as u64, 2 * round);
 
         make(
             &engine,

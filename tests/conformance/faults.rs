@@ -44,7 +44,7 @@ fn a_lost_request_changes_nothing() {
     assert!(is_lost(engine.advance_safe_point(ts(9))));
     assert!(is_lost(engine.sync()) && is_lost(engine.view()) && is_lost(engine.row(&row("a"), ts(1))));
     assert!(is_lost(engine.meta("m")) && is_lost(engine.metas("")) && is_lost(engine.safe_point()));
-    assert!(is_lost(engine.superseded(ts(9), 9)));
+    assert!(is_lost(engine.superseded(None, ts(9), 9)));
     assert_eq!(engine.injected(), Injected { lost_requests: 10, ..Injected::default() });
     let inner = engine.engine();
     assert_eq!(inner.row(&row("a"), ts(10)).unwrap().lock, None);
@@ -108,8 +108,13 @@ macro_rules! pass_on {
         fn advance_safe_point(&self, to: Timestamp) -> Result<(), EngineError> {
             self.0.advance_safe_point(to)
         }
-        fn superseded(&self, upto: Timestamp, limit: usize) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
-            self.0.superseded(upto, limit)
+        fn superseded(
+            &self,
+            after: Option<&(Timestamp, RowKey)>,
+            upto: Timestamp,
+            limit: usize,
+        ) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
+            self.0.superseded(after, upto, limit)
         }
         fn statuses(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {
             self.0.statuses(before, limit)

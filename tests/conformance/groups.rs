@@ -393,7 +393,7 @@ fn assert_holds(engine: &Subject, model: &Model) {
     assert_eq!(view.locks(&page).unwrap(), model.locks.clone().into_iter().collect::<Vec<_>>());
     assert_eq!(view.writes(&page).unwrap(), model.writes.clone().into_iter().collect::<Vec<_>>());
     let superseded: Vec<_> = model.superseded.iter().cloned().collect();
-    assert_eq!(engine.superseded(Timestamp::MAX, 1000).unwrap(), superseded);
+    assert_eq!(engine.superseded(None, Timestamp::MAX, 1000).unwrap(), superseded);
     let mut statuses = engine.statuses(ts(9), 1000).unwrap();
     statuses.sort();
     let expected: Vec<_> = model.statuses.keys().filter(|(_, start_ts)| *start_ts < ts(9)).cloned().collect();

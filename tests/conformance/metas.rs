@@ -90,7 +90,7 @@ pub fn the_safe_point_never_goes_back(engine: &Subject) {
 }
 
 pub fn the_deletions_list_is_ordered_and_bounded(engine: &Subject) {
-    assert_eq!(engine.superseded(Timestamp::MAX, 10).unwrap(), []);
+    assert_eq!(engine.superseded(None, Timestamp::MAX, 10).unwrap(), []);
     let deleted = [(300, "a"), (20, "z"), (20, "b"), (255, "c"), (256, "b"), (65_536, "\0"), (21, "")];
     for (at, key) in deleted {
         make(&**engine, [put_write(key, deletion(at)), put_write("put", put(at))]);
@@ -103,12 +103,21 @@ pub fn the_deletions_list_is_ordered_and_bounded(engine: &Subject) {
         for limit in [1, 2, 3, 6, 7, 8, usize::MAX] {
             let mut expected: Vec<_> = all.iter().filter(|(at, _)| *at <= ts(upto)).cloned().collect();
             expected.truncate(limit);
-            assert_eq!(engine.superseded(ts(upto), limit).unwrap(), expected, "{limit} up to {upto}");
+            assert_eq!(engine.superseded(None, ts(upto), limit).unwrap(), expected, "{limit} up to {upto}");
         }
     }
+    for after in &all {
+        let expected: Vec<_> = all.iter().filter(|entry| *entry > after).cloned().collect();
+        assert_eq!(engine.superseded(Some(after), Timestamp::MAX, 10).unwrap(), expected, "after {after:?}");
+        let first: Vec<_> = expected.into_iter().take(1).collect();
+        assert_eq!(engine.superseded(Some(after), Timestamp::MAX, 1).unwrap(), first, "one after {after:?}");
+    }
+    let absent = (ts(21), row("m"));
+    assert_eq!(engine.superseded(Some(&absent), ts(255), 10).unwrap(), [(ts(255), row("c"))]);
+    assert_eq!(engine.superseded(Some(&all[3]), ts(20), 10).unwrap(), [], "the end lies before");
     // Other bookkeeping is not on the list.
     set(engine, &[("deletee", Some("x")), ("deleted", Some("x")), ("deleted0", Some("x"))]);
-    assert_eq!(engine.superseded(Timestamp::MAX, 100).unwrap(), all);
+    assert_eq!(engine.superseded(None, Timestamp::MAX, 100).unwrap(), all);
 }
 
 pub fn statuses_are_listed_by_row_below_a_timestamp(engine: &Subject) {
@@ -139,14 +148,14 @@ pub fn statuses_are_listed_by_row_below_a_timestamp(engine: &Subject) {
 
 pub fn a_list_of_none_is_empty(engine: &Subject) {
     make(&**engine, [put_write("a", deletion(20)), put_status("a", 19, Status::RolledBack)]);
-    assert_eq!(engine.superseded(Timestamp::MAX, 0).unwrap(), [], "none were asked for");
+    assert_eq!(engine.superseded(None, Timestamp::MAX, 0).unwrap(), [], "none were asked for");
     assert_eq!(engine.statuses(Timestamp::MAX, 0).unwrap(), [], "none were asked for");
 }
 
 pub fn a_collected_deletion_leaves_the_list(engine: &Subject) {
     make(&**engine, [put_write("a", deletion(20)), put_write("b", deletion(20)), put_write("c", deletion(30))]);
     make(&**engine, [put_write("a", deletion(40))]);
-    let list = || engine.superseded(Timestamp::MAX, 10).unwrap();
+    let list = || engine.superseded(None, Timestamp::MAX, 10).unwrap();
     assert_eq!(list(), [(ts(20), row("a")), (ts(20), row("b")), (ts(30), row("c")), (ts(40), row("a"))]);
     let collected = |key: &str, at: u64| RowChange { collected: vec![ts(at)], ..change(key, 0) };
     make(&**engine, [collected("a", 20)]);

@@ -40,7 +40,7 @@ pub fn run<T>(
 fn state(engine: &Subject, key: &RowKey) -> impl PartialEq + std::fmt::Debug + use<> {
     let view = engine.view().unwrap();
     let each = [10, 20, 30].map(|at| (engine.row(key, ts(at)).unwrap(), view.data(key, ts(at)).unwrap()));
-    (each, view.version(key, ts(99)).unwrap(), engine.superseded(Timestamp::MAX, 99).unwrap())
+    (each, view.version(key, ts(99)).unwrap(), engine.superseded(None, Timestamp::MAX, 99).unwrap())
 }
 
 /// Makes the step; then delivers its change once more, as a network would, and makes the step again.
@@ -191,7 +191,7 @@ pub fn every_step_made_twice_answers_the_same(engine: &Subject) {
     let newest = engine.row(&row("second"), ts(30)).unwrap().write;
     assert_eq!(newest.map(|version| version.commit_ts), Some(ts(31)));
     assert_eq!(engine.view().unwrap().version(&row("second"), ts(99)).unwrap(), None);
-    assert_eq!(engine.superseded(Timestamp::MAX, 9).unwrap(), []);
+    assert_eq!(engine.superseded(None, Timestamp::MAX, 9).unwrap(), []);
     clean(&|| forget(row("primary"), ts(10)));
     assert_eq!(engine.row(&row("primary"), ts(10)).unwrap().status, None);
 }
@@ -313,12 +313,12 @@ pub fn a_deleted_row_that_was_held_since_can_be_collected(engine: &Subject) {
     let follow = commit_at("a", ten, 17, false);
     assert_eq!(run(&**engine, &row("a"), ts(10), &|row| commit(row, &follow)), Ok(ts(17)));
     // Every transaction is newer than all of this by now.
-    for (deleted_at, row) in engine.superseded(Timestamp::MAX, 9).unwrap() {
+    for (deleted_at, row) in engine.superseded(None, Timestamp::MAX, 9).unwrap() {
         let request = Collect { row: row.clone(), superseded_at: vec![deleted_at], replaced: Vec::new() };
         let change = collect(&engine.row(&row, ts(0)).unwrap(), &request);
         let outcomes = engine.apply(&[group([change])]).unwrap();
         assert_eq!(outcomes, [Outcome::Applied], "on a row that nobody else touches");
     }
-    assert_eq!(engine.superseded(Timestamp::MAX, 9).unwrap(), [], "the collector will meet it for ever");
+    assert_eq!(engine.superseded(None, Timestamp::MAX, 9).unwrap(), [], "the collector will meet it for ever");
     assert_eq!(engine.row(&row("a"), ts(0)).unwrap().write, None);
 }

@@ -25,8 +25,6 @@ use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
 
 const PAGE_ROWS: usize = 512;
-/// So many entries that have to stay are looked at to find some that can go.
-const COLLECT_ROWS_MAX: usize = 1 << 18;
 /// So much of a large transaction's end is done before the other work has its turn. Tests of crashes have few rows, and are to
 /// meet the other work in the middle.
 const ENDING_PAGES: usize = if cfg!(feature = "crashtest") { 1 } else { 32 };
@@ -75,11 +73,12 @@ impl Housekeeper {
 
 impl Shared {
     fn run(&self, coordinator: &Embedded, sweep: bool, chores: &[Chore]) {
-        let parker = coordinator.pipeline().runtime().parker();
+        let runtime = coordinator.pipeline().runtime();
+        let parker = runtime.parker();
         *coordinator.housekeeper.lock() = Some(Arc::clone(&parker));
         let mut swept = !sweep;
         let mut position = Bound::Unbounded;
-        let mut collect_rows = PAGE_ROWS;
+        let (mut collected, mut collect_from) = (None, Duration::ZERO);
         while !self.stopping.load(Ordering::Acquire) {
             // An error here is either a failure that has closed the store already, or damage that whoever reads the row
             // will be told of. Each part goes on without the others.
@@ -101,15 +100,16 @@ impl Shared {
                 }
                 more = true;
             }
-            let collected = coordinator.collect_page(collect_rows);
-            if let Ok((found, gone)) = collected.inspect_err(|why| coordinator.tell_of("collection", why)) {
-                // Entries that have to stay must not keep those behind them from being looked at.
-                collect_rows = if gone == 0 && found == collect_rows {
-                    (collect_rows * 2).min(COLLECT_ROWS_MAX)
-                } else {
-                    PAGE_ROWS
-                };
-                more |= gone > 0 && found >= PAGE_ROWS;
+            if collected.is_some() || runtime.elapsed() >= collect_from {
+                match coordinator.collect_page(&mut collected) {
+                    Ok(()) => more |= collected.is_some(),
+                    Err(why) => {
+                        coordinator.tell_of("collection", &why);
+                        collected = None;
+                    }
+                }
+                // The list begins with tombstones, which every page of the other work would pay for.
+                collect_from = runtime.elapsed() + PAUSE;
             }
             for (what, chore) in chores {
                 let _ = chore().inspect_err(|why| coordinator.tell_of(what, why));
@@ -214,21 +214,22 @@ impl Embedded {
         }
     }
 
-    /// Looks at the oldest `limit` entries of what was superseded and collects what nobody needs; the answer is how many there
-    /// were to look at, and how many are gone.
-    pub fn collect_page(&self, limit: usize) -> Result<(usize, usize)> {
-        let mut floor = self.collectable()?;
+    /// Collects what no reader needs among the next entries of the work list; `position` is the last one that was looked at,
+    /// `None` at either end of the list. Each page begins where the last one ended, because what lies before is tombstones: from
+    /// the list's beginning, a page would cost more the more was collected.
+    pub fn collect_page(&self, position: &mut Option<(Timestamp, RowKey)>) -> Result<()> {
+        let mut floor = self.collectable(position.as_ref())?;
         if mutated!(CollectsTooEarly) {
             floor = self.pipeline.current_view().read_ts;
         }
-        let entries = self.pipeline.engine().superseded(floor, limit)?;
-        let found = entries.len();
+        let entries = self.pipeline.engine().superseded(position.as_ref(), floor, PAGE_ROWS)?;
+        *position = entries.last().filter(|_| entries.len() == PAGE_ROWS).cloned();
         let mut rows: BTreeMap<RowKey, Vec<Timestamp>> = BTreeMap::new();
         for (superseded_at, row) in entries {
             rows.entry(row).or_default().push(superseded_at);
         }
         let view = self.pipeline.engine().view()?;
-        let (mut gone, mut unguarded) = (0, Vec::new());
+        let mut unguarded = Vec::new();
         for (row, superseded_at) in rows {
             let mut replaced: Vec<Replaced> = Vec::new();
             for ts in &superseded_at {
@@ -242,27 +243,26 @@ impl Embedded {
                 continue;
             }
             crash_point!(CollectBefore);
-            gone += self.make_collected(vec![change])?;
+            self.make_collected(vec![change])?;
             crash_point!(CollectDone);
         }
         while !unguarded.is_empty() {
             let rest = unguarded.split_off(unguarded.len().min(self.group_rows()));
-            gone += self.make_collected(std::mem::replace(&mut unguarded, rest))?;
+            self.make_collected(std::mem::replace(&mut unguarded, rest))?;
         }
-        Ok((found, gone))
+        Ok(())
     }
 
-    /// How many entries of the work list went with the changes.
-    fn make_collected(&self, changes: Vec<RowChange>) -> Result<usize> {
+    fn make_collected(&self, changes: Vec<RowChange>) -> Result<()> {
         let entries = changes.iter().map(|change| change.collected.len()).sum();
         let versions: usize = changes.iter().map(|change| change.dropped.len()).sum();
         if entries == 0 || !self.make(changes, Purpose::Collect)? {
-            return Ok(0);
+            return Ok(());
         }
         self.counters.collected.add((entries - versions.min(entries)) as u64);
         self.counters.versions_collected.add(versions as u64);
         event!(DEBUG, entries, versions, "collected");
-        Ok(entries)
+        Ok(())
     }
 
     /// Makes changes; the answer is whether they were made. If not, another round will try again.

@@ -178,13 +178,22 @@ impl<S: Storage> Engine for LocalEngine<S> {
         self.set_meta(&[(SAFE_POINT.into(), Some(to.to_u64().to_be_bytes().to_vec()))])
     }
 
-    fn superseded(&self, upto: Timestamp, limit: usize) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
+    fn superseded(
+        &self,
+        after: Option<&(Timestamp, RowKey)>,
+        upto: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
         let mut found = Vec::new();
         if limit == 0 {
             return Ok(found);
         }
         let mut malformed = None;
-        self.storage.scan(Column::Meta, &prefix_range(SUPERSEDED.as_bytes()), false, |key, _| {
+        let mut range = prefix_range(SUPERSEDED.as_bytes());
+        if let Some((ts, row)) = after {
+            range.start = Bound::Excluded(superseded_key(*ts, row));
+        }
+        self.storage.scan(Column::Meta, &range, false, |key, _| {
             match split_superseded(key) {
                 Some((ts, row)) if ts <= upto => found.push((ts, row)),
                 Some(_) => return false,

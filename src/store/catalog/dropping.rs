@@ -88,7 +88,7 @@ impl Store {
             let noted = self.inner.catalog.dropped.lock().get(&id).copied().unwrap_or_default();
             let committed = self.inner.engine.view()?.write(&catalog.row(&key))?.map_or(noted, |drop| drop.commit_ts);
             // One that never had a name cannot be read at any moment.
-            let needed_from = if what == NEVER_NAMED { pipeline.oldest_read() } else { embedded.collectable()? };
+            let needed_from = if what == NEVER_NAMED { pipeline.oldest_read() } else { embedded.collectable(None)? };
             if needed_from < noted.max(committed) {
                 continue;
             }

@@ -109,8 +109,13 @@ impl Engine for Gate {
         self.engine.advance_safe_point(to)
     }
 
-    fn superseded(&self, upto: Timestamp, limit: usize) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
-        self.engine.superseded(upto, limit)
+    fn superseded(
+        &self,
+        after: Option<&(Timestamp, RowKey)>,
+        upto: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
+        self.engine.superseded(after, upto, limit)
     }
 
     fn statuses(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {

@@ -206,8 +206,13 @@ impl Engine for StopsInCommit {
         self.inner.advance_safe_point(to)
     }
 
-    fn superseded(&self, upto: Timestamp, limit: usize) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
-        self.inner.superseded(upto, limit)
+    fn superseded(
+        &self,
+        after: Option<&(Timestamp, RowKey)>,
+        upto: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
+        self.inner.superseded(after, upto, limit)
     }
 
     fn statuses(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {

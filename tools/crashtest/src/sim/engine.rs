@@ -133,8 +133,13 @@ impl<E: Engine> Engine for Scheduled<E> {
         self.turn("advance safe point")?.advance_safe_point(to)
     }
 
-    fn superseded(&self, upto: Timestamp, limit: usize) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
-        self.turn("superseded")?.superseded(upto, limit)
+    fn superseded(
+        &self,
+        after: Option<&(Timestamp, RowKey)>,
+        upto: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
+        self.turn("superseded")?.superseded(after, upto, limit)
     }
 
     fn statuses(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {
