@@ -13,7 +13,7 @@ use percolite::crashtest::{Mutant, mutate};
 use percolite::engine::Engine;
 use percolite::engine::folder::{FolderEngine, FolderSetup};
 use percolite::runtime::Runtime;
-use percolite::{CommitProtocol, Durability, Error, KeepHistory, Keyspace, Store};
+use percolite::{CommitProtocol, Durability, Error, KeepHistory, Keyspace, Store, TxnOptions};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
@@ -40,6 +40,8 @@ pub const SYNCS: usize = 24;
 const PAUSES_MS: usize = 20;
 /// Sessions of a life.
 const SESSIONS: u64 = 1000;
+/// A call that fails has returned to its caller well within this time after it was noted.
+const NOTED_EARLIER: Duration = Duration::from_millis(100);
 /// A life that ends itself ends after this time: what was not reached until then is not reached.
 const LIFE_MAX: Duration = Duration::from_secs(8);
 
@@ -129,6 +131,9 @@ pub struct Life {
     pub lockers: usize,
     /// How many times faster than the world's its clock runs.
     pub speed: u32,
+    /// Where faults are noted as they happen to it, if one is to.
+    #[serde(default)]
+    pub notes: Option<PathBuf>,
     /// Whether it sweeps in the background.
     pub sweep: bool,
     /// Their choices.
@@ -166,6 +171,7 @@ impl Default for Life {
             restores: 0,
             lockers: 0,
             speed: 1,
+            notes: None,
             sweep: true,
             seed: 0,
             lingers: true,
@@ -240,7 +246,7 @@ pub fn live(life: &str) -> anyhow::Result<()> {
     match open(&life, &sink) {
         Ok(opened) => {
             sink.say(&Event::Ready);
-            if run(&life, workload, &opened, &sink) {
+            if run(&life, workload, &opened, &sink) || ask_last(&life, &opened, &sink) {
                 ask_on(&opened, &sink);
             }
             if let Some(doom) = doom {
@@ -434,6 +440,23 @@ impl Workload for Thoughtful {
     fn judge(&self, state: &State) -> Result<(), String> {
         self.workload.judge(state)
     }
+}
+
+/// Asks for a last durable commit, which a fault before must refuse: one in the background may have had no caller to return an
+/// error to. The answer is whether the store failed.
+fn ask_last(life: &Life, opened: &Opened, sink: &PipeSink) -> bool {
+    let Some(notes) = &life.notes else { return false };
+    let noted = std::fs::read(notes).unwrap_or_default().len();
+    // A fault is noted before the call returns to the store.
+    std::thread::sleep(NOTED_EARLIER);
+    let options = TxnOptions { durability: Some(Durability::Sync), ..TxnOptions::default() };
+    let outcome = opened.store.transact_with(options, |txn| txn.put(&opened.beside, stored("last"), ""));
+    sink.say(&Event::Noted(noted));
+    let has_failed = outcome.is_err();
+    if has_failed {
+        sink.say(&Event::Failed(answer("a last commit", outcome)));
+    }
+    has_failed
 }
 
 /// Asks a store that has failed for everything there is.

@@ -55,6 +55,8 @@ pub enum Event {
     Failed(Call),
     /// A call was made after that.
     Called(Call),
+    /// The notes of faults had this length when all clients were through; a durable commit came after that.
+    Noted(usize),
     /// All that was to be done is done.
     Done,
     /// The store is closed; what was visited.
@@ -176,6 +178,8 @@ pub struct Heard {
     pub called: Vec<Call>,
     /// What was noted of locks.
     pub notes: Vec<Note>,
+    /// How long the notes of faults were before the last commit was asked for.
+    pub noted: usize,
     /// Whether all was done.
     pub done: bool,
     /// How many commits it said that clients were told of.
@@ -229,6 +233,7 @@ impl Heard {
             Event::Lock(note) => self.notes.push(note),
             Event::Failed(call) => self.failed.push(call),
             Event::Called(call) => self.called.push(call),
+            Event::Noted(length) => self.noted = length,
             Event::Done => self.done = true,
             Event::Closed(visits) => self.visits = visits,
             Event::Dying(at, visits) => (self.dying, self.visits) = (Some(at), visits),

@@ -274,6 +274,7 @@ fn attempt(order: &Order, case: Case, outcome: &mut Outcome) -> anyhow::Result<b
             if is_old {
                 ledger = quiet_life(&life, fault)?;
             }
+            life.notes = Some(notes.clone());
             fault.command(&life.arguments()?, &folder, &notes)
         }
         (trouble, Some(disk)) => {
@@ -290,8 +291,6 @@ fn attempt(order: &Order, case: Case, outcome: &mut Outcome) -> anyhow::Result<b
     let is_over = |heard: &Heard| heard.done || matches!(case.trouble, Trouble::Room(_)) && !heard.failed.is_empty();
     let spoke = child.wait(silence, is_over);
     let noted = || std::fs::read_to_string(&notes).unwrap_or_default();
-    // In the background the log may fail when all clients are through, and then there is nobody to tell.
-    let in_time = matches!(case.trouble, Trouble::Fault(fault) if fault.happened(&noted()));
     // RocksDB may try to mend itself meanwhile, and die in the middle of that.
     if let (Trouble::Room(_), Some(disk)) = (case.trouble, &disk) {
         std::fs::remove_file(disk.window().join(BALLAST))?;
@@ -299,6 +298,9 @@ fn attempt(order: &Order, case: Case, outcome: &mut Outcome) -> anyhow::Result<b
     let patience = [2_000, 30_000, 300_000][dice.below(3)];
     std::thread::sleep(Duration::from_micros(dice.below(patience) as u64));
     let (heard, status) = child.end();
+    // A later one, in the background, met no call that could return it.
+    let early = noted().get(..heard.noted).map(str::to_owned).unwrap_or_default();
+    let in_time = matches!(case.trouble, Trouble::Fault(fault) if fault.happened(&early));
     if interrupt::came() {
         return Ok(false);
     }
