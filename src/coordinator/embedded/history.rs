@@ -17,7 +17,6 @@ use crate::coordinator::KeepHistory;
 use crate::coordinator::history::{Kept, check_moment, in_the_future};
 use crate::error::Result;
 use crate::pipeline::Pipeline;
-use crate::row::RowKey;
 use crate::runtime::Runtime;
 use crate::sync::Mutex;
 use crate::timestamp::Timestamp;
@@ -66,15 +65,22 @@ impl History {
 }
 
 impl Embedded {
-    /// What was superseded at or below this may be collected. The floor rises first, if that adds an entry of the work list beyond
-    /// `position`.
-    pub fn collectable(&self, position: Option<&(Timestamp, RowKey)>) -> Result<Timestamp> {
+    /// How far [`collectable`](Self::collectable) could come now.
+    pub fn collectable_at_most(&self) -> Timestamp {
         let read = self.pipeline.oldest_read().min(self.pipeline.durable_ts());
-        let Some(history) = &self.history else { return Ok(read) };
+        let Some(history) = &self.history else { return read };
         let kept = *history.kept.lock();
-        let next = Kept { from: read.min(history.promised(kept.for_ms, self.pipeline.runtime())), ..kept };
+        read.min(history.promised(kept.for_ms, self.pipeline.runtime())).max(kept.from)
+    }
+
+    /// What was superseded at or below this may be collected. If that is more than before, the floor rises first.
+    pub fn collectable(&self) -> Result<Timestamp> {
+        let Some(history) = &self.history else { return Ok(self.collectable_at_most()) };
+        // It changes here alone, on the background thread.
+        let kept = *history.kept.lock();
+        let next = Kept { from: self.collectable_at_most(), ..kept };
         let engine = self.pipeline.engine();
-        if next.from > kept.from && !engine.superseded(position, next.from, 1)?.is_empty() {
+        if next.from > kept.from && !engine.superseded(None, next.from, 1)?.is_empty() {
             if !mutated!(FloorNotKept) {
                 Kept::write(Some(next), engine).map_err(|why| self.pipeline.poison(why.into()))?;
             }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use super::Embedded;
 use super::resolve::Resolved;
-use crate::engine::{Page, RowRange};
+use crate::engine::{EngineError, Page, RowRange, View};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::{Purpose, Settled};
 use crate::protocol::{Collect, Replaced, collect, forget};
@@ -78,7 +78,7 @@ impl Shared {
         *coordinator.housekeeper.lock() = Some(Arc::clone(&parker));
         let mut swept = !sweep;
         let mut position = Bound::Unbounded;
-        let (mut collected, mut collect_from) = (None, Duration::ZERO);
+        let (mut collection, mut collect_from) = (None, Duration::ZERO);
         while !self.stopping.load(Ordering::Acquire) {
             // An error here is either a failure that has closed the store already, or damage that whoever reads the row
             // will be told of. Each part goes on without the others.
@@ -100,14 +100,10 @@ impl Shared {
                 }
                 more = true;
             }
-            if collected.is_some() || runtime.elapsed() >= collect_from {
-                match coordinator.collect_page(&mut collected) {
-                    Ok(()) => more |= collected.is_some(),
-                    Err(why) => {
-                        coordinator.tell_of("collection", &why);
-                        collected = None;
-                    }
-                }
+            if collection.is_some() || runtime.elapsed() >= collect_from {
+                let collected = coordinator.collect_page(&mut collection);
+                more |=
+                    collected.inspect_err(|why| coordinator.tell_of("collection", why)).is_ok() && collection.is_some();
                 // The list begins with tombstones, which every page of the other work would pay for.
                 collect_from = runtime.elapsed() + PAUSE;
             }
@@ -120,6 +116,24 @@ impl Shared {
             }
         }
     }
+}
+
+/// A walk over the collector's work list, up to the floor at its beginning. Each page begins where the last one ended: what lies
+/// before is tombstones, so from the list's beginning a page would cost more the more was collected.
+pub struct Pass {
+    /// The last entry that was looked at.
+    after: (Timestamp, RowKey),
+    floor: Timestamp,
+}
+
+fn to_be_collected(view: &dyn View, row: RowKey, superseded_at: Vec<Timestamp>) -> Result<RowChange, EngineError> {
+    let mut replaced: Vec<Replaced> = Vec::new();
+    for ts in &superseded_at {
+        replaced.extend(view.version(&row, ts.previous())?.as_ref().map(Replaced::from));
+    }
+    replaced.dedup();
+    let as_read = view.row(&row, Timestamp::ZERO)?;
+    Ok(collect(&as_read, &Collect { row, superseded_at, replaced }))
 }
 
 /// What a page of the sweep has come to.
@@ -214,30 +228,30 @@ impl Embedded {
         }
     }
 
-    /// Collects what no reader needs among the next entries of the work list; `position` is the last one that was looked at,
-    /// `None` at either end of the list. Each page begins where the last one ended, because what lies before is tombstones: from
-    /// the list's beginning, a page would cost more the more was collected.
-    pub fn collect_page(&self, position: &mut Option<(Timestamp, RowKey)>) -> Result<()> {
-        let mut floor = self.collectable(position.as_ref())?;
-        if mutated!(CollectsTooEarly) {
-            floor = self.pipeline.current_view().read_ts;
-        }
-        let entries = self.pipeline.engine().superseded(position.as_ref(), floor, PAGE_ROWS)?;
-        *position = entries.last().filter(|_| entries.len() == PAGE_ROWS).cloned();
+    /// Collects what no reader needs among the next entries of the work list. `pass` is `None` at either end of the list.
+    pub fn collect_page(&self, pass: &mut Option<Pass>) -> Result<()> {
+        let (after, floor) = match pass.take() {
+            Some(Pass { after, floor }) => (Some(after), floor),
+            None if mutated!(CollectsTooEarly) => (None, self.pipeline.current_view().read_ts),
+            None => (None, self.collectable()?),
+        };
+        let entries = self.pipeline.engine().superseded(after.as_ref(), floor, PAGE_ROWS)?;
+        *pass = entries.last().filter(|_| entries.len() == PAGE_ROWS).map(|last| Pass { after: last.clone(), floor });
         let mut rows: BTreeMap<RowKey, Vec<Timestamp>> = BTreeMap::new();
         for (superseded_at, row) in entries {
             rows.entry(row).or_default().push(superseded_at);
         }
         let view = self.pipeline.engine().view()?;
-        let mut unguarded = Vec::new();
+        let (mut unguarded, mut damage) = (Vec::new(), None);
         for (row, superseded_at) in rows {
-            let mut replaced: Vec<Replaced> = Vec::new();
-            for ts in &superseded_at {
-                replaced.extend(view.version(&row, ts.previous())?.as_ref().map(Replaced::from));
-            }
-            replaced.dedup();
-            let as_read = view.row(&row, Timestamp::ZERO)?;
-            let change = collect(&as_read, &Collect { row, superseded_at, replaced });
+            let change = match to_be_collected(&*view, row, superseded_at) {
+                Ok(change) => change,
+                Err(why) => {
+                    // A row that cannot be read must not keep the others from being collected.
+                    damage.get_or_insert(why);
+                    continue;
+                }
+            };
             if change.guards.is_empty() {
                 unguarded.push(change);
                 continue;
@@ -250,7 +264,7 @@ impl Embedded {
             let rest = unguarded.split_off(unguarded.len().min(self.group_rows()));
             self.make_collected(std::mem::replace(&mut unguarded, rest))?;
         }
-        Ok(())
+        damage.map_or(Ok(()), |why| Err(why.into()))
     }
 
     fn make_collected(&self, changes: Vec<RowChange>) -> Result<()> {

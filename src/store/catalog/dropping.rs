@@ -87,9 +87,14 @@ impl Store {
             // Those that are not to be taken for dropped yet are noted as dropped at the end of time.
             let noted = self.inner.catalog.dropped.lock().get(&id).copied().unwrap_or_default();
             let committed = self.inner.engine.view()?.write(&catalog.row(&key))?.map_or(noted, |drop| drop.commit_ts);
+            let dropped_at = noted.max(committed);
             // One that never had a name cannot be read at any moment.
-            let needed_from = if what == NEVER_NAMED { pipeline.oldest_read() } else { embedded.collectable(None)? };
-            if needed_from < noted.max(committed) {
+            let can_be_needed = if what == NEVER_NAMED {
+                pipeline.oldest_read() < dropped_at
+            } else {
+                embedded.collectable_at_most() < dropped_at || embedded.collectable()? < dropped_at
+            };
+            if can_be_needed {
                 continue;
             }
             // Once more, now that the drop is known: what was committed before it is unapplied until its last lock is gone.
