@@ -83,7 +83,7 @@ pub const WRITE_BUFFER_BYTES: Bounds = Bounds {
     unit: Unit::Bytes,
     least: 256 * KIB,
     most: Some(16 * GIB),
-    why: "less is full with one write; generations of the log are a third of it",
+    why: "less is full with one write; a generation of the window has a sixth of it",
 };
 /// [`Builder::transaction_max_bytes`](crate::Builder::transaction_max_bytes).
 pub const TRANSACTION_MAX_BYTES: Bounds = Bounds {

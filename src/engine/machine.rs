@@ -10,7 +10,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::EngineError;
-use super::layered::{Layered, Limits, Setup};
+use super::layered::{Layered, Setup};
 use super::sim::SimStorage;
 use crate::disk::{Call, Choices, SimDisk};
 use crate::log::Syncer;
@@ -72,15 +72,15 @@ impl Machine {
         self.state.lock().is_created
     }
 
-    /// Opens the store, and creates it if there is none. A generation is frozen once it has `memory_bytes` in memory or `log_bytes`
-    /// in the log. `seed` is that of the log's salts and the window's hash. [`Layered::work`] hands generations down.
-    pub fn open(&self, (memory_bytes, log_bytes): (usize, u64), seed: u64) -> Result<MachineStorage, EngineError> {
+    /// Opens the store, and creates it if there is none. A generation is frozen once it has `memory_limit` bytes. `seed`
+    /// is that of the log's salts and the window's hash. [`Layered::work`] hands generations down.
+    pub fn open(&self, memory_limit: usize, seed: u64) -> Result<MachineStorage, EngineError> {
         let mut choices = Choices::new(seed);
         let setup = Setup {
             identity: IDENTITY,
             is_new: !self.is_created(),
             random: Box::new(move || choices.next()),
-            limits: Limits { memory_bytes, log_bytes },
+            memory_limit,
             accepted_loss: None,
             has_worker: false,
         };

@@ -24,8 +24,6 @@ use crate::disk::DiskFile;
 pub const HEADER_BYTES: usize = 24;
 /// Every frame begins at a multiple of this.
 pub const ALIGNMENT: u64 = 8;
-/// The most zeros after a payload.
-const PADDING_MAX_BYTES: usize = 7;
 /// A longer payload is refused, and a longer length on disk is damage.
 pub const PAYLOAD_MAX_BYTES: usize = 1 << 30;
 
@@ -39,7 +37,7 @@ pub struct FrameBuffer(Vec<u8>);
 impl FrameBuffer {
     /// An empty payload, with capacity for `bytes`.
     pub fn with_room_for(bytes: usize) -> Self {
-        let mut frame = Vec::with_capacity(HEADER_BYTES + bytes + PADDING_MAX_BYTES);
+        let mut frame = Vec::with_capacity(HEADER_BYTES + bytes + ALIGNMENT as usize);
         frame.resize(HEADER_BYTES, 0);
         Self(frame)
     }
@@ -80,7 +78,7 @@ impl FrameBuffer {
         }
         let checksum = checksum(salt, offset, &self.0[4..]);
         self.0[..4].copy_from_slice(&checksum.to_le_bytes());
-        self.0.resize(end.next_multiple_of(PADDING_MAX_BYTES + 1), 0);
+        self.0.resize(end.next_multiple_of(ALIGNMENT as usize), 0);
         &self.0
     }
 

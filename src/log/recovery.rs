@@ -129,8 +129,7 @@ impl Chain {
 /// Hands each frame above the position, marks included, to `see` with its sequence. The position is up to where the tables have
 /// everything. Only the log of a store whose creation was not finished may have no segment; elsewhere that is a loss.
 ///
-/// A log that another process is writing can look damaged: a reader without the store's lock reads again before it reports a
-/// loss.
+/// A log that another process is writing can look damaged, so readers hold the store's lock.
 pub fn read<D: Disk, E: From<Error>>(
     disk: &D,
     identity: u64,

@@ -222,6 +222,8 @@ pub(super) fn make<D: Disk>(disk: &D, number: u64, header: Option<&Header>) -> i
         file.write_at(0, &header.encode())?;
     }
     file.sync()?;
-    disk.sync_directory()?;
+    if !mutated!(SegmentUnnamed) {
+        disk.sync_directory()?;
+    }
     Ok(file)
 }

@@ -25,6 +25,8 @@ pub struct Log<D: Disk> {
     filled: u64,
     /// The durable sequence that is written down.
     witnessed: u64,
+    /// The last frame that is no mark.
+    content: u64,
 }
 
 impl<D: Disk> fmt::Debug for Log<D> {
@@ -43,6 +45,7 @@ impl<D: Disk> Log<D> {
             end: header.start(),
             filled: segment::STEP_BYTES,
             witnessed: header.durable,
+            content: header.start().last,
         }
     }
 
@@ -56,13 +59,20 @@ impl<D: Disk> Log<D> {
         self.end.last
     }
 
-    /// Bytes of the segment being written, for the caller's choice of when to rotate.
+    /// Bytes of the segment being written.
+    #[cfg(test)]
     pub fn segment_bytes(&self) -> u64 {
         self.end.offset
     }
 
     /// Writes the frame after the last, and returns its sequence. The frame stays the caller's, as it was written.
     pub fn append(&mut self, frame: &mut FrameBuffer) -> Result<u64, Error> {
+        let sequence = self.append_frame(frame)?;
+        self.content = sequence;
+        Ok(sequence)
+    }
+
+    fn append_frame(&mut self, frame: &mut FrameBuffer) -> Result<u64, Error> {
         self.shared.check()?;
         let length = frame.len();
         let (End { offset, last, .. }, durable) = (self.end, self.shared.durable());
@@ -78,13 +88,14 @@ impl<D: Disk> Log<D> {
         Ok(sequence)
     }
 
-    /// Writes an empty frame with the durable sequence, unless the last frame has it already; returns the frame's sequence.
+    /// Writes an empty frame with the durable sequence, unless that is written down as far as there is anything to lose; returns
+    /// the frame's sequence. A mark itself needs no other.
     pub fn mark(&mut self) -> Result<Option<u64>, Error> {
         self.shared.check()?;
-        if self.witnessed == self.shared.durable() {
+        if self.witnessed == self.shared.durable() || self.witnessed >= self.content {
             return Ok(None);
         }
-        self.append(&mut FrameBuffer::default()).map(Some)
+        self.append_frame(&mut FrameBuffer::default()).map(Some)
     }
 
     /// Ends the segment, and begins the next with this salt.
@@ -107,16 +118,6 @@ impl<D: Disk> Log<D> {
         (self.file, self.header, self.end) = (file, header, header.start());
         self.filled = segment::STEP_BYTES;
         self.witnessed = header.durable;
-        Ok(())
-    }
-
-    /// Syncs the log, and writes a mark with the durable sequence.
-    pub fn close(mut self) -> Result<(), Error> {
-        let syncer = self.syncer();
-        syncer.sync()?;
-        if self.mark()?.is_some() {
-            syncer.sync()?;
-        }
         Ok(())
     }
 }

@@ -321,10 +321,10 @@ impl Builder {
     /// Memory for writes that are not yet in tables, in bytes. From 256 KiB to 16 GiB; default: 128 MiB.
     ///
     /// Two thirds are for the window, which has what is in the log and not yet in tables, in two generations: one is written, the other is
-    /// handed down into the tables. A generation is full at a sixth and may get twice full while the other is still going down. The last
-    /// third is for RocksDB's write buffers during a hand-down. A generation also ends when its segment of the log has a third of this
-    /// value. An opening reads what was not handed down: after a kill two thirds of this value at most, after several kills in a row
-    /// as much as this value, or as a larger one that the store was opened with before.
+    /// handed down into the tables. A generation is full at a sixth and may get twice full while the other is still going down; what is
+    /// written at once may add to either. The last third is for RocksDB's write buffers during a hand-down. An opening reads what was
+    /// not handed down: after a kill about two thirds of this value at most, after several kills in a row as much as this value, or as
+    /// a larger one that the store was opened with before.
     ///
     /// A commit waits only when the next generation is twice full and the last one is still being handed down: see
     /// [`Stats::write_stalls`](super::Stats::write_stalls). The smaller this value, the more hand-downs there are.

@@ -1,8 +1,8 @@
 //! The one writer of a generation: it adds frames that the log has.
 //!
-//! Of the older versions of a cell those stay that a view may read: one between whose sequence and that of its successor no view lies
-//! goes out of the chain. So a row that is written a million times has a chain no longer than there are views, and a read of it takes
-//! as long as of any other.
+//! Of the older versions of a cell those stay that a view may read: a view whose sequence lies in [the version's, its successor's).
+//! A write unlinks the others, from the newest to the first that a view reads. So a row that is written a million times has a chain
+//! as long as there were views at once, at most, and a read of it takes as long as of any other.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -14,12 +14,13 @@
 pub(super) mod marker;
 mod published;
 pub(crate) mod salvage;
+mod torn;
 
 use std::path::{Path, PathBuf};
 
 use self::marker::{Claim, claim, examine, finish, mark_copy};
 pub(crate) use self::published::published;
-use super::layered::{Layered, LayeredBatch, LayeredView, Limits, Setup};
+use super::layered::{Layered, LayeredBatch, LayeredView, Setup};
 use super::local::LocalEngine;
 use super::rocks::names::remove_unfinished_options;
 use super::rocks::{RocksSetup, RocksStorage};
@@ -61,8 +62,8 @@ impl FolderSetup {
         tables.check().map(|()| tables)
     }
 
-    fn limits(self) -> Limits {
-        Limits { memory_bytes: self.write_buffers / 6, log_bytes: self.write_buffers as u64 / 3 }
+    fn memory_limit(self) -> usize {
+        self.write_buffers / 6
     }
 }
 
@@ -89,13 +90,14 @@ impl FolderStorage {
             }
         } else {
             remove_unfinished_options(&tables);
+            torn::mend(path, tables_setup, identity)?;
         }
         let tables = RocksStorage::open(&tables, tables_setup, is_new, marker)?;
         let setup = Setup {
             identity,
             is_new,
             random: Box::new(random),
-            limits: setup.limits(),
+            memory_limit: setup.memory_limit(),
             accepted_loss: setup.accept_lost_commits,
             has_worker: true,
         };

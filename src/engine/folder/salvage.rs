@@ -1,17 +1,19 @@
 //! Reading a damaged folder for all that is in it. The folder itself is only read.
 //!
-//! The tables are opened, or put together from their files: see [`rebuild`](crate::engine::rocks::rebuild). Above them is what can be
+//! The tables are opened, without the record of the manifest that a [power cut has torn](super::torn) if there is one, or put together
+//! from their files: see [`rebuild`](crate::engine::rocks::rebuild). Above them is what can be
 //! read of the log: all frames from the tables' position, or from the oldest one that is left, up to the first that is damaged.
 
 use std::path::Path;
 
 use super::marker::{Marker, examine_damaged};
-use super::{FolderSetup, LOG, TABLES, lost_logs, random};
+use super::{FolderSetup, LOG, TABLES, lost_logs, random, torn};
 use crate::disk::FolderDisk;
 use crate::engine::EngineError;
 use crate::engine::layered::Layered;
 use crate::engine::rocks::RocksStorage;
 use crate::engine::rocks::around;
+use crate::engine::rocks::manifest;
 use crate::engine::rocks::rebuild::{self, Aside};
 use crate::engine::storage::{Column, Storage as _};
 
@@ -37,6 +39,15 @@ pub fn open(folder: &Path, aside: &Path, setup: FolderSetup) -> Result<Salvaged,
     let (log, tables) = (folder.join(LOG), folder.join(TABLES));
     let kept = lost_logs(&log).unwrap_or_default();
     let mut notes: Vec<String> = kept.iter().map(|lost| format!("in an earlier life: {lost}")).collect();
+    if manifest::broken_tail(&tables)?.is_some() {
+        let mut losses = Vec::new();
+        let opened = torn::without_tail(&tables, aside, tables_setup).and_then(|(tables, aside)| {
+            Layered::open_damaged(FolderDisk::new(&log), tables, random(), &mut losses).map(|storage| (storage, aside))
+        });
+        if let (Ok((storage, aside)), []) = (opened, &losses[..]) {
+            return Ok(Salvaged { storage, notes, _aside: Some(aside), _marker: marker });
+        }
+    }
     let (tables, aside) = rebuild::open(&tables, aside, tables_setup, &mut notes)?;
     let storage = Layered::open_damaged(FolderDisk::new(log), tables, random(), &mut notes)?;
     Ok(Salvaged { storage, notes, _aside: aside, _marker: marker })

@@ -14,12 +14,12 @@
 //!    snapshot. So the tables keep and collect old versions, and a view that lives long keeps no generation in memory.
 //! 6. *Free* the segment.
 //!
-//! A generation is frozen at a limit of memory or of log, whichever is reached first. Payloads stay until their generation goes, so it is
-//! memory mostly, also where a few hot rows are written again and again.
+//! A generation is frozen at a limit of memory. That bounds its segment of the log, too: payloads stay in memory until their
+//! generation goes, also where a few hot rows are written again and again.
 //!
 //! Most views that are within a generation when its hand-down begins end while it is written, so the next slice is chosen when the one
 //! before is written. Each slice walks over the whole generation. Therefore there is a limit to their number; views for which there is
-//! no slice keep the generation in memory until they end, or until the age limit of the store ends them.
+//! no slice keep the generation in memory until they are dropped.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,13 +44,12 @@ impl<D: Disk, T: Storage> Shared<D, T> {
     /// Called by the writer after each batch; returns whether a generation was frozen. One generation at a time goes down; the writer
     /// waits for it when the next one is twice full.
     pub(super) fn freeze_when_full(&self, life: &Life<D>, leader: &mut Leader<D>) -> Result<bool, EngineError> {
-        let (memory, log, limits) = (leader.window.generation().bytes(), leader.log.segment_bytes(), &life.limits);
-        if memory < limits.memory_bytes && log < limits.log_bytes {
+        let memory = leader.window.generation().bytes();
+        if memory < life.memory_limit {
             return Ok(false);
         }
         if self.current.lock().layers.frozen.is_some() {
-            let is_twice_full = memory / 2 >= limits.memory_bytes || log / 2 >= limits.log_bytes;
-            if !is_twice_full {
+            if memory / 2 < life.memory_limit {
                 return Ok(false);
             }
             let _stalled = self.stalls.begin();
@@ -127,12 +126,12 @@ impl<D: Disk, T: Storage> Shared<D, T> {
         let mut replaced = vec![std::mem::replace(layers, Arc::clone(&newest))];
         let mut given = Vec::new();
         for (&position, moment) in moments {
-            let layers = match slices.get(&position) {
+            let layers = match slices.get(&position).filter(|_| !mutated!(SlicesShowEnd)) {
                 Some(tables) => {
                     let (active, tables) = (Arc::clone(&self.nothing), Arc::clone(tables));
                     Arc::new(Layers { active, frozen: None, tables, position })
                 }
-                None if position >= end => Arc::clone(&newest),
+                None if position >= end || mutated!(SlicesShowEnd) => Arc::clone(&newest),
                 None => continue,
             };
             given.push((Arc::clone(&moment.layers), layers));
@@ -176,6 +175,7 @@ impl<D: Disk, T: Storage> Shared<D, T> {
             for (key, content) in generation.written_since(column, after, upto) {
                 match content {
                     Some(content) => batch.put(column, key, content),
+                    None if mutated!(DeletionsNotHandedDown) => {}
                     None => batch.delete(column, key),
                 }
                 bytes += key.len() + content.map_or(0, <[u8]>::len);

@@ -7,9 +7,10 @@
 //!   read       the window's generations, the newest first, then the tables as of the last hand-down
 //! ```
 //!
-//! This is a storage server of FoundationDB in one process, and it keeps its rule: *what is seen is decided by sequence*. A batch has a
-//! sequence, each version of a cell that of its batch, and a view is a sequence and the layers that serve it. Which version of a
-//! row a transaction reads is decided above, by timestamps; both are needed, since locks and bookkeeping have no timestamp.
+//! It is a write-ahead log and memtables with versions above RocksDB's tables, the design of a storage server of FoundationDB. *What is
+//! seen is decided by sequence*: a batch has a sequence, each version of a cell that of its batch, and a view is a sequence and the
+//! layers that serve it. Which version of a row a transaction reads is decided above, by commit timestamp; both are needed, since
+//! locks and bookkeeping have no timestamp.
 //!
 //! **A crash leaves a prefix of batches.** The log is one; the tables get whole generations of it, and only what is durable in it. Their
 //! *position* is a cell that is written in the last batch of a hand-down, so one that is cut short is repeated from the log. What it
@@ -39,7 +40,7 @@ use parking_lot::RwLock;
 use rapidhash::v3::RapidSecrets;
 
 pub use self::batch::LayeredBatch;
-pub use self::opening::{Limits, Setup};
+pub use self::opening::Setup;
 pub use self::view::LayeredView;
 use self::worker::Worker;
 use super::stalls::Stalls;
@@ -87,7 +88,7 @@ struct Life<D: Disk> {
     /// Held by the one hand-down that runs.
     handing_down: Mutex<()>,
     secrets: RapidSecrets,
-    limits: Limits,
+    memory_limit: usize,
     /// Whether a sync has made something durable that no frame witnesses yet.
     unmarked: AtomicBool,
 }

@@ -28,21 +28,12 @@ pub struct Setup {
     pub is_new: bool,
     /// Random numbers: salts of segments, and the seed of the window's hash.
     pub random: Box<dyn FnMut() -> u64 + Send>,
-    /// When a generation is full.
-    pub limits: Limits,
+    /// How many bytes of memory a generation has when it is full.
+    pub memory_limit: usize,
     /// The fingerprint of a loss of acknowledged batches with which to open all the same.
     pub accepted_loss: Option<u64>,
     /// Whether a thread hands down. Without one, tests do.
     pub has_worker: bool,
-}
-
-/// When a generation is full: at the first of these, in bytes.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Of its window.
-    pub memory_bytes: usize,
-    /// Of its segment of the log.
-    pub log_bytes: u64,
 }
 
 /// An opening that has read more segments than this hands them down.
@@ -141,11 +132,11 @@ fn replay_readable<D: Disk>(
 impl<D: Disk, T: Storage> Layered<D, T> {
     /// Opens what lies on the disk and in the tables, or begins there if both are empty.
     pub fn open(disk: D, tables: T, setup: Setup) -> Result<Self, EngineError> {
-        let Setup { identity, is_new, random: mut salts, limits, accepted_loss, has_worker } = setup;
+        let Setup { identity, is_new, random: mut salts, memory_limit, accepted_loss, has_worker } = setup;
         let secrets = RapidSecrets::seed(salts());
         let (position, replayed, recovered) = read_whole(&disk, &tables, (identity, is_new), secrets)?;
-        let is_long = replayed.generation().bytes() > limits.memory_bytes.saturating_mul(4)
-            || recovered.segments() > SEGMENTS_MAX;
+        let is_long =
+            replayed.generation().bytes() > memory_limit.saturating_mul(4) || recovered.segments() > SEGMENTS_MAX;
         let log = log::begin(disk, &recovered, salts(), accepted_loss).map_err(failed)?;
         let end = log.last();
         let window = Writer::new(end, secrets);
@@ -155,7 +146,7 @@ impl<D: Disk, T: Storage> Layered<D, T> {
             leader: Mutex::new(Leader { log, window, views: Vec::new(), salts }),
             handing_down: Mutex::default(),
             secrets,
-            limits,
+            memory_limit,
             unmarked: AtomicBool::new(false),
         };
         let shared = Arc::new(Shared::new(tables, Some(life), active, replayed, secrets, (position, end))?);

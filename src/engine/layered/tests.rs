@@ -70,7 +70,7 @@ impl Model {
         let setup = Setup {
             identity: 7,
             is_new: true,
-            limits: Limits { memory_bytes: 3000, log_bytes: 40 << 10 },
+            memory_limit: 3000,
             random: Box::new(move || seed.next()),
             accepted_loss: None,
             has_worker: false,
@@ -294,6 +294,11 @@ fn an_idle_log_gets_one_mark_and_a_failed_one_no_more_work() {
     let rounds = [Next::LookWhetherIdle, Next::Work, Next::Wait];
     assert_eq!([(); 3].map(|()| shared.work(life, &mut written)), rounds);
     assert_eq!((life.syncer.written(), life.syncer.durable()), (before + 1, before + 1));
+    // Nor does the mark get one when the idle log is synced again.
+    storage.sync().unwrap();
+    life.unmarked.store(true, Ordering::Release);
+    while storage.work(&mut written) {}
+    assert_eq!(life.syncer.written(), before + 1);
 
     model.disk.fail(None, 1, 1);
     put().unwrap_err();

@@ -3,10 +3,10 @@
 //! It is a file of records, each in one block: 4 bytes checksum, 2 bytes length, 1 byte type, content. RocksDB 11.8 does not cope
 //! with two things that may be in it.
 //!
-//! **A power cut may leave the end of a record as zeros**, where the file had its new length and not yet its content. RocksDB passes
-//! over a record that is cut short, but for one that is filled up with zeros it refuses the folder. It was never synced, so
-//! [`cut_torn_tail`] removes it. The tables are then what they were before the hand-down that wrote it, and the log still has all
-//! of that: should a synced record be taken for a torn one, the log begins above the tables, and opening is refused.
+//! **A power cut may leave a record of which some pages are zeros**, where the file had its new length and not yet its content. RocksDB
+//! passes over a record that is cut short, and over zeros up to the end; for any other that is not whole it refuses the folder.
+//! [`broken_tail`] finds the record, and [`cut`] removes it with what follows, which leaves an older manifest. Whether that is all
+//! that a power cut has taken is decided by the log: see [`torn`](crate::engine::folder::torn).
 //!
 //! **A record of a type that is never written** keeps RocksDB in a loop if the type is one of a recycled file: it meets that record
 //! again and again, before it looks at the checksum. No file here is recycled, so such a record is damage, and [`check`] says so.
@@ -19,7 +19,6 @@ use crate::engine::EngineError;
 
 const BLOCK_BYTES: usize = 32 << 10;
 const HEADER_BYTES: usize = 7;
-const PAGE_BYTES: u64 = 4096;
 /// RocksDB begins a manifest with this many records or more, and syncs them before CURRENT names it: two of its own, and two for
 /// each of five columns.
 const FIRST_RECORDS: usize = 12;
@@ -33,26 +32,41 @@ pub struct Place {
     pub offset: u64,
 }
 
-/// Removes a record that a power cut has torn from the end of the manifest in use. The answer is whether there was one.
-pub fn cut_torn_tail(folder: &Path) -> Result<bool, EngineError> {
-    let cut = || {
-        let Some(Place { file, offset }) = torn_tail(folder)? else { return Ok(false) };
-        let file = OpenOptions::new().write(true).open(file)?;
-        file.set_len(offset)?;
-        file.sync_all().map(|()| true)
+/// The first record of the manifest in use for which RocksDB would refuse the folder, unless it was synced before the manifest
+/// came into use.
+pub fn broken_tail(folder: &Path) -> Result<Option<Place>, EngineError> {
+    let find = || {
+        // Without a name or the file, what RocksDB returns is better.
+        let named = fs::read_to_string(folder.join("CURRENT")).unwrap_or_default();
+        let file = folder.join(named.trim_end());
+        if !is_manifest(&file) {
+            return Ok(None);
+        }
+        let found = broken_in(&mut File::open(&file)?)?;
+        Ok(found.map(|offset| Place { file, offset }))
     };
-    cut().map_err(|why| cannot_read(folder, &why))
+    find().map_err(|why| cannot_read(folder, &why))
 }
 
-/// Refuses a folder whose manifest ends in a torn record, to a caller that may not remove it.
+/// Removes the record and all that follows it.
+pub fn cut(place: &Place) -> Result<(), EngineError> {
+    let cut = || {
+        let file = OpenOptions::new().write(true).open(&place.file)?;
+        file.set_len(place.offset)?;
+        file.sync_all()
+    };
+    cut().map_err(|why| EngineError::Open(format!("cannot shorten {}: {why}", place.file.display())))
+}
+
+/// Refuses a folder with a [`broken_tail`] to a caller that may not mend it.
 pub fn check_tail(folder: &Path) -> Result<(), EngineError> {
-    let found = torn_tail(folder).map_err(|why| cannot_read(folder, &why))?;
-    let Some(Place { file, offset }) = found else { return Ok(()) };
+    let Some(Place { file, offset }) = broken_tail(folder)? else { return Ok(()) };
     let what = format!(
-        "a power cut has torn the last record of {}, at byte {offset}: opening the store to write to it removes the record",
+        "{} has a record that is not whole, at byte {offset}; if that is the work of a power cut, opening the store to write \
+         to it mends it",
         file.display()
     );
-    Err(EngineError::Open(what))
+    Err(EngineError::Corruption(what))
 }
 
 /// Refuses a folder whose manifest RocksDB would read for ever.
@@ -65,17 +79,6 @@ pub fn check(folder: &Path) -> Result<(), EngineError> {
 
 fn cannot_read(folder: &Path, why: &io::Error) -> EngineError {
     EngineError::Open(format!("cannot read the manifest in {}: {why}", folder.display()))
-}
-
-fn torn_tail(folder: &Path) -> io::Result<Option<Place>> {
-    // Without a name or the file, what RocksDB returns is better.
-    let named = fs::read_to_string(folder.join("CURRENT")).unwrap_or_default();
-    let file = folder.join(named.trim_end());
-    if !is_manifest(&file) {
-        return Ok(None);
-    }
-    let found = torn_in(&mut File::open(&file)?)?;
-    Ok(found.map(|offset| Place { file, offset }))
 }
 
 /// The first place at which RocksDB would stay for ever.
@@ -95,8 +98,8 @@ fn is_manifest(file: &Path) -> bool {
     file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("MANIFEST-")) && file.is_file()
 }
 
-/// Where the first record that is not whole begins, if from one of its pages on there is nothing but zeros.
-fn torn_in(file: &mut (impl Read + Seek)) -> io::Result<Option<u64>> {
+/// See [`broken_tail`].
+fn broken_in(file: &mut (impl Read + Seek)) -> io::Result<Option<u64>> {
     let (mut records, mut begins) = (0, 0);
     let broken = walk(file, |record| {
         if !record.continues() {
@@ -106,17 +109,11 @@ fn torn_in(file: &mut (impl Read + Seek)) -> io::Result<Option<u64>> {
         (!record.is_whole()).then_some(record.offset..record.end)
     })?;
     let Some(broken) = broken.filter(|_| records > FIRST_RECORDS) else { return Ok(None) };
-    let mut at = (broken.start / PAGE_BYTES + 1) * PAGE_BYTES;
-    file.seek(SeekFrom::Start(at))?;
-    let (mut page, mut zeros_from) = (Vec::new(), at);
-    while file.by_ref().take(PAGE_BYTES).read_to_end(&mut page)? > 0 {
-        at += page.len() as u64;
-        if page.iter().any(|byte| *byte != 0) {
-            zeros_from = at;
-        }
-        page.clear();
-    }
-    Ok((zeros_from < at.min(broken.end)).then_some(begins))
+    let is_cut_short = broken.end > file.seek(SeekFrom::End(0))?;
+    file.seek(SeekFrom::Start(broken.start))?;
+    let mut rest = io::BufReader::new(file).bytes();
+    let has_content = rest.find(|byte| !matches!(byte, Ok(0))).transpose()?.is_some();
+    Ok((has_content && !is_cut_short).then_some(begins))
 }
 
 fn endless_in(file: &mut impl Read) -> io::Result<Option<u64>> {
@@ -159,15 +156,15 @@ fn walk<T>(file: &mut impl Read, mut visit: impl FnMut(&Record<'_>) -> Option<T>
         let mut at = 0;
         while let Some(&[a, b, c, d, low, high, kind]) = block.get(at..at + HEADER_BYTES) {
             let length = usize::from(u16::from_le_bytes([low, high]));
-            if (kind, length) == (0, 0) {
-                // Nothing was written from here on.
-                break;
-            }
             let content = block.get(at + HEADER_BYTES - 1..at + HEADER_BYTES + length);
             let (offset, checksum) = (begins + at as u64, u32::from_le_bytes([a, b, c, d]));
             at += HEADER_BYTES + length;
             if let Some(answer) = visit(&Record { offset, end: begins + at as u64, checksum, kind, content }) {
                 return Ok(Some(answer));
+            }
+            if (kind, length) == (0, 0) {
+                // Nothing was written from here on.
+                break;
             }
         }
         if read < BLOCK_BYTES {
@@ -208,28 +205,31 @@ mod tests {
         record
     }
 
-    #[test]
-    fn a_record_whose_last_pages_are_zeros_is_torn_off() {
-        let first = whole(100).repeat(FIRST_RECORDS);
-        let torn = |content: &[u8]| torn_in(&mut io::Cursor::new(content)).unwrap();
-        let begins = first.len() as u64;
-        for (length, written) in [(6000, 4096), (20_000, 4096), (20_000, 12_288), (20_000, 16_384)] {
-            let mut content = [&first[..], &whole(length)].concat();
-            assert_eq!(torn(&content), None, "nothing is torn");
-            content.extend(whole(300));
-            content[written..].fill(0);
-            assert_eq!(torn(&content), Some(begins), "{length} bytes, {written} written");
-            let last = content.len() - 1;
-            content[last] = 1;
-            assert_eq!(torn(&content), None, "something was written after it");
-            content.truncate(last);
-            content[100] ^= 1;
-            assert_eq!(torn(&content), None, "another record is damaged");
-        }
+    fn broken(content: &[u8]) -> Option<u64> {
+        broken_in(&mut io::Cursor::new(content)).unwrap()
     }
 
     #[test]
-    fn a_torn_record_of_several_blocks_goes_with_all_of_them() {
+    fn a_record_of_which_pages_are_missing_is_found() {
+        let first = whole(100).repeat(FIRST_RECORDS);
+        let content = [&first[..], &whole(20_000), &whole(300), &whole(9_000), &whole(300)].concat();
+        let (begins, last) = (first.len() as u64, content.len() - 307);
+        assert_eq!(broken(&content), None);
+        for zeros in [4096..content.len(), 4096..8192, 8192..12_288, 16_384..20_480] {
+            let mut torn = content.clone();
+            torn[zeros.clone()].fill(0);
+            assert_eq!(broken(&torn), Some(begins), "{zeros:?}");
+        }
+        let mut torn = content.clone();
+        torn[begins as usize..last].fill(0);
+        assert_eq!(broken(&torn), Some(begins), "its header is missing, and something after it is not");
+        let mut torn = content;
+        torn[begins as usize..].fill(0);
+        assert_eq!(broken(&torn), None, "RocksDB passes over zeros up to the end");
+    }
+
+    #[test]
+    fn a_record_of_several_blocks_is_broken_as_a_whole() {
         let first = whole(100).repeat(FIRST_RECORDS);
         let mut begin = whole(BLOCK_BYTES - first.len() - HEADER_BYTES);
         begin[6] = 2;
@@ -237,7 +237,7 @@ mod tests {
         begin[..4].copy_from_slice(&masked.to_le_bytes());
         let end = [record(4, 5000), vec![0; 5000]].concat();
         let content = [&first[..], &begin, &end[..4096], &[0; 6000]].concat();
-        assert_eq!(torn_in(&mut io::Cursor::new(content)).unwrap(), Some(first.len() as u64));
+        assert_eq!(broken(&content), Some(first.len() as u64));
     }
 
     /// The number holds for the version of RocksDB that is built in.
@@ -280,7 +280,7 @@ mod tests {
         let first = whole(100).repeat(FIRST_RECORDS - 1);
         let mut content = [&first[..], &whole(6000)].concat();
         content[4096..].fill(0);
-        assert_eq!(torn_in(&mut io::Cursor::new(content)).unwrap(), None);
+        assert_eq!(broken(&content), None);
     }
 
     #[test]
@@ -288,6 +288,7 @@ mod tests {
         let whole = [record(130, 20), record(1, 100), record(9, 3), record(10, 3)].concat();
         for length in 0..=whole.len() {
             assert_eq!(endless_in(&mut &whole[..length]).unwrap(), None, "cut off at {length}");
+            assert_eq!(broken(&whole[..length]), None, "cut off at {length}");
             let zeros = [&whole[..length], &[0; 100]].concat();
             assert_eq!(endless_in(&mut &zeros[..]).unwrap(), None, "zeros from {length}");
         }

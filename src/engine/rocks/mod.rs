@@ -9,7 +9,7 @@ pub(super) mod around;
 mod cursor;
 mod errors;
 mod figures;
-mod manifest;
+pub(super) mod manifest;
 pub(super) mod names;
 mod options;
 pub(super) mod rebuild;
@@ -109,7 +109,6 @@ pub struct RocksView(Arc<PinnedCell>);
 impl RocksStorage {
     /// Opens the tables in the folder, which are made if they are `new`. The marker of the store stays locked as long as they are open.
     pub fn open(path: &Path, setup: RocksSetup, is_new: bool, marker: Marker) -> Result<Self, EngineError> {
-        manifest::cut_torn_tail(path)?;
         manifest::check(path)?;
         let mut options = options(setup)?;
         // Where there is a store, what is missing of it is lost, and not to be made up for by something empty.

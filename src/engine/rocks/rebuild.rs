@@ -40,21 +40,16 @@ pub fn open(
         Ok(storage) => return Ok((storage, None)),
         Err(why) => why,
     };
-    let (files, aside) = copy_aside(folder, aside)?;
-    if manifest::cut_torn_tail(&files)?
-        && let Ok(storage) = RocksStorage::open_read_only(&files, setup, None)
-    {
-        return Ok((storage, Some(aside)));
-    }
     notes.push(format!(
         "the database could not be opened ({why}), so it was put together from the files: rows may be older than they were, deleted ones may be back, and of a transaction a part may be missing"
     ));
+    let (files, aside) = copy_aside(folder, aside)?;
     let storage = rebuild(folder, &files, &aside, setup, notes)?;
     Ok((storage, Some(aside)))
 }
 
 /// Copies the files of a database. The answer is where they are, and what removes them.
-fn copy_aside(folder: &Path, aside: &Path) -> Result<(PathBuf, Aside), EngineError> {
+pub fn copy_aside(folder: &Path, aside: &Path) -> Result<(PathBuf, Aside), EngineError> {
     let cannot =
         |why: io::Error| EngineError::Open(format!("cannot copy {} to {}: {why}", folder.display(), aside.display()));
     fs::create_dir(aside).map_err(|why| match why.kind() {

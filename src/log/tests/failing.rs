@@ -53,7 +53,7 @@ fn after_a_failed_call_everything_fails_and_durable_holds() {
                 syncer.free(0).map(|_| ()),
                 log.rotate(99),
                 log.mark().map(|_| ()),
-                log.close(),
+                close(log),
             ];
             for answer in later {
                 assert_eq!(answer.unwrap_err().to_string(), first);

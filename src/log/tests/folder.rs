@@ -24,7 +24,7 @@ fn a_log_in_a_folder_is_read_again_also_after_a_cut() {
     drop(log);
     let (recovered, frames) = look(&disk, 3).unwrap();
     assert_eq!(frames, (4..=6).map(|tag| (tag, payload(tag, 5000))).collect::<Vec<_>>());
-    begin(disk.clone(), &recovered, 3, None).unwrap().close().unwrap();
+    close(begin(disk.clone(), &recovered, 3, None).unwrap()).unwrap();
     assert!(look(&disk, 3).unwrap().0.lost().is_none());
 
     let cut = OpenOptions::new().write(true).open(folder.path().join(segment::name(2))).unwrap();

@@ -17,7 +17,7 @@ fn damaged(damaged: u64) -> SimDisk {
             log.rotate(tag).unwrap();
         }
     }
-    log.close().unwrap();
+    close(log).unwrap();
     disk.kill();
     let disk = disk.revive();
     disk.flip(&segment::name(at.0), at.1, 1);

@@ -35,6 +35,13 @@ fn append<D: Disk>(log: &mut Log<D>, payload: &[u8]) -> Result<u64, Error> {
     log.append(&mut frame)
 }
 
+fn close<D: Disk>(mut log: Log<D>) -> Result<(), Error> {
+    let syncer = log.syncer();
+    syncer.sync()?;
+    log.mark()?;
+    syncer.sync().map(drop)
+}
+
 /// What can be read above the position.
 fn look<D: Disk>(disk: &D, position: u64) -> Result<(Recovered, Vec<Frame>), Error> {
     let mut frames = Vec::new();
@@ -94,7 +101,7 @@ fn a_log_is_read_as_it_was_written() {
 #[test]
 fn a_copy_begins_at_the_position_of_its_tables() {
     let disk = SimDisk::new();
-    create(disk.clone(), IDENTITY, 70, 1).unwrap().close().unwrap();
+    close(create(disk.clone(), IDENTITY, 70, 1).unwrap()).unwrap();
     disk.crash(0);
     let disk = disk.revive();
     let (recovered, frames) = look(&disk, 70).unwrap();
@@ -109,11 +116,11 @@ fn lives_that_write_nothing_leave_one_segment_and_no_marks() {
     let disk = SimDisk::new();
     let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();
     append(&mut log, b"one").unwrap();
-    log.close().unwrap();
+    close(log).unwrap();
     for salt in 2..6 {
         let log = next_life(&disk, salt);
         assert_eq!(log.last(), 2, "the frame and its mark");
-        log.close().unwrap();
+        close(log).unwrap();
         assert_eq!(disk.revive().list().unwrap().len(), 2);
     }
 }

@@ -85,8 +85,8 @@ pub struct Plan {
     pub renames: bool,
     /// What the history is arranged for, if it is not left to chance.
     pub focus: Option<Focus>,
-    /// When a generation is full: bytes of memory and of log.
-    pub generation: (usize, u64),
+    /// How many bytes of memory a generation has when it is full.
+    pub generation: usize,
     /// When the engine ends a page: cells and bytes.
     pub pages: (usize, usize),
     /// Whether clients go on while the store is closed.
@@ -175,7 +175,7 @@ impl Plan {
             failing_disk: dice.one_in(6),
             restores: dice.one_in(4),
             focus: None,
-            generation: [(2000, 40 << 10), (20_000, 200 << 10), (1 << 20, 1 << 20)][dice.below(3)],
+            generation: [2000, 20_000, 1 << 20][dice.below(3)],
             pages: if dice.one_in(4) { (usize::MAX, PAGE_BYTES) } else { (2, 64) },
             closes_early: dice.one_in(2),
             points: Vec::new(),
