@@ -375,9 +375,12 @@ impl Builder {
     }
 
     /// Whether the store is only to be looked at: nothing in its folder is changed, so it may lie on a read-only file system, and
-    /// no row lock is resolved. What is in the log and not in tables is read into memory. What it shows is everything committed when it was opened; the locks of a transaction that died after
-    /// its commit point read as committed, those of any other as if they were not there. Writing answers
-    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument). Default: no.
+    /// no row lock is resolved. What is in the log and not in tables is read into memory. What it shows is everything committed when it
+    /// was opened; the locks of a transaction that died after its commit point read as committed, those of any other as if they were
+    /// not there. Writing answers [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument). Default: no.
+    ///
+    /// After a power cut an opening to write may have to come first: it mends a manifest of RocksDB's of which the cut has left a part,
+    /// and [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) says so here.
     ///
     /// Any number of readers may have a folder open, but not beside a writer: whoever comes second is told
     /// [`ErrorKind::Busy`](crate::ErrorKind::Busy). What a store does that is in use, its process tells by [`Builder::publish_status`]; to look at its rows, look at
