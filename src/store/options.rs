@@ -380,7 +380,7 @@ impl Builder {
     /// not there. Writing answers [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument). Default: no.
     ///
     /// After a power cut an opening to write may have to come first: it mends a manifest of RocksDB's of which the cut has left a part,
-    /// and [`ErrorKind::Corruption`](crate::ErrorKind::Corruption) says so here.
+    /// and an [`ErrorKind::Io`](crate::ErrorKind::Io) says so here.
     ///
     /// Any number of readers may have a folder open, but not beside a writer: whoever comes second is told
     /// [`ErrorKind::Busy`](crate::ErrorKind::Busy). What a store does that is in use, its process tells by [`Builder::publish_status`]; to look at its rows, look at

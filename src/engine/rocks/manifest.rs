@@ -62,11 +62,10 @@ pub fn cut(place: &Place) -> Result<(), EngineError> {
 pub fn check_tail(folder: &Path) -> Result<(), EngineError> {
     let Some(Place { file, offset }) = broken_tail(folder)? else { return Ok(()) };
     let what = format!(
-        "{} has a record that is not whole, at byte {offset}; if that is the work of a power cut, opening the store to write \
-         to it mends it",
+        "{} has a record that is not whole, at byte {offset}; after a power cut, opening the store to write to it mends that",
         file.display()
     );
-    Err(EngineError::Corruption(what))
+    Err(EngineError::Open(what))
 }
 
 /// Refuses a folder whose manifest RocksDB would read for ever.

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use percolite::engine::Engine;
 use percolite::engine::local::LocalEngine;
 use percolite::engine::machine::{Machine, MachineStorage};
-use percolite::{Builder, Durability, KeepHistory, Keyspace, Store};
+use percolite::{Builder, Durability, ErrorKind, KeepHistory, Keyspace, Store};
 
 use self::keeper::Keeper;
 use self::lockers::Notes;
@@ -219,7 +219,15 @@ impl<'a> Embedded<'a> {
     }
 
     fn both_keyspaces(&self, store: &Store, dead: &Dead, may_fail: bool) -> Option<(Keyspace, Keyspace)> {
-        match store.keyspace(BESIDE).and_then(|beside| Ok((beside, store.keyspace(ROWS)?))) {
+        let both = || store.keyspace(BESIDE).and_then(|beside| Ok((beside, store.keyspace(ROWS)?)));
+        let mut opened = both();
+        // Making one is a transaction, and a thread may stand still for longer than the age limit.
+        while self.plan.age_max.is_some()
+            && matches!(&opened, Err(why) if matches!(why.kind(), ErrorKind::SnapshotTooOld(_)))
+        {
+            opened = both();
+        }
+        match opened {
             Ok(both) => Some(both),
             Err(why) => {
                 if !is_dead(dead) && !may_fail {
