@@ -23,7 +23,9 @@ use crate::disk::DiskFile;
 /// Bytes of a frame before its payload.
 pub const HEADER_BYTES: usize = 24;
 /// Every frame begins at a multiple of this.
-pub const ALIGNMENT: u64 = 8;
+const ALIGNMENT_BYTES: usize = 8;
+/// The same as an offset.
+pub const ALIGNMENT: u64 = ALIGNMENT_BYTES as u64;
 /// A longer payload is refused, and a longer length on disk is damage.
 pub const PAYLOAD_MAX_BYTES: usize = 1 << 30;
 
@@ -37,7 +39,7 @@ pub struct FrameBuffer(Vec<u8>);
 impl FrameBuffer {
     /// An empty payload, with capacity for `bytes`.
     pub fn with_room_for(bytes: usize) -> Self {
-        let mut frame = Vec::with_capacity(HEADER_BYTES + bytes + ALIGNMENT as usize);
+        let mut frame = Vec::with_capacity(HEADER_BYTES + bytes + ALIGNMENT_BYTES);
         frame.resize(HEADER_BYTES, 0);
         Self(frame)
     }
@@ -78,7 +80,7 @@ impl FrameBuffer {
         }
         let checksum = checksum(salt, offset, &self.0[4..]);
         self.0[..4].copy_from_slice(&checksum.to_le_bytes());
-        self.0.resize(end.next_multiple_of(ALIGNMENT as usize), 0);
+        self.0.resize(end.next_multiple_of(ALIGNMENT_BYTES), 0);
         &self.0
     }
 

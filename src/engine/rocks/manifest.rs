@@ -212,18 +212,18 @@ mod tests {
     fn a_record_of_which_pages_are_missing_is_found() {
         let first = whole(100).repeat(FIRST_RECORDS);
         let content = [&first[..], &whole(20_000), &whole(300), &whole(9_000), &whole(300)].concat();
-        let (begins, last) = (first.len() as u64, content.len() - 307);
+        let (begins, last) = (first.len(), content.len() - 307);
         assert_eq!(broken(&content), None);
         for zeros in [4096..content.len(), 4096..8192, 8192..12_288, 16_384..20_480] {
             let mut torn = content.clone();
             torn[zeros.clone()].fill(0);
-            assert_eq!(broken(&torn), Some(begins), "{zeros:?}");
+            assert_eq!(broken(&torn), Some(begins as u64), "{zeros:?}");
         }
         let mut torn = content.clone();
-        torn[begins as usize..last].fill(0);
-        assert_eq!(broken(&torn), Some(begins), "its header is missing, and something after it is not");
+        torn[begins..last].fill(0);
+        assert_eq!(broken(&torn), Some(begins as u64), "its header is missing, and something after it is not");
         let mut torn = content;
-        torn[begins as usize..].fill(0);
+        torn[begins..].fill(0);
         assert_eq!(broken(&torn), None, "RocksDB passes over zeros up to the end");
     }
 
