@@ -97,3 +97,13 @@ pub fn tear_manifest(store: &Path) {
         bytes.resize(end + 300, 0);
     });
 }
+
+/// Where the records of a manifest of one block begin: 4 bytes checksum, 2 bytes length, 1 byte type, content.
+pub fn records_of_manifest(bytes: &[u8]) -> Vec<usize> {
+    let (mut at, mut records) = (0, Vec::new());
+    while let Some(&[low, high]) = bytes.get(at + 4..at + 6) {
+        records.push(at);
+        at += 7 + usize::from(u16::from_le_bytes([low, high]));
+    }
+    records
+}
