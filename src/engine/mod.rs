@@ -47,6 +47,9 @@ use crate::bounds::OutOfBounds;
 use crate::row::{KeyspaceId, Lock, Row, RowKey, Status, WriteRecord};
 use crate::timestamp::Timestamp;
 
+/// An entry of the collector's [work list](Engine::superseded): when something of a row was superseded, and the row.
+pub type Superseded = (Timestamp, RowKey);
+
 /// Keeps rows.
 pub trait Engine: Send + Sync {
     /// What the engine can do beyond the minimum.
@@ -86,10 +89,10 @@ pub trait Engine: Send + Sync {
     /// with `after`, only what comes after that entry, which need not be there any more.
     fn superseded(
         &self,
-        after: Option<&(Timestamp, RowKey)>,
+        after: Option<&Superseded>,
         upto: Timestamp,
         limit: usize,
-    ) -> Result<Vec<(Timestamp, RowKey)>, EngineError>;
+    ) -> Result<Vec<Superseded>, EngineError>;
 
     /// Statuses of transactions that began before a timestamp, by row.
     fn statuses(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError>;

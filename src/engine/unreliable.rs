@@ -28,7 +28,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::storage::Column;
-use super::{Capabilities, Cells, Engine, EngineError, Group, Outcome, Page, RowRange, See, View, Visit};
+use super::{Capabilities, Cells, Engine, EngineError, Group, Outcome, Page, RowRange, See, Superseded, View, Visit};
 use crate::row::{KeyspaceId, Row, RowKey, Status, WriteRecord};
 use crate::timestamp::Timestamp;
 
@@ -397,10 +397,10 @@ impl<E: Engine> Engine for Unreliable<E> {
 
     fn superseded(
         &self,
-        after: Option<&(Timestamp, RowKey)>,
+        after: Option<&Superseded>,
         upto: Timestamp,
         limit: usize,
-    ) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
+    ) -> Result<Vec<Superseded>, EngineError> {
         self.read(|| self.engine.superseded(after, upto, limit))
     }
 

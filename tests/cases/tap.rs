@@ -7,7 +7,9 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use percolite::engine::storage::Column;
-use percolite::engine::{Capabilities, Cells, Engine, EngineError, Group, Outcome, Page, RowRange, See, View};
+use percolite::engine::{
+    Capabilities, Cells, Engine, EngineError, Group, Outcome, Page, RowRange, See, Superseded, View,
+};
 use percolite::row::{Edit, KeyspaceId, Row, RowChange, RowKey, Status, WriteRecord};
 use percolite::timestamp::Timestamp;
 
@@ -40,7 +42,7 @@ pub struct Control {
     on_row: Mutex<Option<(RowKey, OnRead)>>,
     views: AtomicU64,
     walks: Mutex<Vec<Walk>>,
-    collections: Mutex<Vec<Option<(Timestamp, RowKey)>>>,
+    collections: Mutex<Vec<Option<Superseded>>>,
 }
 
 /// What had to be walked over for one page: up to its last cell if it was full, or else to the end of its range.
@@ -75,7 +77,7 @@ impl Control {
     }
 
     /// After which entry each page of the collector's work list began, since this was asked last.
-    pub fn take_collections(&self) -> Vec<Option<(Timestamp, RowKey)>> {
+    pub fn take_collections(&self) -> Vec<Option<Superseded>> {
         std::mem::take(&mut self.collections.lock().unwrap())
     }
 
@@ -227,10 +229,10 @@ impl Engine for Tap {
     }
     fn superseded(
         &self,
-        after: Option<&(Timestamp, RowKey)>,
+        after: Option<&Superseded>,
         upto: Timestamp,
         limit: usize,
-    ) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
+    ) -> Result<Vec<Superseded>, EngineError> {
         self.control.alive()?;
         self.control.collections.lock().unwrap().push(after.cloned());
         self.engine.superseded(after, upto, limit)

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use percolite::engine::sim::SimStorage;
 use percolite::engine::storage::Column;
 use percolite::engine::unreliable::{Faults, Unreliable};
-use percolite::engine::{Capabilities, Cells, Engine, EngineError, Group, Outcome, Page, RowRange, See, View};
+use percolite::engine::{
+    Capabilities, Cells, Engine, EngineError, Group, Outcome, Page, RowRange, See, Superseded, View,
+};
 use percolite::owner::OwnerId;
 use percolite::row::{
     Bytes, Edit, Guard, Intent, KeyspaceId, Lock, Row, RowChange, RowKey, Status, TxnId, Value, WriteRecord,
@@ -186,10 +188,10 @@ impl<E: Engine> Engine for Answered<E> {
     }
     fn superseded(
         &self,
-        after: Option<&(Timestamp, RowKey)>,
+        after: Option<&Superseded>,
         upto: Timestamp,
         limit: usize,
-    ) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
+    ) -> Result<Vec<Superseded>, EngineError> {
         until_answered(|| self.0.superseded(after, upto, limit))
     }
     fn statuses(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {

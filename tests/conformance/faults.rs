@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use percolite::engine::sim::{SimEngine, SimStorage};
 use percolite::engine::unreliable::{Faults, Injected, LATE_COPIES_MAX, Unreliable};
-use percolite::engine::{Capabilities, Engine, EngineError, Group, Outcome, View};
+use percolite::engine::{Capabilities, Engine, EngineError, Group, Outcome, Superseded, View};
 use percolite::row::{Edit, Guard, Guards, KeyspaceId, Row, RowChange, RowKey, Status};
 use percolite::timestamp::Timestamp;
 
@@ -110,10 +110,10 @@ macro_rules! pass_on {
         }
         fn superseded(
             &self,
-            after: Option<&(Timestamp, RowKey)>,
+            after: Option<&Superseded>,
             upto: Timestamp,
             limit: usize,
-        ) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
+        ) -> Result<Vec<Superseded>, EngineError> {
             self.0.superseded(after, upto, limit)
         }
         fn statuses(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use super::Embedded;
 use super::resolve::Resolved;
-use crate::engine::{EngineError, Page, RowRange, View};
+use crate::engine::{EngineError, Page, RowRange, Superseded, View};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::{Purpose, Settled};
 use crate::protocol::{Collect, Replaced, collect, forget};
@@ -122,7 +122,7 @@ impl Shared {
 /// before is tombstones, so from the list's beginning a page would cost more the more was collected.
 pub struct Pass {
     /// The last entry that was looked at.
-    after: (Timestamp, RowKey),
+    after: Superseded,
     floor: Timestamp,
 }
 

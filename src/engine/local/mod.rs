@@ -19,7 +19,9 @@ pub(crate) use self::view::SAFE_POINT;
 use self::view::{LocalView, PageSize, read_guarded, read_row, read_safe_point};
 use super::cells::decode;
 use super::storage::{Batch as _, Column, Storage};
-use super::{Capabilities, Engine, EngineError, EngineFigures, Group, LostLog, Outcome, RowRange, View, WriteStalls};
+use super::{
+    Capabilities, Engine, EngineError, EngineFigures, Group, LostLog, Outcome, RowRange, Superseded, View, WriteStalls,
+};
 use crate::codec::History;
 use crate::keys::{after_prefix, keyspace_bounds, split_history_key};
 use crate::row::{Edit, KeyspaceId, Row, RowChange, RowKey};
@@ -180,10 +182,10 @@ impl<S: Storage> Engine for LocalEngine<S> {
 
     fn superseded(
         &self,
-        after: Option<&(Timestamp, RowKey)>,
+        after: Option<&Superseded>,
         upto: Timestamp,
         limit: usize,
-    ) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
+    ) -> Result<Vec<Superseded>, EngineError> {
         let mut found = Vec::new();
         if limit == 0 {
             return Ok(found);

@@ -128,11 +128,14 @@ struct Record<'a> {
     content: Option<&'a [u8]>,
 }
 
+/// Of a type and the content after it. RocksDB masks its checksums, since some content has checksums in it.
+fn checksum(content: &[u8]) -> u32 {
+    crc32c::crc32c(content).rotate_right(15).wrapping_add(0xa282_ead8)
+}
+
 impl Record<'_> {
     fn is_whole(&self) -> bool {
-        // RocksDB masks checksums, since it may store some within others' content.
-        self.content
-            .is_some_and(|content| crc32c::crc32c(content).rotate_right(15).wrapping_add(0xa282_ead8) == self.checksum)
+        self.content.is_some_and(|content| checksum(content) == self.checksum)
     }
 
     /// Whether it goes on with what the record before has begun.
@@ -199,8 +202,8 @@ mod tests {
     /// A record as RocksDB writes it.
     fn whole(length: usize) -> Vec<u8> {
         let mut record = record(1, length);
-        let masked = crc32c::crc32c(&record[6..]).rotate_right(15).wrapping_add(0xa282_ead8);
-        record[..4].copy_from_slice(&masked.to_le_bytes());
+        let checksum = checksum(&record[6..]);
+        record[..4].copy_from_slice(&checksum.to_le_bytes());
         record
     }
 
@@ -232,8 +235,8 @@ mod tests {
         let first = whole(100).repeat(FIRST_RECORDS);
         let mut begin = whole(BLOCK_BYTES - first.len() - HEADER_BYTES);
         begin[6] = 2;
-        let masked = crc32c::crc32c(&begin[6..]).rotate_right(15).wrapping_add(0xa282_ead8);
-        begin[..4].copy_from_slice(&masked.to_le_bytes());
+        let checksum = checksum(&begin[6..]);
+        begin[..4].copy_from_slice(&checksum.to_le_bytes());
         let end = [record(4, 5000), vec![0; 5000]].concat();
         let content = [&first[..], &begin, &end[..4096], &[0; 6000]].concat();
         assert_eq!(broken(&content), Some(first.len() as u64));

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 use percolite::engine::sim::{SimEngine, SimStorage};
-use percolite::engine::{Capabilities, Engine, EngineError, Group, Outcome, View};
+use percolite::engine::{Capabilities, Engine, EngineError, Group, Outcome, Superseded, View};
 use percolite::row::Row;
 use percolite::{KeyspaceId, RowKey, Timestamp};
 
@@ -111,10 +111,10 @@ impl Engine for Gate {
 
     fn superseded(
         &self,
-        after: Option<&(Timestamp, RowKey)>,
+        after: Option<&Superseded>,
         upto: Timestamp,
         limit: usize,
-    ) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
+    ) -> Result<Vec<Superseded>, EngineError> {
         self.engine.superseded(after, upto, limit)
     }
 

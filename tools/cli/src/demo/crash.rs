@@ -18,7 +18,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use percolite::engine::{Capabilities, Engine, EngineError, Group, Outcome, View};
+use percolite::engine::{Capabilities, Engine, EngineError, Group, Outcome, Superseded, View};
 use percolite::row::{Edit, Row, Status};
 use percolite::{CommitProtocol, KeyspaceId, RowKey, Store, Timestamp, TxnOptions};
 use serde_json::{Value, json};
@@ -208,10 +208,10 @@ impl Engine for StopsInCommit {
 
     fn superseded(
         &self,
-        after: Option<&(Timestamp, RowKey)>,
+        after: Option<&Superseded>,
         upto: Timestamp,
         limit: usize,
-    ) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
+    ) -> Result<Vec<Superseded>, EngineError> {
         self.inner.superseded(after, upto, limit)
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use percolite::engine::storage::Column;
-use percolite::engine::{Capabilities, Cells, Engine, EngineError, Group, Outcome, Page, See, View};
+use percolite::engine::{Capabilities, Cells, Engine, EngineError, Group, Outcome, Page, See, Superseded, View};
 use percolite::row::{Row, Status, WriteRecord};
 use percolite::{KeyspaceId, RowKey, Timestamp};
 
@@ -135,10 +135,10 @@ impl<E: Engine> Engine for Scheduled<E> {
 
     fn superseded(
         &self,
-        after: Option<&(Timestamp, RowKey)>,
+        after: Option<&Superseded>,
         upto: Timestamp,
         limit: usize,
-    ) -> Result<Vec<(Timestamp, RowKey)>, EngineError> {
+    ) -> Result<Vec<Superseded>, EngineError> {
         self.turn("superseded")?.superseded(after, upto, limit)
     }
 
