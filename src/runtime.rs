@@ -5,7 +5,7 @@
 //! that may wait, except by the one thread that leads the commit pipeline; so a scheduler that runs one thread at a time
 //! and switches in those calls cannot get stuck.
 
-#![allow(clippy::disallowed_methods)]
+#![allow(clippy::disallowed_methods, reason = "here is where the operating system is asked")]
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;

@@ -18,7 +18,8 @@
     missing_docs,
     clippy::pedantic,
     clippy::large_enum_variant,
-    clippy::explicit_write
+    clippy::explicit_write,
+    reason = "a test that cannot go on fails"
 )]
 
 #[path = "anomalies/runner.rs"]

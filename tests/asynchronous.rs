@@ -1,6 +1,13 @@
 //! The store for asynchronous code: what a dropped future leaves behind, panics, runtimes of both flavours and their end, scans.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::pedantic, missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::pedantic,
+    missing_docs,
+    reason = "a test that cannot go on fails"
+)]
 
 #[path = "asynchronous/cancelling.rs"]
 mod cancelling;

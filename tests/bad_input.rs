@@ -35,7 +35,14 @@
 //!
 //! The last kinds are random. Each run takes a small number of cases; `PROPTEST_CASES=1000` takes as many as it says.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::pedantic, missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::pedantic,
+    missing_docs,
+    reason = "a test that cannot go on fails"
+)]
 
 #[path = "bad_input/calls.rs"]
 mod calls;

@@ -16,7 +16,8 @@
     clippy::panic,
     clippy::pedantic,
     clippy::type_complexity,
-    clippy::result_large_err
+    clippy::result_large_err,
+    reason = "a test that cannot go on fails"
 )]
 
 #[path = "cases/acknowledged.rs"]

@@ -1,6 +1,13 @@
 //! History: what was, at any moment of the time for which it is kept, and what goes when that time is over.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::pedantic, missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::pedantic,
+    missing_docs,
+    reason = "a test that cannot go on fails"
+)]
 
 #[path = "history/keeping.rs"]
 mod keeping;

@@ -9,7 +9,8 @@
     clippy::panic,
     missing_docs,
     clippy::pedantic,
-    clippy::type_complexity
+    clippy::type_complexity,
+    reason = "a test that cannot go on fails"
 )]
 
 #[path = "model/drive.rs"]

@@ -2,7 +2,7 @@
 //!
 //! The clock is the test's own where it matters, so that "slow" is a matter of moving it and not of waiting.
 
-#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -8,7 +8,14 @@
 //! PERCOLITE_SEED=7 cargo test ...                       the same random values as the run that printed 7
 //! ```
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::pedantic, missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::pedantic,
+    missing_docs,
+    reason = "a test that cannot go on fails"
+)]
 
 #[path = "options/child.rs"]
 mod child;

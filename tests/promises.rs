@@ -1,6 +1,13 @@
 //! What the documentation promises at the edges: waiting, closing, opening, dropping, refusing.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::pedantic, missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::pedantic,
+    missing_docs,
+    reason = "a test that cannot go on fails"
+)]
 
 #[path = "promises/backup.rs"]
 mod backup;

@@ -10,7 +10,8 @@
     clippy::panic,
     missing_docs,
     clippy::pedantic,
-    clippy::explicit_write
+    clippy::explicit_write,
+    reason = "a test that cannot go on fails"
 )]
 
 #[path = "stress/bank.rs"]

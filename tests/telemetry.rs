@@ -2,7 +2,7 @@
 //!
 //! Both are installed for the whole process, so this is one test.
 
-#![allow(missing_docs, clippy::unwrap_used, clippy::panic)]
+#![allow(missing_docs, clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

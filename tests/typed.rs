@@ -1,6 +1,13 @@
 //! Keys and values as types of their own: order, prefixes, bytes on disk, and what is not of its type.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::pedantic, missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::pedantic,
+    missing_docs,
+    reason = "a test that cannot go on fails"
+)]
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;

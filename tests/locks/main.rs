@@ -1,6 +1,13 @@
 //! Locks by name, from outside. Each case is a letter of the table in `docs/locks.md`.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::pedantic, clippy::result_large_err)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::pedantic,
+    clippy::result_large_err,
+    reason = "a test that cannot go on fails"
+)]
 
 mod bad_input;
 mod claims;

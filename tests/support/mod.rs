@@ -1,6 +1,6 @@
 //! What the test targets share: places that a store can live in, and dice.
 
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test takes what it needs")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

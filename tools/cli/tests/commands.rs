@@ -1,6 +1,13 @@
 //! The commands as their users meet them: the built program, real stores, its output and its exit codes.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::pedantic, missing_docs)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::pedantic,
+    missing_docs,
+    reason = "a test that cannot go on fails"
+)]
 
 #[path = "commands/backup.rs"]
 mod backup;

@@ -1,6 +1,6 @@
 //! Every anomaly by its smallest example, and what looks like one and is none.
 
-#![allow(clippy::unwrap_used, clippy::panic, missing_docs, clippy::pedantic)]
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs, clippy::pedantic, reason = "a test that cannot go on fails")]
 
 use percolite_crashtest::checker::{Anomaly, Report, Verdict, check};
 use percolite_crashtest::history::History;

@@ -1,6 +1,6 @@
 //! The command as its user meets it: output and exit code.
 
-#![allow(clippy::unwrap_used, clippy::panic, missing_docs, clippy::pedantic)]
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs, clippy::pedantic, reason = "a test that cannot go on fails")]
 
 use std::io::Write as _;
 use std::process::{Command, Output, Stdio};

@@ -1,6 +1,6 @@
 //! The format: what is written can be read, and what cannot be read is refused with the number of its line.
 
-#![allow(clippy::unwrap_used, clippy::panic, missing_docs, clippy::pedantic)]
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs, clippy::pedantic, reason = "a test that cannot go on fails")]
 
 mod support;
 

@@ -1,7 +1,7 @@
 //! A run that is interrupted ends, says so, and leaves nothing behind.
 
 #![cfg(all(feature = "rocks", target_os = "linux"))]
-#![allow(clippy::unwrap_used, clippy::panic, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "a test that cannot go on fails")]
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! Processes that are killed, a few of them: the harness itself runs all.
 
 #![cfg(feature = "rocks")]
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use parking_lot::Mutex;
 use percolite::crashtest::Mutant;

@@ -11,7 +11,14 @@
 //!
 //! Bounds are chosen so that all explorations together take about a minute on two cores.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, clippy::pedantic)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    missing_docs,
+    clippy::pedantic,
+    reason = "a test that cannot go on fails"
+)]
 
 #[path = "model_check/embedded.rs"]
 mod embedded;

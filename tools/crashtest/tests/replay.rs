@@ -1,7 +1,7 @@
 //! Lines that are no case are refused at once, with what would be one; a case that is one is run.
 
 #![cfg(feature = "rocks")]
-#![allow(clippy::unwrap_used, missing_docs)]
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test that cannot go on fails")]
 
 use std::process::{Command, Output};
 

@@ -1,6 +1,6 @@
 //! Any bytes come back from every form and every place that they are written to.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use proptest::prelude::*;
 

@@ -146,7 +146,7 @@ impl Keys {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
     use std::collections::BTreeSet;
 

@@ -232,7 +232,7 @@ impl Session {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
     use super::*;
 

@@ -144,7 +144,7 @@ pub fn built() -> clap::Command {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, clippy::panic)]
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
     use super::*;
     use crate::bytes::Forms;

@@ -1,6 +1,6 @@
 //! What the tests share.
 
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test takes what it needs")]
 
 pub mod graph;
 pub mod naive;

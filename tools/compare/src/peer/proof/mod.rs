@@ -18,7 +18,7 @@ mod log;
 mod readers;
 // The window that is measured is the library's own.
 #[path = "../../../../../src/window/mod.rs"]
-#[allow(dead_code, unused_imports, clippy::cast_possible_truncation)]
+#[allow(dead_code, unused_imports, clippy::cast_possible_truncation, reason = "each test takes what it needs")]
 mod window;
 
 use std::sync::Arc;
