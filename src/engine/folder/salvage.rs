@@ -1,8 +1,8 @@
 //! Reading a damaged folder for all that is in it. The folder itself is only read.
 //!
 //! The tables are opened, without the record of the manifest that a [power cut has torn](super::torn) if there is one, or put together
-//! from their files: see [`rebuild`](crate::engine::rocks::rebuild). Above them is what can be
-//! read of the log: all frames from the tables' position, or from the oldest one that is left, up to the first that is damaged.
+//! from their files: see [`rebuild`](crate::engine::rocks::rebuild). Above them is what can be read of the log: all frames from the
+//! tables' position, or from the oldest one that is left, up to the first that is damaged.
 
 use std::path::Path;
 
@@ -39,7 +39,8 @@ pub fn open(folder: &Path, aside: &Path, setup: FolderSetup) -> Result<Salvaged,
     let (log, tables) = (folder.join(LOG), folder.join(TABLES));
     let kept = lost_logs(&log).unwrap_or_default();
     let mut notes: Vec<String> = kept.iter().map(|lost| format!("in an earlier life: {lost}")).collect();
-    if manifest::broken_tail(&tables)?.is_some() {
+    // One that cannot be read is the business of what follows.
+    if manifest::broken_tail(&tables).is_ok_and(|place| place.is_some()) {
         let mut losses = Vec::new();
         let opened = torn::without_tail(&tables, aside, tables_setup).and_then(|(tables, aside)| {
             Layered::open_damaged(FolderDisk::new(&log), tables, random(), &mut losses).map(|storage| (storage, aside))
