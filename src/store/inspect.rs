@@ -37,7 +37,8 @@ pub struct RowLock {
     pub commit_point: CommitPoint,
     /// What becomes of the row on commit.
     pub intent: Intent,
-    /// Whether the owner is known to be gone, so that whoever meets the lock will resolve it.
+    /// Whether the owner is known to be gone. A writer that meets the lock resolves it, and so does the background; a reader does
+    /// so only if the owner was of an earlier opening of the store.
     pub orphan: bool,
 }
 

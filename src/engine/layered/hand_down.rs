@@ -41,8 +41,8 @@ type Slices<V> = BTreeMap<u64, Arc<V>>;
 const SLICES_MAX: usize = if cfg!(test) { 4 } else { 256 };
 
 impl<D: Disk, T: Storage> Shared<D, T> {
-    /// Called by the writer after each batch; returns whether a generation was frozen. One generation at a time goes down; the writer
-    /// waits for it when the next one is twice full.
+    /// Called by the writer after each batch; returns whether a generation was frozen. One generation at a time goes down; when
+    /// the next one is twice full, the writer makes the hand-down itself, or waits for the one that runs.
     pub(super) fn freeze_when_full(&self, life: &Life<D>, leader: &mut Leader<D>) -> Result<bool, EngineError> {
         let memory = leader.window.generation().bytes();
         if memory < life.memory_limit {
