@@ -15,6 +15,7 @@
 //! | a read-only folder | it can be looked at; writing says why not | `a_store_on_a_read_only_file_system_can_be_looked_at_and_says_that_it_cannot_be_written_to` |
 //! | a full disk | the store fails; what was acknowledged is there when there is room again | `a_full_disk_costs_nothing_that_was_acknowledged` |
 //! | a corrupt record, in each column | `Corruption`, naming column and place; all else goes on; `verify` tells | `a_corrupt_record_is_named_and_costs_nothing_else` |
+//! | records that contradict each other | `Corruption`; no call and no closing hangs | `a_lock_that_its_commit_cannot_reach_is_an_error_and_not_a_loop` |
 //! | a clock set back | timestamps go on from where they were | `a_clock_set_back_an_hour_over_a_restart_is_overtaken` |
 //! | an unknown keyspace | `NoSuchKeyspace`, exit code 3 with those that there are | `an_unknown_keyspace_is_told_with_those_that_there_are` |
 //! | a name too long or not allowed | `InvalidArgument`; there is no such keyspace where one is looked for | `a_name_that_is_not_allowed_is_refused_before_anything_is_made` |

@@ -125,9 +125,10 @@ fn refused(row: &RowKey, why: Refusal, read_ts: Timestamp) -> Error {
     match why {
         Refusal::Locked(lock) => conflict(ConflictReason::Locked, Some(lock.txn)),
         Refusal::NewerCommit(write) => conflict(ConflictReason::CommittedAt(write.last_commit()), Some(write.txn)),
-        Refusal::RolledBack | Refusal::Superseded | Refusal::CommitTooEarly(_) | Refusal::Committed(_) => {
-            conflict(ConflictReason::RolledBack, None)
-        }
+        Refusal::RolledBack | Refusal::Superseded | Refusal::Committed(_) => conflict(ConflictReason::RolledBack, None),
+        Refusal::CommitTooEarly(earliest) => ErrorKind::Corruption(format!(
+            "row {row:?} has a lock that must not commit before {earliest:#}, and its transaction has committed earlier"
+        )),
         Refusal::BelowSafePoint(ts) => {
             ErrorKind::SnapshotTooOld(format!("the transaction began before the safe point {ts:#}"))
         }

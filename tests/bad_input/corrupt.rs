@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use percolite::codec::Record;
+use percolite::codec::{History, Record};
 use percolite::engine::sim::SimStorage;
 use percolite::engine::storage::{Batch, Column, Storage};
 use percolite::keys::{data_key, history_key};
-use percolite::row::{Intent, Lock, TxnId};
+use percolite::row::{Intent, Lock, Status, TxnId};
 use percolite::{CommitProtocol, Error, ErrorKind, OwnerId, RowKey, Store, Timestamp};
 
 const NONSENSE: &[u8] = b"\x01nonsense";
@@ -51,6 +51,12 @@ fn damaged(
     Ok(Damaged { store, memory, row, before: written[0].1 })
 }
 
+fn encoded(record: &impl Record) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    record.encode(&mut bytes);
+    bytes
+}
+
 #[track_caller]
 fn assert_corruption(why: &Error, names: &str) {
     assert!(matches!(why.kind(), ErrorKind::Corruption(_)), "{why}");
@@ -61,7 +67,6 @@ fn assert_corruption(why: &Error, names: &str) {
 fn a_corrupt_record_is_named_and_costs_nothing_else() {
     let stray = |row: &RowKey| {
         let txn = TxnId { start_ts: Timestamp::from_millis(1_700_000_000_000), owner: OwnerId::new(5, 5) };
-        let mut bytes = Vec::new();
         let lock = Lock {
             txn,
             primary: row.clone(),
@@ -70,7 +75,7 @@ fn a_corrupt_record_is_named_and_costs_nothing_else() {
             ttl_ms: 0,
             min_commit_ts: txn.start_ts,
         };
-        lock.encode(&mut bytes);
+        let mut bytes = encoded(&lock);
         bytes.truncate(bytes.len() - 1);
         bytes
     };
@@ -149,4 +154,32 @@ fn a_damaged_catalog_costs_the_names_that_it_cannot_tell() {
     {
         assert_corruption(&why.unwrap_err(), "column");
     }
+}
+
+#[test]
+fn a_lock_that_its_commit_cannot_reach_is_an_error_and_not_a_loop() {
+    let Damaged { store, .. } = damaged(|put, primary, [start_ts, _]| {
+        let txn = TxnId { start_ts: start_ts.next(), owner: OwnerId::from_u64(1) };
+        let committed = History::Ended(Status::Committed(txn.start_ts.next()));
+        put(Column::History, &history_key(primary, txn.start_ts), Some(&encoded(&committed)));
+        // The second was pushed above the timestamp at which its transaction is committed.
+        for (key, min_commit_ts) in [("after", Timestamp::ZERO), ("good", Timestamp::MAX)] {
+            let row = RowKey::new(primary.keyspace(), key.as_bytes());
+            let (primary, intent) = (primary.clone(), Intent::Delete);
+            let lock = Lock { txn, primary, intent, sequence: 1, ttl_ms: 0, min_commit_ts };
+            put(Column::Lock, row.as_bytes(), Some(&encoded(&lock)));
+        }
+    })
+    .unwrap();
+    let (done, answer) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let resolved = store.resolve_orphans();
+        let rows = store.existing_keyspace("rows").unwrap();
+        let other = store.transact(|txn| txn.put(&rows, "new", "1"));
+        done.send((resolved, other, store.close())).unwrap();
+    });
+    let (resolved, other, closed) = answer.recv_timeout(Duration::from_secs(20)).expect("it hangs");
+    assert_corruption(&resolved.unwrap_err(), "good");
+    other.unwrap();
+    closed.unwrap();
 }

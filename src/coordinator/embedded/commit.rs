@@ -15,7 +15,7 @@ use crate::engine::{Group, NextVersions};
 use crate::error::{Conflict, ConflictReason, Error, ErrorKind, Result};
 use crate::observe::{Part, Spent};
 use crate::pipeline::{Conditions, Held, Purpose, Refused, Settled, Submission};
-use crate::protocol::{Commit, CommitPoint, OnePhase, Prewrite, Refusal, Step, commit, one_phase, prewrite};
+use crate::protocol::{Commit, CommitPoint, OnePhase, Prewrite, Step, commit, one_phase, prewrite};
 use crate::row::{Edit, Lock, Mutation, Row, RowChange, RowKey, SHORT_VALUE_MAX_BYTES, TxnId};
 use crate::timestamp::Timestamp;
 use crate::writes::Writes;
@@ -60,8 +60,7 @@ impl Embedded {
         }
         let keep_replaced = self.history.is_some();
         let change = |(row, mutation)| {
-            let request = OnePhase { row, txn, read_ts, commit_ts, mutation, keep_replaced };
-            self.change(row, txn, read_ts, |as_read| one_phase(as_read, &request))
+            self.one_phase_change(&OnePhase { row, txn, read_ts, commit_ts, mutation, keep_replaced })
         };
         writes.iter().map(change).collect::<Result<_>>().map(Group::Changes)
     }
@@ -224,6 +223,8 @@ impl Embedded {
         Ok(())
     }
 
+    /// The change that commits a row which the transaction has locked with `lock`. What refuses it is not in the way of it:
+    /// another one has ended the transaction, or the records contradict each other.
     pub(super) fn commit_change(
         &self,
         txn: TxnId,
@@ -234,9 +235,8 @@ impl Embedded {
     ) -> Result<RowChange> {
         let keep_replaced = self.history.is_some() && !mutated!(ReplacedNotKept);
         let request = Commit { row: row.clone(), txn, commit_ts, keep_status, keep_replaced, record_holds: false };
-        self.change(row, txn, commit_ts, |as_read| {
-            commit(&Row { lock: Some(lock.clone()), ..as_read.clone() }, &request)
-        })
+        let as_locked = Row { lock: Some(lock.clone()), ..self.replaced(row, txn)? };
+        commit(&as_locked, &request).map(|step| changes(step, row, txn)).map_err(|why| refused(row, why, commit_ts))
     }
 
     /// Lets go of locks that were taken in vain.
@@ -252,21 +252,13 @@ impl Embedded {
         Ok(())
     }
 
-    /// The step's change for a row that the transaction may write. Without long values and history nothing of the row has to
-    /// be read: the guards say what it must look like.
-    fn change<T>(
-        &self,
-        row: &RowKey,
-        txn: TxnId,
-        read_ts: Timestamp,
-        step: impl Fn(&Row) -> Result<Step<T>, Refusal>,
-    ) -> Result<RowChange> {
+    /// The change of a commit in one phase. What is in its way is cleared, if it can be.
+    fn one_phase_change(&self, request: &OnePhase<'_>) -> Result<RowChange> {
+        let OnePhase { row, txn, read_ts, .. } = *request;
         loop {
-            let as_read =
-                if self.needs_replaced() { self.pipeline.engine().row(row, txn.start_ts)? } else { Row::default() };
-            match step(&as_read) {
-                Ok(Step::Apply(change, _)) => return Ok(change),
-                Ok(Step::Done(_)) => return Ok(RowChange::new(row.clone(), txn.start_ts)),
+            let as_read = self.replaced(row, txn)?;
+            match one_phase(&as_read, request) {
+                Ok(step) => return Ok(changes(step, row, txn)),
                 Err(why) => {
                     let obstacle = Refused::Found(row.clone(), Box::new(as_read));
                     // An obstacle that stays is a conflict that names who is in the way; anything else is the step's own word.
@@ -275,6 +267,12 @@ impl Embedded {
                 }
             }
         }
+    }
+
+    /// The row, with the version that a commit replaces. Without long values and history nothing of it has to be read: the guards
+    /// say what it must look like.
+    fn replaced(&self, row: &RowKey, txn: TxnId) -> Result<Row> {
+        Ok(if self.needs_replaced() { self.pipeline.engine().row(row, txn.start_ts)? } else { Row::default() })
     }
 
     /// Whether something becomes of the version that a commit replaces.
@@ -390,6 +388,13 @@ impl Embedded {
 pub(super) fn primary_of(writes: &Writes) -> Option<&RowKey> {
     let written = writes.iter().find(|(_, mutation)| **mutation != Mutation::Hold);
     written.or_else(|| writes.iter().next()).map(|(row, _)| row)
+}
+
+fn changes<T>(step: Step<T>, row: &RowKey, txn: TxnId) -> RowChange {
+    match step {
+        Step::Apply(change, _) => change,
+        Step::Done(_) => RowChange::new(row.clone(), txn.start_ts),
+    }
 }
 
 fn lock_put(change: &RowChange) -> Option<(RowKey, Lock)> {
