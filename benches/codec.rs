@@ -2,7 +2,7 @@
 //!
 //! `cargo bench --bench codec`, or with `-- version` for one sort of record.
 
-#![allow(clippy::unwrap_used)] // What fails here is to stop the bench.
+#![allow(clippy::unwrap_used, reason = "a failure stops the bench")]
 
 mod common;
 

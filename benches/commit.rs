@@ -6,7 +6,7 @@
 //!
 //! `cargo bench --bench commit`, or with `-- durable/2-of-10000` for one group of it.
 
-#![allow(clippy::unwrap_used)] // What fails here is to stop the bench.
+#![allow(clippy::unwrap_used, reason = "a failure stops the bench")]
 
 mod common;
 

@@ -4,7 +4,7 @@
 //!
 //! `cargo bench --bench load`.
 
-#![allow(clippy::unwrap_used)] // What fails here is to stop the bench.
+#![allow(clippy::unwrap_used, reason = "a failure stops the bench")]
 
 mod common;
 

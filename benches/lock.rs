@@ -5,7 +5,7 @@
 //!
 //! `cargo bench --bench lock`, or with `-- hand-over` for one group of it; tasks with `--features tokio`.
 
-#![allow(clippy::unwrap_used)] // What fails here is to stop the bench.
+#![allow(clippy::unwrap_used, reason = "a failure stops the bench")]
 
 mod common;
 

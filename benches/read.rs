@@ -5,7 +5,7 @@
 //!
 //! `cargo bench --bench read`, or with `-- get` for one group of it.
 
-#![allow(clippy::unwrap_used)] // What fails here is to stop the bench.
+#![allow(clippy::unwrap_used, reason = "a failure stops the bench")]
 
 mod common;
 

@@ -83,7 +83,10 @@
 //! name. Counters, latencies and slow transactions can be asked for without either.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
-#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+#![cfg_attr(
+    test,
+    allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")
+)]
 
 #[cfg(feature = "crashtest")]
 #[macro_use]

@@ -11,15 +11,13 @@
 //! it without output and run `UPDATE_GOLDENFILES=1 cargo test --release --workspace --test anomalies`: the first engine's
 //! output is written into it, and the others are compared with that. The commands are in `anomalies/runner.rs`.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
 #![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs,
     clippy::pedantic,
+    missing_docs,
     clippy::large_enum_variant,
     clippy::explicit_write,
-    reason = "a test that cannot go on fails"
+    reason = "style of a library, not of its tests"
 )]
 
 #[path = "anomalies/runner.rs"]

@@ -1,13 +1,7 @@
 //! The store for asynchronous code: what a dropped future leaves behind, panics, runtimes of both flavours and their end, scans.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::pedantic,
-    missing_docs,
-    reason = "a test that cannot go on fails"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
+#![allow(clippy::pedantic, missing_docs, reason = "style of a library, not of its tests")]
 
 #[path = "asynchronous/cancelling.rs"]
 mod cancelling;

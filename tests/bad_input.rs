@@ -36,14 +36,8 @@
 //!
 //! The last kinds are random. Each run takes a small number of cases; `PROPTEST_CASES=1000` takes as many as it says.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::pedantic,
-    missing_docs,
-    reason = "a test that cannot go on fails"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
+#![allow(clippy::pedantic, missing_docs, reason = "style of a library, not of its tests")]
 
 #[path = "bad_input/calls.rs"]
 mod calls;

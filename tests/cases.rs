@@ -10,14 +10,12 @@
 //! PERCOLITE_SEED=7 cargo test ...                            the same random choices as the run that printed 7
 //! ```
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
 #![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
     clippy::pedantic,
     clippy::type_complexity,
     clippy::result_large_err,
-    reason = "a test that cannot go on fails"
+    reason = "style of a library, not of its tests"
 )]
 
 #[path = "cases/acknowledged.rs"]

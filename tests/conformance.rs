@@ -3,9 +3,10 @@
 //! Each case becomes one test an engine: `cargo test --release --workspace --test conformance sim_shared::`. To add an
 //! engine, add a `suite!` line with a function of `common.rs` that makes one.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::pedantic)] // a test that cannot go on fails
-#![allow(clippy::cast_possible_truncation)] // small numbers
-#![allow(clippy::type_complexity)] // tuples that are compared as a whole
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
+#![allow(clippy::pedantic, reason = "style of a library, not of its tests")]
+#![allow(clippy::cast_possible_truncation, reason = "small numbers")]
+#![allow(clippy::type_complexity, reason = "tuples that are compared as a whole")]
 
 #[path = "conformance/common.rs"]
 mod common;

@@ -3,15 +3,8 @@
 //! A failure prints the smallest list of operations that shows it and is written to `model.proptest-regressions`, to be
 //! tried first from then on. `PROPTEST_CASES` sets how many lists are tried over each engine (default 256).
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs,
-    clippy::pedantic,
-    clippy::type_complexity,
-    reason = "a test that cannot go on fails"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
+#![allow(clippy::pedantic, missing_docs, clippy::type_complexity, reason = "style of a library, not of its tests")]
 
 #[path = "model/drive.rs"]
 mod drive;

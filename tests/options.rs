@@ -8,14 +8,8 @@
 //! PERCOLITE_SEED=7 cargo test ...                       the same random values as the run that printed 7
 //! ```
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::pedantic,
-    missing_docs,
-    reason = "a test that cannot go on fails"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
+#![allow(clippy::pedantic, missing_docs, reason = "style of a library, not of its tests")]
 
 #[path = "options/child.rs"]
 mod child;

@@ -4,15 +4,8 @@
 //! machine, so a seed repeats the choices and not the interleaving. No test measures time. One that hangs is ended, with
 //! the names of those that still run.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs,
-    clippy::pedantic,
-    clippy::explicit_write,
-    reason = "a test that cannot go on fails"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
+#![allow(clippy::pedantic, missing_docs, clippy::explicit_write, reason = "style of a library, not of its tests")]
 
 #[path = "stress/bank.rs"]
 mod bank;

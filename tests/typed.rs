@@ -1,13 +1,7 @@
 //! Keys and values as types of their own: order, prefixes, bytes on disk, and what is not of its type.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::pedantic,
-    missing_docs,
-    reason = "a test that cannot go on fails"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
+#![allow(clippy::pedantic, missing_docs, reason = "style of a library, not of its tests")]
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;

@@ -223,8 +223,8 @@ impl Embedded {
         Ok(())
     }
 
-    /// The change that commits a row which the transaction has locked with `lock`. What refuses it is not in the way of it:
-    /// another one has ended the transaction, or the records contradict each other.
+    /// The change that commits a row which the transaction has locked with `lock`. A refusal is final: the transaction was ended
+    /// by another, or the records contradict each other.
     pub(super) fn commit_change(
         &self,
         txn: TxnId,
@@ -252,7 +252,7 @@ impl Embedded {
         Ok(())
     }
 
-    /// The change of a commit in one phase. What is in its way is cleared, if it can be.
+    /// The change of a commit in one phase. A lock of a finished transaction is resolved first.
     fn one_phase_change(&self, request: &OnePhase<'_>) -> Result<RowChange> {
         let OnePhase { row, txn, read_ts, .. } = *request;
         loop {

@@ -39,7 +39,7 @@ pub fn open(folder: &Path, aside: &Path, setup: FolderSetup) -> Result<Salvaged,
     let (log, tables) = (folder.join(LOG), folder.join(TABLES));
     let kept = lost_logs(&log).unwrap_or_default();
     let mut notes: Vec<String> = kept.iter().map(|lost| format!("in an earlier life: {lost}")).collect();
-    // One that cannot be read is the business of what follows.
+    // An unreadable manifest is handled below, as a missing one is.
     if manifest::broken_tail(&tables).is_ok_and(|place| place.is_some()) {
         let mut losses = Vec::new();
         let opened = torn::without_tail(&tables, aside, tables_setup).and_then(|(tables, aside)| {

@@ -6,7 +6,15 @@
 //! [`report`] show them. Four have measurements of their own: [`stalls`] and [`opening`], of percolite alone, [`bare_log`], of no store
 //! at all, and [`locks`], of locks by name.
 
-#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::cast_precision_loss))]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::cast_precision_loss,
+        reason = "a test that cannot go on fails"
+    )
+)]
 
 mod bare_log;
 mod candidates;

@@ -4,9 +4,9 @@
 //!
 //! `cargo bench -p percolite-crashtest --bench checker`.
 
-#![allow(clippy::unwrap_used)] // What fails here is to stop the bench.
+#![allow(clippy::unwrap_used, reason = "a failure stops the bench")]
 
-#[allow(clippy::pedantic)] // The tests' own, as they have it.
+#[allow(clippy::pedantic, reason = "the tests' own, as they have it")]
 #[path = "../tests/support/mod.rs"]
 mod support;
 

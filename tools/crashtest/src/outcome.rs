@@ -157,7 +157,7 @@ impl Outcome {
 }
 
 /// A count as a float, for averages and plots.
-#[allow(clippy::cast_precision_loss)] // Nobody looks at the last digits of a count beyond 2^53.
+#[allow(clippy::cast_precision_loss, reason = "counts stay below 2^53")]
 pub fn float(number: u64) -> f64 {
     number as f64
 }

@@ -11,14 +11,8 @@
 //!
 //! Bounds are chosen so that all explorations together take about a minute on two cores.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    missing_docs,
-    clippy::pedantic,
-    reason = "a test that cannot go on fails"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test that cannot go on fails")]
+#![allow(clippy::pedantic, missing_docs, reason = "style of a library, not of its tests")]
 
 #[path = "model_check/embedded.rs"]
 mod embedded;

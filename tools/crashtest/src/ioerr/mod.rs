@@ -338,7 +338,7 @@ fn quiet_life(life: &Life, fault: Fault) -> anyhow::Result<Ledger> {
     Ok(child.end().0.ledger)
 }
 
-#[allow(clippy::too_many_arguments)] // Each is something else that is known of the one life.
+#[allow(clippy::too_many_arguments, reason = "each is something else that is known of the one life")]
 fn judge(
     order: &Order,
     case: Case,

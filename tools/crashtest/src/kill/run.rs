@@ -168,7 +168,7 @@ impl Attempt<'_> {
     }
 
     /// Lives the life without a kill on a copy of the store, and says which visit was the last; the answer is whether there
-    /// was any. Each further attempt is content with one half as late: what clients meet by chance they may meet less often.
+    /// was any. Each further attempt asks for one half as late, since visits that depend on timing vary in number.
     fn find_last(&mut self, step: &mut Step, log: &Path) -> anyhow::Result<bool> {
         let folder = self.folder.join("dry");
         if folder.exists() {

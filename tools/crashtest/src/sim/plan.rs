@@ -52,7 +52,7 @@ static POINTS: LazyLock<Vec<Entry>> = LazyLock::new(|| table().unwrap_or_default
 
 /// What a seed has decided before anything runs.
 #[derive(Debug)]
-#[allow(clippy::struct_excessive_bools)] // Each is a choice of its own.
+#[allow(clippy::struct_excessive_bools, reason = "each is a choice of its own")]
 pub struct Plan {
     pub mode: Mode,
     pub workload: &'static dyn Workload,

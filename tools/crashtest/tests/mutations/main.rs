@@ -1,12 +1,7 @@
 //! Valid histories with one thing changed: each change is noticed, and called what it is.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    missing_docs,
-    clippy::pedantic,
-    reason = "a test, whose helpers are no tests"
-)]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
+#![allow(clippy::pedantic, missing_docs, reason = "style of a library, not of its tests")]
 
 mod lines;
 #[path = "../support/mod.rs"]

@@ -43,8 +43,9 @@ pub struct Pending {
 
 impl Pending {
     pub fn new(read: u64, rows: Vec<Row>, is_durable: bool) -> Arc<Self> {
-        let mut record =
-            Vec::with_capacity(rows.iter().map(|(key, value)| key.len() + value.len() + HEADER_MAX_BYTES).sum::<usize>());
+        let mut record = Vec::with_capacity(
+            rows.iter().map(|(key, value)| key.len() + value.len() + HEADER_MAX_BYTES).sum::<usize>(),
+        );
         for (key, value) in &rows {
             Record { column: ROWS, key, change: Change::Put(value) }.encode(&mut record);
         }
