@@ -140,8 +140,7 @@ fn thin(points: Points, right: f64, top: f64) -> Points {
 }
 
 /// Which of so many equal ranges up to `top` a value is in.
-// A cast from a float stops at the bounds of the type.
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
 fn slot(value: f64, top: f64, ranges: f64) -> u64 {
     if top > 0.0 { (value / top * ranges).round() as u64 } else { 0 }
 }

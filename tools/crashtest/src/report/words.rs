@@ -27,8 +27,7 @@ pub fn number(value: f64) -> String {
     let size = value.abs();
     if size >= 100.0 || value.fract() == 0.0 {
         let sign = if value <= -0.5 { "-" } else { "" };
-        // A cast from a float stops at the bounds of the type.
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
         return format!("{sign}{}", count(size.round() as u64));
     }
     let places = if size >= 10.0 {
@@ -50,8 +49,7 @@ pub fn time(seconds: f64) -> String {
     if seconds < 60.0 {
         return format!("{seconds:.1} s");
     }
-    // A cast from a float stops at the bounds of the type.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates")]
     let whole = seconds.round() as u64;
     let (hours, minutes) = (whole / 3600, whole / 60 % 60);
     if hours == 0 { format!("{minutes} min {:02} s", whole % 60) } else { format!("{hours} h {minutes:02} min") }
