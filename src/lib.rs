@@ -115,11 +115,16 @@ mod error;
 mod identity;
 pub mod keys;
 mod locking;
-#[cfg_attr(
-    not(all(test, feature = "rocks")),
-    allow(dead_code, unused_imports, reason = "the simulated disk is for tests, the real one for folders")
+#[allow(clippy::cast_possible_truncation, reason = "its slots are numbered by 32 bits")]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "the proof of the core in tools/compare compiles it, too, and uses the rest"
 )]
-pub(crate) mod log;
+mod memtable;
+#[cfg(test)]
+#[path = "memtable/tests.rs"]
+mod memtable_tests;
 pub mod oracle;
 pub mod owner;
 mod pipeline;
@@ -134,16 +139,11 @@ pub mod timestamp;
 mod typed;
 mod view;
 mod waiter;
-#[allow(clippy::cast_possible_truncation, reason = "its slots are numbered by 32 bits")]
-#[allow(
-    dead_code,
-    unused_imports,
-    reason = "the proof of the core in tools/compare compiles it, too, and uses the rest"
+#[cfg_attr(
+    not(all(test, feature = "rocks")),
+    allow(dead_code, unused_imports, reason = "the simulated disk is for tests, the real one for folders")
 )]
-mod window;
-#[cfg(test)]
-#[path = "window/tests.rs"]
-mod window_tests;
+pub(crate) mod wal;
 pub mod writes;
 
 // Its Rust examples are compiled, and run where they leave no folder behind.

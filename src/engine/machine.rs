@@ -1,4 +1,4 @@
-//! A machine in memory: the storage in [layers](super::layered) over a simulated disk and simulated tables, and a power cut is an
+//! A machine in memory: the storage in [layers](super::lsm) over a simulated disk and simulated tables, and a power cut is an
 //! operation.
 //!
 //! It is what a folder is to a process, and the harness's simulation runs on it: the same log, window, hand-down and recovery,
@@ -10,10 +10,10 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::EngineError;
-use super::layered::{Layered, Setup};
+use super::lsm::{Layered, Setup};
 use super::sim::SimStorage;
 use crate::disk::{Call, Choices, SimDisk};
-use crate::log::Syncer;
+use crate::wal::Syncer;
 
 /// What a process on a machine keeps its rows in.
 pub type MachineStorage = Layered<SimDisk, SimStorage>;

@@ -17,10 +17,10 @@ mod figures;
 #[cfg(feature = "rocks")]
 pub mod folder;
 mod group;
-#[cfg_attr(not(feature = "rocks"), allow(dead_code, unused_imports, reason = "the folder's engine is what needs it"))]
-pub(crate) mod layered;
 pub mod local;
 mod lost;
+#[cfg_attr(not(feature = "rocks"), allow(dead_code, unused_imports, reason = "the folder's engine is what needs it"))]
+pub(crate) mod lsm;
 #[cfg(feature = "crashtest")]
 pub mod machine;
 #[cfg(feature = "rocks")]

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use super::{LOG, TABLES};
 use crate::engine::EngineError;
 use crate::engine::rocks::names::is_of_rocksdb;
-use crate::log;
+use crate::wal;
 
 /// The format that this program reads and writes.
 const FORMAT: u32 = 1;

@@ -28,9 +28,9 @@ use super::storage::{Column, Reader, Storage};
 use super::{Bookmark, EngineError, EngineFigures, LostLog, RowRange, WriteStalls};
 use crate::bounds;
 use crate::disk::FolderDisk;
-use crate::log;
 use crate::runtime::{Runtime as _, System};
 use crate::sync::Mutex;
+use crate::wal;
 
 const LOG: &str = "log";
 const TABLES: &str = "tables";

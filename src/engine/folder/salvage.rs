@@ -10,7 +10,7 @@ use super::marker::{Marker, examine_damaged};
 use super::{FolderSetup, LOG, TABLES, lost_logs, random, torn};
 use crate::disk::FolderDisk;
 use crate::engine::EngineError;
-use crate::engine::layered::Layered;
+use crate::engine::lsm::Layered;
 use crate::engine::rocks::RocksStorage;
 use crate::engine::rocks::around;
 use crate::engine::rocks::manifest;

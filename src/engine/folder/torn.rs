@@ -13,7 +13,7 @@ use std::path::Path;
 use super::{LOG, TABLES, random};
 use crate::disk::FolderDisk;
 use crate::engine::EngineError;
-use crate::engine::layered::Layered;
+use crate::engine::lsm::Layered;
 use crate::engine::rocks::rebuild::{Aside, copy_aside};
 use crate::engine::rocks::{RocksSetup, RocksStorage, manifest};
 

@@ -14,7 +14,7 @@ use self_cell::self_cell;
 use super::super::Setup;
 use super::super::rocks;
 use super::layers::ROWS;
-use super::window::Generation;
+use super::memtable::Generation;
 
 /// A generation of this size or larger is ingested as a table.
 const TABLE_BYTES: usize = 4 << 20;

@@ -22,7 +22,7 @@ use super::below::{self, Below};
 use super::layers::{Layers, ROWS};
 use super::log::{HEADER, Segment};
 use super::readers::{Readers, Slot};
-use super::window::{Change, Generation, HEADER_MAX_BYTES, Record, Writer};
+use super::memtable::{Change, Generation, HEADER_MAX_BYTES, Record, Writer};
 use super::{Row, View};
 
 const SECRETS: RapidSecrets = RapidSecrets::seed(1);

@@ -8,7 +8,7 @@ use percolite::engine::RowRange;
 use percolite::engine::storage::Column;
 
 use super::below::{Below, Cursor};
-use super::window::Generation;
+use super::memtable::Generation;
 
 /// The proof has one column.
 pub const ROWS: Column = Column::Write;

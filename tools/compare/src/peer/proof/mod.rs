@@ -17,9 +17,9 @@ mod layers;
 mod log;
 mod readers;
 // The window that is measured is the library's own.
-#[path = "../../../../../src/window/mod.rs"]
+#[path = "../../../../../src/memtable/mod.rs"]
 #[allow(dead_code, unused_imports, clippy::cast_possible_truncation, reason = "each test takes what it needs")]
-mod window;
+mod memtable;
 
 use std::sync::Arc;
 

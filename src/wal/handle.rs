@@ -9,7 +9,7 @@
 //! **Failing.** After a failed write or sync the content of the medium is unknown, and the kernel counts the pages as clean, so
 //! that the next sync succeeds and proves nothing. So the first failure is kept, everything later fails with it, and the
 //! durable sequence never moves again. The next life reads what is there, writes it once more and syncs that
-//! ([`begin`](super::begin)).
+//! ([`begin`](super::resume)).
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;

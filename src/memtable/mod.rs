@@ -5,11 +5,11 @@
 //! the tables. A generation goes as a whole, with its segment.
 
 mod arena;
-mod generation;
-mod hash;
-mod record;
+mod batch_format;
+mod hash_index;
+mod table;
 mod writer;
 
-pub use self::generation::{Content, Generation};
-pub use self::record::{Change, HEADER_MAX_BYTES, Record, records};
+pub use self::batch_format::{Change, HEADER_MAX_BYTES, Record, records};
+pub use self::table::{Content, Generation};
 pub use self::writer::{Malformed, Writer};

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use super::worker::Next;
+use super::background::Next;
 use super::*;
 use crate::disk::{Choices, SimDisk};
 use crate::engine::sim::SimStorage;
@@ -322,7 +322,7 @@ fn lives_that_are_killed_before_a_hand_down_do_not_make_the_log_longer_and_longe
             model.disk.kill();
             model.tables.crash(u64::from(number));
             let names = model.disk.revive().list().unwrap();
-            segments_most = segments_most.max(names.iter().filter(|name| log::is_segment(name)).count());
+            segments_most = segments_most.max(names.iter().filter(|name| wal::is_segment(name)).count());
         }
         let at_most = if bytes == 10 { 18 } else { 5 };
         assert!(segments_most <= at_most, "{segments_most} segments at most, of lives that write {bytes} bytes");

@@ -22,8 +22,8 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 
 use super::arena::{Arena, Words};
-use super::hash::Hash;
-use super::record::{Change, Record};
+use super::batch_format::{Change, Record};
+use super::hash_index::Hash;
 use crate::engine::RowRange;
 use crate::engine::storage::Column;
 

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::iter::Peekable;
 
-use crate::window::Content;
+use crate::memtable::Content;
 
 type Cell<'a> = (&'a [u8], Content<'a>);
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::disk::DiskFile as _;
-use crate::log::segment::{self, FRAMES_AT};
+use crate::wal::segment::{self, FRAMES_AT};
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"))

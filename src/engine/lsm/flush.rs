@@ -28,7 +28,7 @@ use super::{BEGUN, Current, Frozen, Layers, Leader, Life, POSITION, Shared, fail
 use crate::disk::Disk;
 use crate::engine::EngineError;
 use crate::engine::storage::{Batch, Column, Storage};
-use crate::window::{Generation, Writer};
+use crate::memtable::{Generation, Writer};
 
 /// The size of a batch for the tables, about.
 // Tests of crashes write little, and must cover hand-downs of several batches.

@@ -10,7 +10,7 @@ use rapidhash::v3::RapidSecrets;
 
 use crate::engine::RowRange;
 use crate::engine::storage::Column;
-use crate::window::*;
+use crate::memtable::*;
 
 const BASE: u64 = 1 << 40;
 

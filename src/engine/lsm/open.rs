@@ -10,15 +10,15 @@ use std::sync::{Arc, OnceLock};
 
 use rapidhash::v3::RapidSecrets;
 
-use super::worker::Worker;
+use super::background::Worker;
 use super::{BEGUN, Current, Frozen, Layered, Layers, Leader, Life, POSITION, Shared, failed};
 use crate::disk::Disk;
 use crate::engine::EngineError;
 use crate::engine::stalls::Stalls;
 use crate::engine::storage::{Column, Storage};
-use crate::log::{self, Recovered};
+use crate::memtable::{Malformed, Writer};
 use crate::sync::Mutex;
-use crate::window::{Malformed, Writer};
+use crate::wal::{self, Recovered};
 
 /// How a storage in layers is to be opened.
 pub struct Setup {
@@ -41,12 +41,12 @@ const SEGMENTS_MAX: usize = 16;
 
 /// Why reading the log ended.
 enum Unreadable {
-    Log(log::Error),
+    Log(wal::Error),
     Malformed(u64),
 }
 
-impl From<log::Error> for Unreadable {
-    fn from(why: log::Error) -> Self {
+impl From<wal::Error> for Unreadable {
+    fn from(why: wal::Error) -> Self {
         Self::Log(why)
     }
 }
@@ -68,7 +68,7 @@ fn replay<D: Disk>(
     (identity, position, is_new): (u64, u64, bool),
     replayed: &mut Writer,
 ) -> Result<Recovered, Unreadable> {
-    log::read(disk, identity, position, is_new, |sequence, payload: &[u8]| {
+    wal::read(disk, identity, position, is_new, |sequence, payload: &[u8]| {
         let added = replayed.add(payload.into(), sequence, &[]);
         added.map_err(|Malformed| Unreadable::Malformed(sequence))
     })
@@ -120,7 +120,7 @@ fn replay_readable<D: Disk>(
     match replay(disk, (identity, from, false), &mut replayed) {
         Ok(recovered) => notes.extend(recovered.lost().map(ToString::to_string)),
         // What cannot be read is no reason to give up what was read before it.
-        Err(why @ (Unreadable::Log(log::Error::Io(_)) | Unreadable::Malformed(_))) => {
+        Err(why @ (Unreadable::Log(wal::Error::Io(_)) | Unreadable::Malformed(_))) => {
             let why = EngineError::from(why);
             notes.push(format!("{why}: the log is taken up to {}", replayed.last()));
         }
@@ -137,7 +137,7 @@ impl<D: Disk, T: Storage> Layered<D, T> {
         let (position, replayed, recovered) = read_whole(&disk, &tables, (identity, is_new), secrets)?;
         let is_long =
             replayed.generation().bytes() > memory_limit.saturating_mul(4) || recovered.segments() > SEGMENTS_MAX;
-        let log = log::begin(disk, &recovered, salts(), accepted_loss).map_err(failed)?;
+        let log = wal::begin(disk, &recovered, salts(), accepted_loss).map_err(failed)?;
         let end = log.last();
         let window = Writer::new(end, secrets);
         let active = Arc::clone(window.generation());
@@ -162,7 +162,7 @@ impl<D: Disk, T: Storage> Layered<D, T> {
         let secrets = RapidSecrets::seed(seed);
         let (position, replayed, recovered) = read_whole(&disk, &tables, (identity, false), secrets)?;
         if let Some(lost) = recovered.lost() {
-            return Err(failed(log::Error::Lost(Box::new(lost.clone()))));
+            return Err(failed(wal::Error::Lost(Box::new(lost.clone()))));
         }
         Self::to_be_read(tables, secrets, replayed, (position, recovered.last()))
     }
@@ -174,7 +174,7 @@ impl<D: Disk, T: Storage> Layered<D, T> {
             notes.push(why.to_string());
             0
         });
-        let oldest = log::oldest(&disk).unwrap_or_else(|why| {
+        let oldest = wal::oldest(&disk).unwrap_or_else(|why| {
             notes.push(why.to_string());
             None
         });
@@ -208,7 +208,7 @@ impl<D: Disk, T: Storage> Shared<D, T> {
     fn new(
         tables: T,
         life: Option<Life<D>>,
-        active: Arc<crate::window::Generation>,
+        active: Arc<crate::memtable::Generation>,
         replayed: Writer,
         secrets: RapidSecrets,
         (position, end): (u64, u64),

@@ -1,14 +1,14 @@
 //! Tests of the log. Those with random histories print their seed when they fail; `LOG_SEED` runs that history alone, and
 //! `LOG_HISTORIES` sets how many are run.
 
+mod accept_loss;
 mod damage;
+mod every_crash;
 mod failing;
-mod folder;
 mod golden;
-mod hooked;
-mod loss;
 mod model;
-mod subsets;
+mod real_dir;
+mod sync_race;
 mod threads;
 
 use super::{Error, FrameBuffer, Log, Recovered, Syncer, accepted, begin, create, read};

@@ -10,8 +10,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::frame::{FrameBuffer, PAYLOAD_MAX_BYTES, end_of};
+use super::handle::{Shared, Syncer};
 use super::segment::{self, End, Header};
-use super::syncer::{Shared, Syncer};
 use super::{Error, frame};
 use crate::disk::{Disk, DiskFile};
 

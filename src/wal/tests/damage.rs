@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::disk::DiskFile;
-use crate::log::frame::Frames;
-use crate::log::segment::{self, BLOCK_BYTES, FRAMES_AT, Found, Header};
+use crate::wal::frame::Frames;
+use crate::wal::segment::{self, BLOCK_BYTES, FRAMES_AT, Found, Header};
 
 /// Where a frame lies.
 struct Place {

@@ -9,11 +9,11 @@ use std::sync::atomic::Ordering;
 
 use rapidhash::v3::RapidSecrets;
 
-use super::generation::{
+use super::batch_format::{Change, Record, records};
+use super::table::{
     Erasure, FRAME, Generation, HEADS, HEIGHT, NEWEST, NEXT, NONE, OFFSET, OLDER, PREFIX, PREVIOUS, Sought, UPPER,
     Version, head, load,
 };
-use super::record::{Change, Record, records};
 use crate::engine::storage::Column;
 
 /// See the [module](self).

@@ -24,13 +24,13 @@
 //!
 //! Opened to be read only, it has no life of its own: what the log has above the tables' position is a frozen generation that stays.
 
+mod background;
 mod batch;
 mod figures;
-mod hand_down;
+mod flush;
 mod merge;
-mod opening;
-mod view;
-mod worker;
+mod open;
+mod snapshot;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,17 +39,17 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::RwLock;
 use rapidhash::v3::RapidSecrets;
 
+use self::background::Worker;
 pub use self::batch::LayeredBatch;
-pub use self::opening::Setup;
-pub use self::view::LayeredView;
-use self::worker::Worker;
+pub use self::open::Setup;
+pub use self::snapshot::LayeredView;
 use super::stalls::Stalls;
 use super::storage::{Column, Reader, Storage};
 use super::{EngineError, EngineFigures, RowRange, WriteStalls};
 use crate::disk::Disk;
-use crate::log::{self, Log, Syncer};
+use crate::memtable::{Generation, Writer};
 use crate::sync::Mutex;
-use crate::window::{Generation, Writer};
+use crate::wal::{self, Log, Syncer};
 
 /// The cell of the tables with their position, the sequence up to which they have everything.
 const POSITION: &[u8] = b"\0position";
@@ -217,7 +217,7 @@ impl<D: Disk, T: Storage> Layered<D, T> {
     /// do.
     #[cfg(any(test, feature = "crashtest"))]
     pub fn work(&self, written: &mut u64) -> bool {
-        self.shared.life.as_ref().is_some_and(|life| self.shared.work(life, written) != worker::Next::Wait)
+        self.shared.life.as_ref().is_some_and(|life| self.shared.work(life, written) != background::Next::Wait)
     }
 
     /// Hands everything down that was written before this call.
@@ -310,18 +310,18 @@ impl<D: Disk, T: Storage> Storage for Layered<D, T> {
     }
 }
 
-fn failed(why: log::Error) -> EngineError {
+fn failed(why: wal::Error) -> EngineError {
     match why {
-        log::Error::Io(_) => EngineError::Open(why.to_string()),
-        log::Error::Failed(_) => EngineError::Unknown(why.to_string()),
-        log::Error::Foreign { .. } | log::Error::Newer { .. } => EngineError::NotAStore(why.to_string()),
-        log::Error::Lost(lost) => EngineError::Corruption(format!(
+        wal::Error::Io(_) => EngineError::Open(why.to_string()),
+        wal::Error::Failed(_) => EngineError::Unknown(why.to_string()),
+        wal::Error::Foreign { .. } | wal::Error::Newer { .. } => EngineError::NotAStore(why.to_string()),
+        wal::Error::Lost(lost) => EngineError::Corruption(format!(
             "{lost}; take a backup, or repair it (Builder::repair), or open it without these commits \
              (Builder::accept_lost_commits({:#018x}))",
             lost.fingerprint
         )),
-        log::Error::Full => {
-            EngineError::Limit { what: "a batch's bytes", asked: usize::MAX, limit: log::PAYLOAD_MAX_BYTES }
+        wal::Error::Full => {
+            EngineError::Limit { what: "a batch's bytes", asked: usize::MAX, limit: wal::PAYLOAD_MAX_BYTES }
         }
     }
 }

@@ -3,7 +3,7 @@
 //! The newest segment with a header is the head of a chain, which is walked back from predecessor to predecessor until a segment
 //! begins at or below what the tables have. Where the chain leads to a segment whose header is torn, the head came after a crash's
 //! break, and an older head is taken. Then frames are read from the oldest on, each segment up to the end that its successor names,
-//! until one is not whole: the break. It is the end of the log, unless a witness lies [beyond](super::search).
+//! until one is not whole: the break. It is the end of the log, unless a witness lies [beyond](super::loss_scan).
 //!
 //! Where no damage is done, a break costs nothing that was acknowledged, and the chain's oldest segment is always there: its header
 //! was durable before the older ones were freed.
@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::frame::Frames;
-use super::search::{Beyond, search};
+use super::loss_scan::{Beyond, search};
 use super::segment::{self, End, FORMAT, Found, Header};
 use super::{Error, Lost};
 use crate::disk::Disk;
@@ -32,7 +32,7 @@ pub struct Link {
     pub end: End,
 }
 
-/// What [`read`] has found: what a new life [begins](super::begin) on.
+/// What [`read`] has found: what a new life [begins](super::resume) on.
 #[derive(Debug)]
 pub struct Recovered {
     pub(super) identity: u64,

@@ -13,7 +13,7 @@
 //! A crash between two steps leaves the log as it was read, or as it is to be.
 //!
 //! **Accepting a loss.** The caller passes the fingerprint of the loss, so it accepts exactly the loss that was reported. Before
-//! the first step what the loss touches is [kept](super::kept) under other names. A crash in between leaves the same loss with the same
+//! the first step what the loss touches is [kept](super::quarantine) under other names. A crash in between leaves the same loss with the same
 //! fingerprint, because the search covers these names, too.
 
 use std::collections::VecDeque;
@@ -23,10 +23,10 @@ use std::sync::Arc;
 
 use super::Error;
 use super::frame::Frames;
-use super::kept::keep;
+use super::handle::{Shared, make};
+use super::quarantine::keep;
 use super::recovery::{Link, Names, Recovered};
 use super::segment::{self, FRAMES_AT, Header};
-use super::syncer::{Shared, make};
 use super::writer::Log;
 use crate::disk::{Disk, DiskFile};
 

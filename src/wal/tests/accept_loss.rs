@@ -1,7 +1,7 @@
 //! Beginning in spite of a loss.
 
 use super::*;
-use crate::log::segment;
+use crate::wal::segment;
 
 /// Three segments of three synced frames; frame `damaged` is damaged.
 fn damaged(damaged: u64) -> SimDisk {

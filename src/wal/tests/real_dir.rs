@@ -4,7 +4,7 @@ use std::fs::{self, OpenOptions};
 
 use super::*;
 use crate::disk::FolderDisk;
-use crate::log::segment;
+use crate::wal::segment;
 
 #[test]
 fn a_log_in_a_folder_is_read_again_also_after_a_cut() {

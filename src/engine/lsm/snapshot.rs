@@ -17,7 +17,7 @@ use super::{Current, Layers, Moment, Served, Shared, is_own};
 use crate::disk::Disk;
 use crate::engine::storage::{Column, Reader, Storage};
 use crate::engine::{Bookmark, EngineError, RowRange};
-use crate::window::{Content, Generation};
+use crate::memtable::{Content, Generation};
 
 /// See the [module](self).
 pub struct LayeredView<D: Disk, T: Storage> {

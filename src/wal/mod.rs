@@ -35,13 +35,13 @@
 //! is durable before the life acknowledges anything. And a segment is freed only when the header of a later one is durable, so there
 //! is always one to begin at.
 
-mod begin;
 mod frame;
-mod kept;
+mod handle;
+mod loss_scan;
+mod quarantine;
 mod recovery;
-mod search;
+mod resume;
 mod segment;
-mod syncer;
 #[cfg(test)]
 #[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "the numbers here are small")]
 mod tests;
@@ -51,11 +51,11 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-pub use begin::{begin, create};
 pub use frame::{FrameBuffer, HEADER_BYTES, PAYLOAD_MAX_BYTES};
-pub use kept::accepted;
+pub use handle::Syncer;
+pub use quarantine::accepted;
 pub use recovery::{Recovered, oldest, read};
-pub use syncer::Syncer;
+pub use resume::{begin, create};
 pub use writer::Log;
 
 /// Whether a file with this name is a segment.

@@ -1,8 +1,8 @@
 //! A batch: records in a frame of the log, as they will be written.
 
 use crate::engine::storage::{Batch, Column};
-use crate::log::FrameBuffer;
-use crate::window::{Change, Record};
+use crate::memtable::{Change, Record};
+use crate::wal::FrameBuffer;
 
 /// See [`Storage::Batch`](crate::engine::storage::Storage::Batch).
 #[derive(Debug)]
