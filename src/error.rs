@@ -166,13 +166,13 @@ impl From<EngineError> for Error {
         let text = why.to_string();
         let kind = match &why {
             // That it may have happened all the same is for the kind to say, where it matters.
-            EngineError::Unknown(why) => ErrorKind::Io(format!("the engine failed: {why}")),
-            EngineError::Open(_) => ErrorKind::Io(text),
+            EngineError::Undetermined(why) => ErrorKind::Io(format!("the engine failed: {why}")),
+            EngineError::Io(_) => ErrorKind::Io(text),
             EngineError::Limit { what, asked, limit } => ErrorKind::TooLarge { what, bytes: *asked, limit: *limit },
             EngineError::Corruption(_) => ErrorKind::Corruption(text),
             EngineError::NotAStore(_) => ErrorKind::NotAStore(text),
-            EngineError::Busy(_) => ErrorKind::Busy(text),
-            EngineError::Unsupported(_) | EngineError::OutOfBounds(_) => ErrorKind::InvalidArgument(text),
+            EngineError::AlreadyOpen(_) => ErrorKind::Busy(text),
+            EngineError::Unsupported(_) | EngineError::InvalidOption(_) => ErrorKind::InvalidArgument(text),
         };
         Self { kind }
     }

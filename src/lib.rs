@@ -155,7 +155,7 @@ mod readme {}
 pub use asynchronous::{AsyncLockGuard, AsyncScan, AsyncSnapshot, AsyncStore};
 pub use coordinator::shared::{Commons, LockWaiter, Pause};
 pub use coordinator::{CommitProtocol, KeepHistory};
-pub use engine::{ColumnFigures, Compression, EngineFigures, LostLog};
+pub use engine::{ColumnStats, Compression, DataLoss, EngineStats};
 pub use error::{Conflict, ConflictReason, Error, ErrorKind, Result};
 pub use locking::{
     Cancel, LockEntry, LockHeld, LockHolder, LockLost, LockMode, LockModeStats, LockState, LockStats, LockTable,

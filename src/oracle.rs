@@ -39,7 +39,7 @@ const CLOSED: Timestamp = Timestamp::MAX;
 
 /// The high-water mark that an engine keeps: no timestamp above it was handed out.
 pub(crate) fn read_high_water(engine: &dyn Engine) -> Result<Timestamp, EngineError> {
-    let Some(bytes) = engine.meta(LEASE)? else { return Ok(Timestamp::ZERO) };
+    let Some(bytes) = engine.get_meta(LEASE)? else { return Ok(Timestamp::ZERO) };
     let number = bytes.try_into().map(u64::from_be_bytes);
     let damaged = |_| EngineError::Corruption("the oracle's high-water mark is damaged".into());
     number.map(Timestamp::from_u64).map_err(damaged)

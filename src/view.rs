@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use crate::engine::View;
+use crate::engine::EngineSnapshot;
 use crate::timestamp::Timestamp;
 
 /// Everything that was committed at or below `read_ts`, as versions or as locks that a reader can tell the fate of.
@@ -11,7 +11,7 @@ pub struct PinnedView {
     /// Reads see commits at or below this, and none above.
     pub read_ts: Timestamp,
     /// The engine's own view.
-    pub view: Arc<dyn View>,
+    pub view: Arc<dyn EngineSnapshot>,
     /// Whether rows may be committed here whose locks are still to be turned into versions, so that a reader has to look
     /// at locks too.
     pub check_locks: bool,
@@ -21,7 +21,7 @@ pub struct PinnedView {
 
 impl PinnedView {
     /// A view of everything committed at or below `read_ts`.
-    pub fn new(read_ts: Timestamp, view: Arc<dyn View>, check_locks: bool) -> Arc<Self> {
+    pub fn new(read_ts: Timestamp, view: Arc<dyn EngineSnapshot>, check_locks: bool) -> Arc<Self> {
         Arc::new(Self { read_ts, view, check_locks, expired: AtomicBool::new(false) })
     }
 }

@@ -43,8 +43,7 @@ fn beside(rows: u64, batch: u64) -> (f64, f64) {
     let builder = Store::builder().durability(Durability::Buffered).write_buffer_bytes(1 << 30).sweep(false);
     let store = builder.open(folder.path()).unwrap();
     let keyspace = store.keyspace("rows").unwrap();
-    let figures =
-        || (ALLOCATED.load(Ordering::Relaxed) as f64, store.engine_figures().unwrap().write_buffer_bytes as f64);
+    let figures = || (ALLOCATED.load(Ordering::Relaxed) as f64, store.engine_figures().unwrap().memtable_bytes as f64);
     let before = figures();
     let (mut most, mut difference) = (0.0_f64, 0.0_f64);
     for start in (0..rows).step_by(batch as usize) {

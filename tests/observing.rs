@@ -401,7 +401,7 @@ fn a_forgotten_snapshot_is_ended_counted_and_shown_as_such() {
 #[test]
 fn a_store_that_others_share_tells_the_same() {
     let commons = percolite::Commons {
-        engine: Arc::new(SimStorage::new().shared()),
+        engine: Arc::new(SimStorage::new().shared_engine()),
         oracle: Arc::new(percolite::oracle::MemoryOracle::new(Arc::new(System::default()))),
         waiter: Arc::new(percolite::Pause(Arc::new(System::default()))),
         ttl_ms: 10_000,

@@ -19,7 +19,7 @@ pub struct Kept {
 impl Kept {
     /// What the engine keeps, if it keeps history.
     pub fn read(engine: &dyn Engine) -> Result<Option<Self>> {
-        let Some(bytes) = engine.meta(HISTORY)? else { return Ok(None) };
+        let Some(bytes) = engine.get_meta(HISTORY)? else { return Ok(None) };
         match Self::decode(&bytes) {
             Some(kept) => Ok(Some(kept)),
             None => Err(ErrorKind::Corruption("what is said of the history is damaged".into()).into()),
@@ -29,7 +29,7 @@ impl Kept {
     /// Notes what is kept, or that nothing is any more.
     pub fn write(kept: Option<Self>, engine: &dyn Engine) -> Result<(), EngineError> {
         let encode = |kept: Self| [kept.from.to_u64().to_be_bytes(), kept.for_ms.to_be_bytes()].concat();
-        engine.set_meta(&[(HISTORY.into(), kept.map(encode))])
+        engine.write_meta(&[(HISTORY.into(), kept.map(encode))])
     }
 
     /// `None` when the bytes are damaged.

@@ -33,7 +33,7 @@ pub struct ReadOnly {
 impl ReadOnly {
     /// Looks at what the engine holds now.
     pub fn open(engine: &dyn Engine, runtime: Arc<dyn Runtime>) -> Result<Self> {
-        let view = engine.view()?;
+        let view = engine.snapshot()?;
         // No timestamp above it was ever handed out.
         let read_ts = read_high_water(engine)?;
         let check_locks = view.any_lock()?;

@@ -14,7 +14,9 @@ use std::time::Duration;
 
 use super::{CommitRequest, Coordinator, refused};
 use crate::engine::storage::Column;
-use crate::engine::{Cells, Engine, EngineError, Group, Outcome, Page, RowRange, See, View, Visit};
+use crate::engine::{
+    ApplyResult, Engine, EngineError, EngineSnapshot, OnCell, PageBuffer, PageRequest, RowBatch, RowRange, ScanVisitor,
+};
 use crate::error::{Conflict, Error, ErrorKind, Result};
 use crate::observe::{Counters, Part, Spent};
 use crate::oracle::Oracle;
@@ -77,7 +79,7 @@ pub struct Shared {
 fn ask<T>(runtime: &dyn Runtime, mut question: impl FnMut() -> Result<T, EngineError>) -> Result<T, EngineError> {
     for _ in 1..TRIES_MAX {
         match question() {
-            Err(EngineError::Unknown(_)) => runtime.sleep(PAUSE),
+            Err(EngineError::Undetermined(_)) => runtime.sleep(PAUSE),
             answer => return answer,
         }
     }
@@ -86,33 +88,33 @@ fn ask<T>(runtime: &dyn Runtime, mut question: impl FnMut() -> Result<T, EngineE
 
 /// A view that asks again when an answer is lost.
 struct PatientView {
-    view: Arc<dyn View>,
+    view: Arc<dyn EngineSnapshot>,
     runtime: Arc<dyn Runtime>,
 }
 
-impl View for PatientView {
-    fn cell(&self, column: Column, row: &RowKey, see: See<'_>) -> Result<(), EngineError> {
-        ask(&*self.runtime, || self.view.cell(column, row, &mut *see))
+impl EngineSnapshot for PatientView {
+    fn get_cell(&self, column: Column, row: &RowKey, see: OnCell<'_>) -> Result<(), EngineError> {
+        ask(&*self.runtime, || self.view.get_cell(column, row, &mut *see))
     }
 
-    fn status(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError> {
-        ask(&*self.runtime, || self.view.status(row, start_ts))
+    fn txn_record(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError> {
+        ask(&*self.runtime, || self.view.txn_record(row, start_ts))
     }
 
     fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Vec<u8>>, EngineError> {
         ask(&*self.runtime, || self.view.data(row, start_ts))
     }
 
-    fn version(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError> {
-        ask(&*self.runtime, || self.view.version(row, upto))
+    fn version_at(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError> {
+        ask(&*self.runtime, || self.view.version_at(row, upto))
     }
 
-    fn page(&self, column: Column, page: &Page<'_>, cells: &mut Cells) -> Result<bool, EngineError> {
-        ask(&*self.runtime, || self.view.page(column, page, cells))
+    fn scan_page(&self, column: Column, page: &PageRequest<'_>, cells: &mut PageBuffer) -> Result<bool, EngineError> {
+        ask(&*self.runtime, || self.view.scan_page(column, page, cells))
     }
 
-    fn cells(&self, column: Column, range: &RowRange, visit: Visit<'_>) -> Result<(), EngineError> {
-        self.view.cells(column, range, visit)
+    fn scan_raw(&self, column: Column, range: &RowRange, visit: ScanVisitor<'_>) -> Result<(), EngineError> {
+        self.view.scan_raw(column, range, visit)
     }
 }
 
@@ -161,7 +163,7 @@ impl Shared {
         guess: Option<Row>,
         step: impl Fn(&Row) -> std::result::Result<Step<T>, Refusal>,
     ) -> Driven<T> {
-        let read = || self.ask(|| self.engine().row(row, start_ts));
+        let read = || self.ask(|| self.engine().read_row(row, start_ts));
         let mut as_read = guess.map_or_else(read, Ok)?;
         let (mut refusals, mut unanswered) = (0, 0);
         loop {
@@ -170,21 +172,21 @@ impl Shared {
                 Ok(Step::Done(answer)) => return Ok(Ok(answer)),
                 Err(why) => return Ok(Err(why)),
             };
-            match self.engine().apply(&[Group::Changes(vec![change])]) {
+            match self.engine().apply(&[RowBatch::Changes(vec![change])]) {
                 Ok(outcomes) => match outcomes.into_iter().next() {
-                    Some(Outcome::Applied) => return Ok(Ok(answer)),
-                    Some(Outcome::Refused { .. }) if refusals == REFUSALS_MAX => {
-                        return Err(EngineError::Unknown(format!(
+                    Some(ApplyResult::Applied) => return Ok(Ok(answer)),
+                    Some(ApplyResult::PreconditionFailed { .. }) if refusals == REFUSALS_MAX => {
+                        return Err(EngineError::Undetermined(format!(
                             "row {row:?} kept changing under {refusals} attempts"
                         )));
                     }
-                    Some(Outcome::Refused { row, .. }) => {
+                    Some(ApplyResult::PreconditionFailed { row, .. }) => {
                         refusals += 1;
                         as_read = *row;
                     }
                     None => return Err(EngineError::Corruption("the engine answered for no group".into())),
                 },
-                Err(EngineError::Unknown(_)) if unanswered + 1 < TRIES_MAX => {
+                Err(EngineError::Undetermined(_)) if unanswered + 1 < TRIES_MAX => {
                     unanswered += 1;
                     self.runtime.sleep(PAUSE);
                     as_read = read()?;
@@ -312,7 +314,7 @@ impl Coordinator for Shared {
         // In this order: every transaction that commits at or below the timestamp has its locks in the view already.
         let start_ts = self.timestamp()?;
         crash_point!(StartTs);
-        let view = self.ask(|| self.engine().view())?;
+        let view = self.ask(|| self.engine().snapshot())?;
         let view = Arc::new(PatientView { view, runtime: Arc::clone(&self.runtime) });
         let owner = self.owners.next(self.runtime.unix_millis(), self.runtime.random());
         Ok((PinnedView::new(start_ts, view, true), TxnId { start_ts, owner }))
@@ -414,7 +416,7 @@ impl Coordinator for Shared {
     }
 
     fn trace(&self, primary: &RowKey, txn: TxnId) -> Result<Option<CommitPoint>> {
-        Ok(trace(&self.ask(|| self.engine().row(primary, txn.start_ts))?, txn))
+        Ok(trace(&self.ask(|| self.engine().read_row(primary, txn.start_ts))?, txn))
     }
 
     fn line_up(&self, entrance: &mut Entrance, _rows: &[RowKey], conflict: &Conflict, attempt: u32) {

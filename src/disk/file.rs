@@ -11,18 +11,18 @@ use super::{Disk, DiskFile};
 
 /// A real folder.
 #[derive(Clone, Debug)]
-pub struct FolderDisk {
+pub struct OsDisk {
     folder: PathBuf,
 }
 
-impl FolderDisk {
+impl OsDisk {
     /// The folder, which must exist.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
         Self { folder: folder.into() }
     }
 }
 
-impl Disk for FolderDisk {
+impl Disk for OsDisk {
     type File = File;
 
     fn create(&self, name: &str) -> io::Result<File> {
@@ -33,7 +33,7 @@ impl Disk for FolderDisk {
         File::open(self.folder.join(name))
     }
 
-    fn open_to_write(&self, name: &str) -> io::Result<File> {
+    fn open_writable(&self, name: &str) -> io::Result<File> {
         OpenOptions::new().read(true).write(true).open(self.folder.join(name))
     }
 
@@ -78,7 +78,7 @@ impl DiskFile for File {
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
         let mut done = 0;
         while let Some(rest) = into.get_mut(done..).filter(|rest| !rest.is_empty()) {
-            match read_some(self, offset.saturating_add(done as u64), rest) {
+            match read_once(self, offset.saturating_add(done as u64), rest) {
                 Ok(0) => break,
                 Ok(read) => done += read,
                 Err(why) if why.kind() == ErrorKind::Interrupted => {}
@@ -98,7 +98,7 @@ impl DiskFile for File {
 }
 
 #[cfg(unix)]
-fn read_some(file: &File, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+fn read_once(file: &File, offset: u64, into: &mut [u8]) -> io::Result<usize> {
     std::os::unix::fs::FileExt::read_at(file, into, offset)
 }
 

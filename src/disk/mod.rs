@@ -16,8 +16,8 @@ mod tests;
 
 use std::io;
 
-pub use file::FolderDisk;
-pub use sim::{Call, Choices, SimDisk};
+pub use file::OsDisk;
+pub use sim::{CallKind, SimDisk, SplitMix64};
 
 /// A folder of files. Names have no separators.
 pub trait Disk: Send + Sync + 'static {
@@ -29,7 +29,7 @@ pub trait Disk: Send + Sync + 'static {
     /// Opens a file to be read.
     fn open(&self, name: &str) -> io::Result<Self::File>;
     /// Opens a file to be read and written.
-    fn open_to_write(&self, name: &str) -> io::Result<Self::File>;
+    fn open_writable(&self, name: &str) -> io::Result<Self::File>;
     /// The names of all files, in no order.
     fn list(&self) -> io::Result<Vec<String>>;
     /// Removes a name. Open files stay usable.

@@ -14,14 +14,14 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::sim_file::Content;
+use super::sim_file::SimContent;
 use super::{Disk, DiskFile};
 
 /// A handle to the disk, in one life.
 #[derive(Clone, Debug)]
 pub struct SimDisk {
     state: Arc<Mutex<State>>,
-    life: u64,
+    incarnation: u64,
 }
 
 /// An open file, in one life.
@@ -34,7 +34,7 @@ pub struct SimFile {
 
 /// A kind of call that can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Call {
+pub enum CallKind {
     /// Reading, opening, listing, asking for a length.
     Read,
     /// [`DiskFile::write_at`].
@@ -55,48 +55,48 @@ pub enum Call {
 struct State {
     life: u64,
     calls: u64,
-    fault: Option<Fault>,
+    fault: Option<InjectedFault>,
     has_failed: bool,
-    has_stopped: bool,
-    choices: Choices,
-    inodes: BTreeMap<u64, Content>,
+    fails_all: bool,
+    choices: SplitMix64,
+    inodes: BTreeMap<u64, SimContent>,
     names: BTreeMap<String, u64>,
     /// What a crash leaves of the names, before the changes.
-    certain: BTreeMap<String, u64>,
-    changes: Vec<(Change, Fate)>,
+    durable_names: BTreeMap<String, u64>,
+    changes: Vec<(DirOp, SyncState)>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Fault {
+struct InjectedFault {
     /// `None`: any kind.
-    call: Option<Call>,
-    left: u64,
+    call: Option<CallKind>,
+    calls_left: u64,
     /// Everything later fails, too.
     stops: bool,
 }
 
 #[derive(Clone, Debug)]
-enum Change {
+enum DirOp {
     Create(String, u64),
     Remove(String),
     Rename(String, String, u64),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum SyncState {
     /// The next sync makes it certain.
-    Pending,
+    Unsynced,
     /// A sync that failed has given it up.
-    GivenUp,
+    SyncFailed,
     /// Kept here only as long as one before it is uncertain.
-    Certain,
+    Durable,
 }
 
 /// Numbers from a number: splitmix64.
 #[derive(Clone, Debug, Default)]
-pub struct Choices(u64);
+pub struct SplitMix64(u64);
 
-impl Choices {
+impl SplitMix64 {
     /// Those of a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
@@ -111,42 +111,42 @@ impl Choices {
     }
 
     /// A number below the bound, which is not 0.
-    pub fn below(&mut self, bound: u64) -> u64 {
+    pub fn next_below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
     /// The same for an index.
     pub fn index(&mut self, bound: usize) -> usize {
-        usize::try_from(self.below(bound as u64)).unwrap_or(0)
+        usize::try_from(self.next_below(bound as u64)).unwrap_or(0)
     }
 }
 
 impl SimDisk {
     /// An empty disk.
     pub fn new() -> Self {
-        Self { state: Arc::default(), life: 0 }
+        Self { state: Arc::default(), incarnation: 0 }
     }
 
     /// A disk of its own that begins with the content of this one.
     pub fn fork(&self) -> Self {
         let state = self.state.lock().clone();
-        Self { life: state.life, state: Arc::new(Mutex::new(state)) }
+        Self { incarnation: state.life, state: Arc::new(Mutex::new(state)) }
     }
 
     /// A handle of the life that is now.
-    pub fn revive(&self) -> Self {
-        Self { life: self.state.lock().life, state: Arc::clone(&self.state) }
+    pub fn handle(&self) -> Self {
+        Self { incarnation: self.state.lock().life, state: Arc::clone(&self.state) }
     }
 
     /// Pulls the plug. Often all or nothing of what was not synced is kept, else of each sector anything.
     pub fn crash(&self, seed: u64) {
-        let mut choices = Choices::new(seed);
-        let newest = choices.below(5);
+        let mut choices = SplitMix64::new(seed);
+        let newest = choices.next_below(5);
         self.crash_with(&mut |possible| match newest {
             0 => 0,
             1 => possible - 1,
-            2 if choices.below(8) > 0 => possible - 1,
-            3 if choices.below(8) > 0 => 0,
+            2 if choices.next_below(8) > 0 => possible - 1,
+            3 if choices.next_below(8) > 0 => 0,
             _ => choices.index(possible),
         });
     }
@@ -154,15 +154,15 @@ impl SimDisk {
     /// The same, with each choice made by the caller: an index below the number passed, the last being the newest.
     pub fn crash_with(&self, choose: &mut dyn FnMut(usize) -> usize) {
         let mut state = self.state.lock();
-        state.end_life();
+        state.end_incarnation();
         let changes = std::mem::take(&mut state.changes);
-        let mut names = std::mem::take(&mut state.certain);
+        let mut names = std::mem::take(&mut state.durable_names);
         for (change, fate) in changes {
-            if fate == Fate::Certain || choose(2) > 0 {
+            if fate == SyncState::Durable || choose(2) > 0 {
                 change.make(&mut names);
             }
         }
-        state.certain.clone_from(&names);
+        state.durable_names.clone_from(&names);
         state.inodes.retain(|inode, _| names.values().any(|kept| kept == inode));
         state.names = names;
         for content in state.inodes.values_mut() {
@@ -172,33 +172,33 @@ impl SimDisk {
 
     /// The process dies; the machine goes on, and what was written stays written, synced or not.
     pub fn kill(&self) {
-        self.state.lock().end_life();
+        self.state.lock().end_incarnation();
     }
 
     /// What syncs that failed have given up leaves the kernel's memory.
     pub fn evict(&self, seed: u64) {
-        let mut choices = Choices::new(seed);
+        let mut choices = SplitMix64::new(seed);
         for content in self.state.lock().inodes.values_mut() {
             content.evict(&mut |possible| choices.index(possible));
         }
     }
 
     /// The `nth` call of this kind from now fails; 1 is the next. The seed decides which part of it is done.
-    pub fn fail(&self, call: Option<Call>, nth: u64, seed: u64) {
+    pub fn fail_nth(&self, call: Option<CallKind>, nth: u64, seed: u64) {
         let mut state = self.state.lock();
-        state.fault = Some(Fault { call, left: nth, stops: false });
-        state.choices = Choices::new(seed);
+        state.fault = Some(InjectedFault { call, calls_left: nth, stops: false });
+        state.choices = SplitMix64::new(seed);
     }
 
     /// The same for a call of any kind; all later ones fail, too, until a crash or a kill.
-    pub fn stop(&self, nth: u64, seed: u64) {
+    pub fn fail_from(&self, nth: u64, seed: u64) {
         let mut state = self.state.lock();
-        state.fault = Some(Fault { call: None, left: nth, stops: true });
-        state.choices = Choices::new(seed);
+        state.fault = Some(InjectedFault { call: None, calls_left: nth, stops: true });
+        state.choices = SplitMix64::new(seed);
     }
 
     /// Cancels a [`fail`](Self::fail) or [`stop`](Self::stop) that has not happened yet.
-    pub fn heal(&self) {
+    pub fn clear_fault(&self) {
         self.state.lock().fault = None;
     }
 
@@ -209,21 +209,21 @@ impl SimDisk {
     }
 
     /// How many calls there have been, in all lives.
-    pub fn calls(&self) -> u64 {
+    pub fn call_count(&self) -> u64 {
         self.state.lock().calls
     }
 
     /// Damages a file for certain: turns these bits of the byte.
-    pub fn flip(&self, name: &str, offset: usize, mask: u8) {
+    pub fn flip_bits(&self, name: &str, offset: usize, mask: u8) {
         self.damage(name, |content| content.flip(offset, mask));
     }
 
     /// Damages a file for certain: this is its length.
     pub fn set_len(&self, name: &str, length: usize) {
-        self.damage(name, |content| content.set(length));
+        self.damage(name, |content| content.set_len(length));
     }
 
-    fn damage(&self, name: &str, damage: impl FnOnce(&mut Content)) {
+    fn damage(&self, name: &str, damage: impl FnOnce(&mut SimContent)) {
         let state = &mut *self.state.lock();
         if let Some(content) = state.names.get(name).and_then(|inode| state.inodes.get_mut(inode)) {
             damage(content);
@@ -231,9 +231,9 @@ impl SimDisk {
     }
 
     /// Runs a call. The argument of `done` is whether the call fails.
-    fn call<T>(&self, call: Call, done: impl FnOnce(&mut State, bool) -> io::Result<T>) -> io::Result<T> {
+    fn call<T>(&self, call: CallKind, done: impl FnOnce(&mut State, bool) -> io::Result<T>) -> io::Result<T> {
         let state = &mut *self.state.lock();
-        if self.life != state.life || state.has_stopped {
+        if self.incarnation != state.life || state.fails_all {
             return Err(Error::other("the simulated machine has crashed"));
         }
         state.calls += 1;
@@ -243,7 +243,7 @@ impl SimDisk {
     }
 
     fn file(&self, name: &str, is_writable: bool) -> io::Result<SimFile> {
-        self.call(Call::Read, |state, _| {
+        self.call(CallKind::Read, |state, _| {
             let inode = *state.names.get(name).ok_or(ErrorKind::NotFound)?;
             Ok(SimFile { disk: self.clone(), inode, is_writable })
         })
@@ -257,38 +257,38 @@ impl Default for SimDisk {
 }
 
 impl State {
-    fn end_life(&mut self) {
+    fn end_incarnation(&mut self) {
         self.life += 1;
-        (self.fault, self.has_failed, self.has_stopped) = (None, false, false);
+        (self.fault, self.has_failed, self.fails_all) = (None, false, false);
     }
 
-    fn fails(&mut self, call: Call) -> bool {
+    fn fails(&mut self, call: CallKind) -> bool {
         let Some(fault) = self.fault.as_mut().filter(|fault| fault.call.is_none_or(|kind| kind == call)) else {
             return false;
         };
-        fault.left = fault.left.saturating_sub(1);
-        if fault.left > 0 {
+        fault.calls_left = fault.calls_left.saturating_sub(1);
+        if fault.calls_left > 0 {
             return false;
         }
-        (self.has_failed, self.has_stopped) = (true, fault.stops);
+        (self.has_failed, self.fails_all) = (true, fault.stops);
         self.fault = None;
         true
     }
 
     /// A change that fails may have been made.
-    fn change(&mut self, change: Change, fails: bool) {
-        if !fails || self.choices.below(2) > 0 {
+    fn change(&mut self, change: DirOp, fails: bool) {
+        if !fails || self.choices.next_below(2) > 0 {
             change.make(&mut self.names);
-            self.changes.push((change, Fate::Pending));
+            self.changes.push((change, SyncState::Unsynced));
         }
     }
 
-    fn content(&mut self, inode: u64) -> io::Result<&mut Content> {
+    fn content(&mut self, inode: u64) -> io::Result<&mut SimContent> {
         self.inodes.get_mut(&inode).ok_or_else(|| ErrorKind::NotFound.into())
     }
 }
 
-impl Change {
+impl DirOp {
     fn make(&self, names: &mut BTreeMap<String, u64>) {
         match self {
             Self::Create(name, inode) => {
@@ -309,13 +309,13 @@ impl Disk for SimDisk {
     type File = SimFile;
 
     fn create(&self, name: &str) -> io::Result<SimFile> {
-        self.call(Call::Create, |state, fails| {
+        self.call(CallKind::Create, |state, fails| {
             if state.names.contains_key(name) {
                 return Err(ErrorKind::AlreadyExists.into());
             }
             let inode = state.inodes.keys().next_back().map_or(0, |last| last + 1);
-            state.inodes.insert(inode, Content::new());
-            state.change(Change::Create(name.to_owned(), inode), fails);
+            state.inodes.insert(inode, SimContent::new());
+            state.change(DirOp::Create(name.to_owned(), inode), fails);
             Ok(SimFile { disk: self.clone(), inode, is_writable: true })
         })
     }
@@ -324,39 +324,39 @@ impl Disk for SimDisk {
         self.file(name, false)
     }
 
-    fn open_to_write(&self, name: &str) -> io::Result<SimFile> {
+    fn open_writable(&self, name: &str) -> io::Result<SimFile> {
         self.file(name, true)
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
-        self.call(Call::Read, |state, _| Ok(state.names.keys().cloned().collect()))
+        self.call(CallKind::Read, |state, _| Ok(state.names.keys().cloned().collect()))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        self.call(Call::Remove, |state, fails| {
+        self.call(CallKind::Remove, |state, fails| {
             state.names.get(name).ok_or(ErrorKind::NotFound)?;
-            state.change(Change::Remove(name.to_owned()), fails);
+            state.change(DirOp::Remove(name.to_owned()), fails);
             Ok(())
         })
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.call(Call::Rename, |state, fails| {
+        self.call(CallKind::Rename, |state, fails| {
             let inode = *state.names.get(from).ok_or(ErrorKind::NotFound)?;
-            state.change(Change::Rename(from.to_owned(), to.to_owned(), inode), fails);
+            state.change(DirOp::Rename(from.to_owned(), to.to_owned(), inode), fails);
             Ok(())
         })
     }
 
     fn sync_directory(&self) -> io::Result<()> {
-        self.call(Call::SyncDirectory, |state, fails| {
+        self.call(CallKind::SyncDirectory, |state, fails| {
             for (_, fate) in &mut state.changes {
-                if *fate == Fate::Pending {
-                    *fate = if fails { Fate::GivenUp } else { Fate::Certain };
+                if *fate == SyncState::Unsynced {
+                    *fate = if fails { SyncState::SyncFailed } else { SyncState::Durable };
                 }
             }
-            while state.changes.first().is_some_and(|(_, fate)| *fate == Fate::Certain) {
-                state.changes.remove(0).0.make(&mut state.certain);
+            while state.changes.first().is_some_and(|(_, fate)| *fate == SyncState::Durable) {
+                state.changes.remove(0).0.make(&mut state.durable_names);
             }
             Ok(())
         })
@@ -365,7 +365,7 @@ impl Disk for SimDisk {
 
 impl DiskFile for SimFile {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.disk.call(Call::Write, |state, fails| {
+        self.disk.call(CallKind::Write, |state, fails| {
             if !self.is_writable {
                 return Err(ErrorKind::PermissionDenied.into());
             }
@@ -377,18 +377,18 @@ impl DiskFile for SimFile {
     }
 
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        self.disk.call(Call::Read, |state, _| {
+        self.disk.call(CallKind::Read, |state, _| {
             let offset = usize::try_from(offset).map_err(Error::other)?;
             Ok(state.content(self.inode)?.read(offset, into))
         })
     }
 
     fn len(&self) -> io::Result<u64> {
-        self.disk.call(Call::Read, |state, _| Ok(state.content(self.inode)?.len() as u64))
+        self.disk.call(CallKind::Read, |state, _| Ok(state.content(self.inode)?.len() as u64))
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.disk.call(Call::Sync, |state, fails| {
+        self.disk.call(CallKind::Sync, |state, fails| {
             let content = state.content(self.inode)?;
             if fails {
                 content.fail_sync();

@@ -11,42 +11,42 @@ pub const SECTOR: usize = 512;
 
 type Sector = [u8; SECTOR];
 /// What a sector may be after a crash: first what is certain, last what it is now.
-type Past = Vec<Box<Sector>>;
+type SectorVersions = Vec<Box<Sector>>;
 
 /// A file's content.
 #[derive(Clone, Debug)]
-pub struct Content {
-    now: Vec<u8>,
+pub struct SimContent {
+    current: Vec<u8>,
     /// Written since the last sync.
-    dirty: BTreeMap<usize, Past>,
+    dirty: BTreeMap<usize, SectorVersions>,
     /// Given up by a sync that failed.
-    given_up: BTreeMap<usize, Past>,
+    sync_failed: BTreeMap<usize, SectorVersions>,
     /// What the length may be after a crash.
-    lengths: Vec<usize>,
+    possible_lengths: Vec<usize>,
     /// The highest end of a write since the last sync.
-    reach: usize,
+    unsynced_end: usize,
     has_grown: bool,
 }
 
-impl Content {
+impl SimContent {
     /// Nothing, and that for certain.
     pub fn new() -> Self {
         Self {
-            now: Vec::new(),
+            current: Vec::new(),
             dirty: BTreeMap::new(),
-            given_up: BTreeMap::new(),
-            lengths: vec![0],
-            reach: 0,
+            sync_failed: BTreeMap::new(),
+            possible_lengths: vec![0],
+            unsynced_end: 0,
             has_grown: false,
         }
     }
 
     pub fn len(&self) -> usize {
-        self.now.len()
+        self.current.len()
     }
 
     pub fn read(&self, offset: usize, into: &mut [u8]) -> usize {
-        let there = self.now.get(offset..).unwrap_or_default();
+        let there = self.current.get(offset..).unwrap_or_default();
         let count = there.len().min(into.len());
         into[..count].copy_from_slice(&there[..count]);
         count
@@ -59,17 +59,17 @@ impl Content {
         }
         for number in offset / SECTOR..end.div_ceil(SECTOR) {
             if !self.dirty.contains_key(&number) {
-                let past = self.given_up.remove(&number).unwrap_or_else(|| vec![self.sector(number)]);
+                let past = self.sync_failed.remove(&number).unwrap_or_else(|| vec![self.sector(number)]);
                 self.dirty.insert(number, past);
             }
         }
-        if end > self.now.len() {
-            self.now.resize(end, 0);
-            self.lengths.push(end);
+        if end > self.current.len() {
+            self.current.resize(end, 0);
+            self.possible_lengths.push(end);
             self.has_grown = true;
         }
-        self.now[offset..end].copy_from_slice(bytes);
-        self.reach = self.reach.max(end);
+        self.current[offset..end].copy_from_slice(bytes);
+        self.unsynced_end = self.unsynced_end.max(end);
         for number in offset / SECTOR..end.div_ceil(SECTOR) {
             let content = self.sector(number);
             if let Some(past) = self.dirty.get_mut(&number)
@@ -89,59 +89,59 @@ impl Content {
     pub fn sync(&mut self) {
         self.dirty.clear();
         // What was made durable must be readable, whatever an earlier failure has left of the length.
-        let reach = if self.has_grown { self.now.len() } else { self.reach };
-        self.lengths.retain(|length| *length >= reach);
-        if !self.lengths.contains(&self.now.len()) {
-            self.lengths.push(self.now.len());
+        let reach = if self.has_grown { self.current.len() } else { self.unsynced_end };
+        self.possible_lengths.retain(|length| *length >= reach);
+        if !self.possible_lengths.contains(&self.current.len()) {
+            self.possible_lengths.push(self.current.len());
         }
-        (self.reach, self.has_grown) = (0, false);
+        (self.unsynced_end, self.has_grown) = (0, false);
     }
 
     /// A sync fails: nothing is durable that was not, and no later sync tries again.
     pub fn fail_sync(&mut self) {
-        self.given_up.append(&mut self.dirty);
-        (self.reach, self.has_grown) = (0, false);
+        self.sync_failed.append(&mut self.dirty);
+        (self.unsynced_end, self.has_grown) = (0, false);
     }
 
     /// Keeps one content of each sector, and one length. `choose` gets the number of possibilities and returns an index.
     pub fn crash(&mut self, choose: &mut dyn FnMut(usize) -> usize) {
-        let mut uncertain = std::mem::take(&mut self.given_up);
+        let mut uncertain = std::mem::take(&mut self.sync_failed);
         uncertain.append(&mut self.dirty);
         for (number, past) in uncertain {
             let kept = &past[choose(past.len()) % past.len()];
             let start = number * SECTOR;
-            if self.now.len() < start + SECTOR {
-                self.now.resize(start + SECTOR, 0);
+            if self.current.len() < start + SECTOR {
+                self.current.resize(start + SECTOR, 0);
             }
-            self.now[start..start + SECTOR].copy_from_slice(kept.as_slice());
+            self.current[start..start + SECTOR].copy_from_slice(kept.as_slice());
         }
-        self.lengths.dedup();
-        let length = self.lengths[choose(self.lengths.len()) % self.lengths.len()];
-        self.set(length);
+        self.possible_lengths.dedup();
+        let length = self.possible_lengths[choose(self.possible_lengths.len()) % self.possible_lengths.len()];
+        self.set_len(length);
     }
 
     /// What was given up may leave the kernel's memory at any time, and then the medium is read again.
     pub fn evict(&mut self, choose: &mut dyn FnMut(usize) -> usize) {
-        for (number, mut past) in std::mem::take(&mut self.given_up) {
+        for (number, mut past) in std::mem::take(&mut self.sync_failed) {
             let kept = past.swap_remove(choose(past.len()) % past.len());
             let start = number * SECTOR;
-            let end = (start + SECTOR).min(self.now.len());
+            let end = (start + SECTOR).min(self.current.len());
             if start < end {
-                self.now[start..end].copy_from_slice(&kept[..end - start]);
+                self.current[start..end].copy_from_slice(&kept[..end - start]);
             }
         }
     }
 
     /// Damage: the length is this, for certain.
-    pub fn set(&mut self, length: usize) {
-        self.now.resize(length, 0);
-        self.lengths = vec![length];
-        (self.reach, self.has_grown) = (0, false);
+    pub fn set_len(&mut self, length: usize) {
+        self.current.resize(length, 0);
+        self.possible_lengths = vec![length];
+        (self.unsynced_end, self.has_grown) = (0, false);
     }
 
     /// Damage: the bits of `mask` are turned.
     pub fn flip(&mut self, offset: usize, mask: u8) {
-        if let Some(byte) = self.now.get_mut(offset) {
+        if let Some(byte) = self.current.get_mut(offset) {
             *byte ^= mask;
         }
     }

@@ -18,7 +18,7 @@ fn after_crashes<T: Ord>(disk: &SimDisk, look: impl Fn(&SimDisk) -> T) -> BTreeS
     let crashed = |seed| {
         let disk = disk.fork();
         disk.crash(seed);
-        look(&disk.revive())
+        look(&disk.handle())
     };
     (0..1000).map(crashed).collect()
 }
@@ -65,7 +65,7 @@ fn a_sync_after_a_failed_one_proves_nothing_but_for_what_is_written_again() {
     let disk = SimDisk::new();
     let file = synced_file(&disk, 2);
     file.write_at(0, &[b'a'; 2 * SECTOR]).unwrap();
-    disk.fail(Some(Call::Sync), 1, 0);
+    disk.fail_nth(Some(CallKind::Sync), 1, 0);
     assert!(file.sync().is_err());
     file.sync().unwrap();
     assert_eq!(after_crashes(&disk, sketch).len(), 4);
@@ -94,7 +94,7 @@ fn changes_of_names_are_kept_or_lost_each_by_itself() {
     let left = after_crashes(&disk, |disk| disk.list().unwrap());
     assert_eq!(left.len(), 8);
     assert!(left.iter().all(|names| names.contains(&"old".into()) != names.contains(&"new".into())));
-    disk.fail(Some(Call::SyncDirectory), 1, 0);
+    disk.fail_nth(Some(CallKind::SyncDirectory), 1, 0);
     assert!(disk.sync_directory().is_err());
     disk.sync_directory().unwrap();
     assert_eq!(after_crashes(&disk, |disk| disk.list().unwrap()).len(), 8, "a later sync proves nothing");
@@ -114,7 +114,7 @@ fn a_failed_write_is_made_in_part() {
     let made = (0..100).map(|seed| {
         let disk = SimDisk::new();
         let file = disk.create("file").unwrap();
-        disk.fail(None, 1, seed);
+        disk.fail_nth(None, 1, seed);
         assert!(file.write_at(0, b"four").is_err());
         content(&disk, "file").unwrap()
     });
@@ -128,10 +128,10 @@ fn handles_end_with_their_life_and_a_kill_keeps_what_was_written() {
     file.write_at(0, b"k").unwrap();
     disk.kill();
     assert!(file.write_at(0, b"x").is_err() && file.sync().is_err() && disk.list().is_err());
-    assert_eq!(sketch(&disk.revive()), b"k");
+    assert_eq!(sketch(&disk.handle()), b"k");
     assert_eq!(after_crashes(&disk, sketch).len(), 2, "and it is not synced");
-    let disk = disk.revive();
-    disk.stop(2, 0);
+    let disk = disk.handle();
+    disk.fail_from(2, 0);
     assert!(disk.list().is_ok() && disk.list().is_err() && disk.list().is_err());
 }
 
@@ -139,7 +139,7 @@ fn handles_end_with_their_life_and_a_kill_keeps_what_was_written() {
 fn damage_is_for_certain() {
     let disk = SimDisk::new();
     synced_file(&disk, 2);
-    disk.flip("file", SECTOR, 1);
+    disk.flip_bits("file", SECTOR, 1);
     disk.set_len("file", SECTOR + 1);
     let left = after_crashes(&disk, |disk| content(disk, "file").unwrap().len());
     assert_eq!((left, sketch(&disk)), ([SECTOR + 1].into(), b"-,".to_vec()));

@@ -10,15 +10,15 @@ use crate::row::{Lock, RowKey, WriteRecord};
 
 /// Keys and contents, in the order in which they were read.
 #[derive(Debug, Default)]
-pub struct Cells {
+pub struct PageBuffer {
     bytes: Vec<u8>,
     /// Where each key and its content end. The key begins where the content before it has ended.
     ends: Vec<(usize, usize)>,
     /// How many were taken out in front.
-    taken: usize,
+    front: usize,
 }
 
-impl Cells {
+impl PageBuffer {
     /// Adds one behind the others.
     #[inline]
     pub fn push(&mut self, key: &[u8], content: &[u8]) {
@@ -35,13 +35,13 @@ impl Cells {
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();
-        self.taken = 0;
+        self.front = 0;
     }
 
     /// How many there are.
     #[inline]
     pub fn len(&self) -> usize {
-        self.ends.len() - self.taken
+        self.ends.len() - self.front
     }
 
     /// Whether there is none.
@@ -58,12 +58,12 @@ impl Cells {
 
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        (self.taken..self.ends.len()).filter_map(|place| self.at(place))
+        (self.front..self.ends.len()).filter_map(|place| self.at(place))
     }
 
     /// The first one.
     pub fn first(&self) -> Option<(&[u8], &[u8])> {
-        self.at(self.taken)
+        self.at(self.front)
     }
 
     /// The last one.
@@ -77,8 +77,8 @@ impl Cells {
         if self.is_empty() {
             return None;
         }
-        self.taken += 1;
-        self.at(self.taken - 1)
+        self.front += 1;
+        self.at(self.front - 1)
     }
 
     /// Takes the last one out.
@@ -101,18 +101,18 @@ impl Cells {
 }
 
 /// The row that a cell of the lock or write column belongs to.
-pub fn row_of(key: &[u8]) -> Result<RowKey, EngineError> {
+pub fn decode_row_key(key: &[u8]) -> Result<RowKey, EngineError> {
     let what = || EngineError::Corruption(format!("{key:?} is no row"));
     RowKey::from_bytes(key).ok_or_else(what)
 }
 
 /// What a cell of the lock column says.
-pub fn lock_of(key: &[u8], content: &[u8]) -> Result<Lock, EngineError> {
+pub fn decode_lock(key: &[u8], content: &[u8]) -> Result<Lock, EngineError> {
     decode(Column::Lock, key, content)
 }
 
 /// What a cell of the write column says.
-pub fn write_of(key: &[u8], content: &[u8]) -> Result<WriteRecord, EngineError> {
+pub fn decode_write(key: &[u8], content: &[u8]) -> Result<WriteRecord, EngineError> {
     decode(Column::Write, key, content)
 }
 
@@ -136,7 +136,7 @@ mod tests {
         fn cells_are_taken_out_at_both_ends_as_they_were_put_in(
             steps in prop::collection::vec((0..6_u8, prop::collection::vec(any::<u8>(), 0..4), any::<u8>()), 0..60)
         ) {
-            let (mut cells, mut model) = (Cells::default(), VecDeque::new());
+            let (mut cells, mut model) = (PageBuffer::default(), VecDeque::new());
             for (step, key, content) in steps {
                 match step {
                     0 => prop_assert_eq!(cells.pop_front().map(owned), model.pop_front()),

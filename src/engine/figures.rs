@@ -10,15 +10,15 @@ use super::storage::Column;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
-pub struct EngineFigures {
+pub struct EngineStats {
     /// Memory that holds writes not yet in tables: the window, and RocksDB's write buffers, which are in use during a hand-down.
-    pub write_buffer_bytes: u64,
+    pub memtable_bytes: u64,
     /// Memory that holds blocks of files, their indexes and filters.
-    pub cache_bytes: u64,
+    pub block_cache_bytes: u64,
     /// How much [`Builder::cache_bytes`](crate::Builder::cache_bytes) lets that be.
-    pub cache_limit_bytes: u64,
+    pub block_cache_capacity_bytes: u64,
     /// The part of it that somebody is reading at this moment, and which cannot be given up.
-    pub cache_pinned_bytes: u64,
+    pub block_cache_pinned_bytes: u64,
     /// Memory for what is known of open files outside of the cache.
     pub table_reader_bytes: u64,
     /// How much must be rewritten until the files are in order. When it grows without end, writes come faster than the disk takes them.
@@ -34,44 +34,44 @@ pub struct EngineFigures {
     /// How often work in the background has failed since the store was opened.
     pub background_errors: u64,
     /// Views that something still reads. They keep what they show in memory, in the window or, once it was handed down, in the tables.
-    pub snapshots: u64,
+    pub open_snapshots: u64,
     /// What the log takes on the disk: its segments, with zeros that were written ahead, and what accepted losses have left.
-    pub log_bytes: u64,
+    pub wal_bytes: u64,
     /// What each column takes on the disk.
-    pub columns: Vec<ColumnFigures>,
+    pub columns: Vec<ColumnStats>,
 }
 
 /// What one column takes on the disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct ColumnFigures {
+pub struct ColumnStats {
     /// The column.
     pub column: Column,
     /// Tables.
-    pub files: u64,
+    pub sst_files: u64,
     /// Of level 0: those that are still to be sorted in. From 20 on, hand-downs are slowed down.
-    pub files_at_level_0: u64,
+    pub level0_files: u64,
     /// Of all its tables.
-    pub bytes: u64,
+    pub sst_bytes: u64,
     /// About how many cells there are in tables and RocksDB's write buffers; those that are only in the window do not count.
-    pub cells: u64,
+    pub estimated_keys: u64,
 }
 
 /// Writes that had to wait because the hand-down of what was written before had not ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct WriteStalls {
+pub struct WriteStallStats {
     /// How many there were.
-    pub writes: u64,
+    pub count: u64,
     /// How long there was one that waited, in all and up to now. Where several wait at once, their time counts once.
-    pub waited: Duration,
+    pub total: Duration,
     /// For how long there has been one that waits at this moment; `None` when there is none.
-    pub now: Option<Duration>,
+    pub current: Option<Duration>,
 }
 
-impl ColumnFigures {
+impl ColumnStats {
     #[cfg(feature = "rocks")]
     pub(super) fn new(column: Column) -> Self {
-        Self { column, files: 0, files_at_level_0: 0, bytes: 0, cells: 0 }
+        Self { column, sst_files: 0, level0_files: 0, sst_bytes: 0, estimated_keys: 0 }
     }
 }

@@ -9,34 +9,34 @@ use crate::writes::Writes;
 
 /// Row changes that are made together, at most one a row.
 #[derive(Clone, Debug)]
-pub enum Group {
+pub enum RowBatch {
     /// These.
     Changes(Vec<RowChange>),
     /// The same change for every row that a transaction wrote.
-    NextVersions(NextVersions),
+    OnePhaseWrites(OnePhaseWrites),
 }
 
 /// What a commit in one phase does to its rows where nothing of them needs to be known: each gets its next version, and all of them
 /// under the same guards. What a load writes is large, and the changes that say the same of each row would be several times as large
 /// and walked over again and again; so an engine does well to have no more than one of them at a time.
 #[derive(Clone, Debug)]
-pub struct NextVersions {
+pub struct OnePhaseWrites {
     /// Whose versions they are.
     pub txn: TxnId,
     /// When they are committed.
     pub commit_ts: Timestamp,
     /// The guards of every row: that nobody has locked it, and that it was not committed after this. `None` where there are none.
-    pub unchanged_since: Option<Timestamp>,
+    pub no_commit_after: Option<Timestamp>,
     /// The rows, and what becomes of each.
     pub writes: Arc<Writes>,
 }
 
-impl Group {
+impl RowBatch {
     /// How many rows it changes.
-    pub fn rows(&self) -> usize {
+    pub fn row_count(&self) -> usize {
         match self {
             Self::Changes(changes) => changes.len(),
-            Self::NextVersions(versions) => versions.writes.len(),
+            Self::OnePhaseWrites(versions) => versions.writes.len(),
         }
     }
 
@@ -44,17 +44,17 @@ impl Group {
     pub fn changes(&self) -> Cow<'_, [RowChange]> {
         match self {
             Self::Changes(changes) => changes.into(),
-            Self::NextVersions(versions) => {
+            Self::OnePhaseWrites(versions) => {
                 versions.writes.iter().map(|(row, mutation)| versions.change(row, mutation)).collect()
             }
         }
     }
 
     /// The rows, in the order of the changes.
-    pub fn keys(&self) -> impl Iterator<Item = &RowKey> {
+    pub fn row_keys(&self) -> impl Iterator<Item = &RowKey> {
         let (changes, versions) = match self {
             Self::Changes(changes) => (changes.as_slice(), None),
-            Self::NextVersions(versions) => (Default::default(), Some(versions)),
+            Self::OnePhaseWrites(versions) => (Default::default(), Some(versions)),
         };
         let written = versions.into_iter().flat_map(|versions| versions.writes.keys());
         changes.iter().map(|change| &change.row).chain(written)
@@ -64,15 +64,15 @@ impl Group {
     pub fn start_ts(&self) -> Option<Timestamp> {
         match self {
             Self::Changes(changes) => changes.first().map(|change| change.start_ts),
-            Self::NextVersions(versions) => Some(versions.txn.start_ts),
+            Self::OnePhaseWrites(versions) => Some(versions.txn.start_ts),
         }
     }
 
     /// Whether any of it depends on what is found in a row.
-    pub fn is_guarded(&self) -> bool {
+    pub fn is_conditional(&self) -> bool {
         match self {
             Self::Changes(changes) => changes.iter().any(|change| !change.guards.is_empty()),
-            Self::NextVersions(versions) => versions.unchanged_since.is_some(),
+            Self::OnePhaseWrites(versions) => versions.no_commit_after.is_some(),
         }
     }
 
@@ -80,33 +80,33 @@ impl Group {
     pub fn size_bytes(&self) -> usize {
         match self {
             Self::Changes(changes) => changes.iter().map(RowChange::size_bytes).sum(),
-            Self::NextVersions(versions) => {
+            Self::OnePhaseWrites(versions) => {
                 versions.writes.iter().map(|(row, mutation)| row.as_bytes().len() + mutation.value_bytes()).sum()
             }
         }
     }
 
     /// Sets the commit timestamp of everything that it commits, for pipelines that learn it last.
-    pub fn stamp(&mut self, commit_ts: Timestamp) {
+    pub fn set_commit_ts(&mut self, commit_ts: Timestamp) {
         match self {
             Self::Changes(changes) => changes.iter_mut().for_each(|change| change.stamp(commit_ts)),
-            Self::NextVersions(versions) => versions.commit_ts = commit_ts,
+            Self::OnePhaseWrites(versions) => versions.commit_ts = commit_ts,
         }
     }
 }
 
-impl NextVersions {
+impl OnePhaseWrites {
     /// The change of one of the rows.
     pub fn change(&self, row: &RowKey, mutation: &Mutation) -> RowChange {
         let mut change = RowChange::next_version(row, self.txn, self.commit_ts, mutation);
-        if let Some(ts) = self.unchanged_since {
+        if let Some(ts) = self.no_commit_after {
             change.guards = Guard::of_next_version(ts).into();
         }
         change
     }
 }
 
-impl From<Vec<RowChange>> for Group {
+impl From<Vec<RowChange>> for RowBatch {
     fn from(changes: Vec<RowChange>) -> Self {
         Self::Changes(changes)
     }

@@ -10,19 +10,19 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::EngineError;
-use super::lsm::{Layered, Setup};
+use super::lsm::{LsmOptions, LsmStorage};
 use super::sim::SimStorage;
-use crate::disk::{Call, Choices, SimDisk};
-use crate::wal::Syncer;
+use crate::disk::{CallKind, SimDisk, SplitMix64};
+use crate::wal::WalHandle;
 
 /// What a process on a machine keeps its rows in.
-pub type MachineStorage = Layered<SimDisk, SimStorage>;
+pub type SimMachineStorage = LsmStorage<SimDisk, SimStorage>;
 
 const IDENTITY: u64 = 7;
 
 /// What outlives a process; clones share it.
 #[derive(Clone, Default)]
-pub struct Machine {
+pub struct SimMachine {
     disk: SimDisk,
     tables: SimStorage,
     state: Arc<Mutex<State>>,
@@ -33,35 +33,41 @@ struct State {
     /// What a marker says in a folder.
     is_created: bool,
     /// The log of the life that is now.
-    log: Option<Syncer<SimDisk>>,
+    log: Option<WalHandle<SimDisk>>,
     /// Frames that were written, and were not there any more when it was opened again.
-    lost: u64,
+    lost_frames: u64,
 }
 
 /// What fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum MachineFault {
     /// A write to the log; a part of it may have been made.
-    Write,
+    WalWrite,
     /// A sync of the log.
-    Sync,
+    WalSync,
     /// Any call to the log's disk.
-    Call,
+    AnyCall,
     /// A batch for the tables, which is made all the same.
-    TablesMade,
+    TableWriteApplied,
     /// A batch for the tables, which is not made.
-    TablesRefused,
+    TableWriteRejected,
     /// A flush of the tables.
-    TablesFlush,
+    TableSync,
 }
 
-impl Fault {
+impl MachineFault {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Write, Self::Sync, Self::Call, Self::TablesMade, Self::TablesRefused, Self::TablesFlush];
+    pub const ALL: [Self; 6] = [
+        Self::WalWrite,
+        Self::WalSync,
+        Self::AnyCall,
+        Self::TableWriteApplied,
+        Self::TableWriteRejected,
+        Self::TableSync,
+    ];
 }
 
-impl Machine {
+impl SimMachine {
     /// With an empty disk.
     pub fn new() -> Self {
         Self::default()
@@ -74,22 +80,22 @@ impl Machine {
 
     /// Opens the store, and creates it if there is none. A generation is frozen once it has `memory_limit` bytes. `seed`
     /// is that of the log's salts and the window's hash. [`Layered::work`] hands generations down.
-    pub fn open(&self, memory_limit: usize, seed: u64) -> Result<MachineStorage, EngineError> {
-        let mut choices = Choices::new(seed);
-        let setup = Setup {
-            identity: IDENTITY,
+    pub fn open(&self, memtable_bytes: usize, seed: u64) -> Result<SimMachineStorage, EngineError> {
+        let mut choices = SplitMix64::new(seed);
+        let setup = LsmOptions {
+            wal_id: IDENTITY,
             is_new: !self.is_created(),
             random: Box::new(move || choices.next()),
-            memory_limit,
-            accepted_loss: None,
-            has_worker: false,
+            memtable_bytes,
+            accept_data_loss: None,
+            background_flush: false,
         };
-        let layers = Layered::open(self.disk.revive(), self.tables.process(), setup)?;
+        let layers = LsmStorage::open(self.disk.handle(), self.tables.handle(), setup)?;
         let mut state = self.state.lock();
         state.is_created = true;
-        let log = layers.log();
+        let log = layers.wal();
         if let (Some(before), Some(log)) = (&state.log, &log) {
-            state.lost += before.written().saturating_sub(log.written());
+            state.lost_frames += before.written_sequence().saturating_sub(log.written_sequence());
         }
         state.log = log;
         drop(state);
@@ -97,8 +103,8 @@ impl Machine {
     }
 
     /// Opens what is there to be read; nothing is written.
-    pub fn open_read_only(&self) -> Result<MachineStorage, EngineError> {
-        Layered::open_read_only(self.disk.revive(), self.tables.process(), IDENTITY, 0)
+    pub fn open_read_only(&self) -> Result<SimMachineStorage, EngineError> {
+        LsmStorage::open_read_only(self.disk.handle(), self.tables.handle(), IDENTITY, 0)
     }
 
     /// Pulls the plug. The seed decides what is left of what was not durable.
@@ -114,20 +120,20 @@ impl Machine {
     }
 
     /// The `nth` of these calls from now fails; 1 is the next.
-    pub fn fail(&self, fault: Fault, nth: u64, seed: u64) {
+    pub fn fail(&self, fault: MachineFault, nth: u64, seed: u64) {
         match fault {
-            Fault::Write => self.disk.fail(Some(Call::Write), nth, seed),
-            Fault::Sync => self.disk.fail(Some(Call::Sync), nth, seed),
-            Fault::Call => self.disk.fail(None, nth, seed),
-            Fault::TablesMade => self.tables.fail_write(nth),
-            Fault::TablesRefused => self.tables.refuse_write(nth),
-            Fault::TablesFlush => self.tables.fail_sync(nth),
+            MachineFault::WalWrite => self.disk.fail_nth(Some(CallKind::Write), nth, seed),
+            MachineFault::WalSync => self.disk.fail_nth(Some(CallKind::Sync), nth, seed),
+            MachineFault::AnyCall => self.disk.fail_nth(None, nth, seed),
+            MachineFault::TableWriteApplied => self.tables.fail_write(nth),
+            MachineFault::TableWriteRejected => self.tables.reject_write(nth),
+            MachineFault::TableSync => self.tables.fail_sync(nth),
         }
     }
 
     /// The `nth` call to the log's disk from now fails, and all after it, until a crash.
-    pub fn stop(&self, nth: u64, seed: u64) {
-        self.disk.stop(nth, seed);
+    pub fn fail_from(&self, nth: u64, seed: u64) {
+        self.disk.fail_from(nth, seed);
     }
 
     /// Whether a call has failed since the last crash.
@@ -136,7 +142,7 @@ impl Machine {
     }
 
     /// How many frames of the log crashes have taken, as far as it was opened since.
-    pub fn lost(&self) -> u64 {
-        self.state.lock().lost
+    pub fn lost_frames(&self) -> u64 {
+        self.state.lock().lost_frames
     }
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::local::LocalEngine;
-use super::storage::{Batch, Column, Reader, Storage};
+use super::storage::{Batch, CellReader, Column, Storage};
 use super::{EngineError, RowRange};
 
 /// An engine in memory.
@@ -22,7 +22,7 @@ pub type SimEngine = LocalEngine<SimStorage>;
 
 /// How many batches have been written.
 type BatchNumber = u64;
-type Past = Vec<(BatchNumber, Option<Arc<[u8]>>)>;
+type CellVersions = Vec<(BatchNumber, Option<Arc<[u8]>>)>;
 
 /// The memory behind a [`SimEngine`]; clones share it, as processes share a disk.
 #[derive(Clone, Debug, Default)]
@@ -30,31 +30,31 @@ pub struct SimStorage {
     state: Arc<Mutex<State>>,
     writing: Arc<crate::sync::Mutex<()>>,
     /// A process does not outlive a crash of its machine; a server's client does, and has none.
-    life: Option<u64>,
+    incarnation: Option<u64>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    cells: BTreeMap<(Column, Vec<u8>), Past>,
+    cells: BTreeMap<(Column, Vec<u8>), CellVersions>,
     written: BatchNumber,
     synced: BatchNumber,
     views: BTreeMap<BatchNumber, usize>,
     crashes: u64,
     /// How many syncs from now one fails; 0: none does.
-    failing_sync: u64,
+    syncs_until_fault: u64,
     /// How many writes from now one fails; 0: none does.
-    failing_write: u64,
+    writes_until_fault: u64,
     /// Whether the one that fails is made all the same.
-    is_made: bool,
+    fault_applies: bool,
     /// A write or sync has failed since the last crash.
     has_failed: bool,
     /// A sync has failed, and what it was to make durable never will be, nor anything behind it.
-    stays_volatile: bool,
+    sync_lost: bool,
 }
 
 /// What a crash left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Crash {
+pub struct CrashReport {
     /// How many batches had been written and not yet synced.
     pub unsynced: u64,
     /// How many of them are lost: the last ones.
@@ -68,25 +68,25 @@ impl SimStorage {
     }
 
     /// An engine that has this memory for itself, like a store in one process.
-    pub fn embedded(&self) -> SimEngine {
-        LocalEngine::new(self.process(), true)
+    pub fn exclusive_engine(&self) -> SimEngine {
+        LocalEngine::new(self.handle(), true)
     }
 
     /// A handle for one process.
-    pub(crate) fn process(&self) -> Self {
+    pub(crate) fn handle(&self) -> Self {
         let life = Some(self.state.lock().crashes);
-        Self { life, ..self.clone() }
+        Self { incarnation: life, ..self.clone() }
     }
 
     /// An engine that shares this memory with others, like a server's client.
-    pub fn shared(&self) -> SimEngine {
-        LocalEngine::new(Self { life: None, ..self.clone() }, false)
+    pub fn shared_engine(&self) -> SimEngine {
+        LocalEngine::new(Self { incarnation: None, ..self.clone() }, false)
     }
 
     /// Pulls the plug: of the batches written since the last sync, a prefix survives, as long as `choice` says
     /// (any number will do; it is taken modulo the possibilities). Embedded engines that were open fail from here on;
     /// open a new one on this memory.
-    pub fn crash(&self, choice: u64) -> Crash {
+    pub fn crash(&self, choice: u64) -> CrashReport {
         let mut state = self.state.lock();
         let unsynced = state.written - state.synced;
         let kept = state.synced + choice % (unsynced + 1);
@@ -98,28 +98,28 @@ impl SimStorage {
         // Numbers are not used again: a view of a shared engine that was open must not show what is written from here on.
         state.synced = state.written;
         state.crashes += 1;
-        (state.failing_sync, state.failing_write) = (0, 0);
-        (state.stays_volatile, state.has_failed) = (false, false);
-        Crash { unsynced, lost }
+        (state.syncs_until_fault, state.writes_until_fault) = (0, 0);
+        (state.sync_lost, state.has_failed) = (false, false);
+        CrashReport { unsynced, lost }
     }
 
     /// The `nth` sync from now fails; 1 is the next. As on a real disk, a sync after it may succeed and proves nothing: until
     /// the next crash nothing that was not durable before becomes so.
     pub fn fail_sync(&self, nth: u64) {
-        self.state.lock().failing_sync = nth;
+        self.state.lock().syncs_until_fault = nth;
     }
 
     /// The `nth` write from now is answered with an error although it was made, as when a disk fails between the log's bytes
     /// and the answer; 1 is the next.
     pub fn fail_write(&self, nth: u64) {
         let mut state = self.state.lock();
-        (state.failing_write, state.is_made) = (nth, true);
+        (state.writes_until_fault, state.fault_applies) = (nth, true);
     }
 
     /// The `nth` write from now is answered with an error and not made, as when a disk is full; 1 is the next.
-    pub fn refuse_write(&self, nth: u64) {
+    pub fn reject_write(&self, nth: u64) {
         let mut state = self.state.lock();
-        (state.failing_write, state.is_made) = (nth, false);
+        (state.writes_until_fault, state.fault_applies) = (nth, false);
     }
 
     /// Whether a write or sync has failed since the last crash.
@@ -133,11 +133,11 @@ impl SimStorage {
         state.written - state.synced
     }
 
-    fn alive(&self) -> Result<MutexGuard<'_, State>, EngineError> {
+    fn lock_if_alive(&self) -> Result<MutexGuard<'_, State>, EngineError> {
         let state = self.state.lock();
-        match self.life {
+        match self.incarnation {
             Some(life) if life != state.crashes => {
-                Err(EngineError::Unknown("the simulated machine has crashed".into()))
+                Err(EngineError::Undetermined("the simulated machine has crashed".into()))
             }
             _ => Ok(state),
         }
@@ -145,17 +145,17 @@ impl SimStorage {
 }
 
 impl State {
-    fn at(past: &Past, batch: BatchNumber) -> Option<&Arc<[u8]>> {
+    fn at(past: &CellVersions, batch: BatchNumber) -> Option<&Arc<[u8]>> {
         let newer = past.partition_point(|(written, _)| *written <= batch);
         past[..newer].last()?.1.as_ref()
     }
 
-    fn set(&mut self, column: Column, key: Vec<u8>, content: Option<Arc<[u8]>>) {
+    fn put(&mut self, column: Column, key: Vec<u8>, value: Option<Arc<[u8]>>) {
         let reachable = self.views.keys().next().copied().unwrap_or(BatchNumber::MAX).min(self.synced);
         let past = self.cells.entry((column, key)).or_default();
         let oldest = past.partition_point(|(written, _)| *written <= reachable).saturating_sub(1);
         past.drain(..oldest);
-        past.push((self.written, content));
+        past.push((self.written, value));
     }
 
     fn get(&self, column: Column, key: &[u8], batch: BatchNumber) -> Option<Arc<[u8]>> {
@@ -201,9 +201,9 @@ fn is_empty<T: Ord>(start: &Bound<T>, end: &Bound<T>) -> bool {
     }
 }
 
-impl Reader for SimStorage {
+impl CellReader for SimStorage {
     fn get<T>(&self, column: Column, key: &[u8], read: impl FnOnce(&[u8]) -> T) -> Result<Option<T>, EngineError> {
-        let content = self.alive()?.get(column, key, BatchNumber::MAX);
+        let content = self.lock_if_alive()?.get(column, key, BatchNumber::MAX);
         Ok(content.map(|content| read(&content)))
     }
 
@@ -214,44 +214,44 @@ impl Reader for SimStorage {
         backwards: bool,
         visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), EngineError> {
-        self.alive()?.scan(column, range, backwards, BatchNumber::MAX, visit);
+        self.lock_if_alive()?.scan(column, range, backwards, BatchNumber::MAX, visit);
         Ok(())
     }
 }
 
 impl Storage for SimStorage {
-    type View = SimView;
+    type Snapshot = SimView;
     type Batch<'a> = SimBatch;
 
-    fn writing(&self) -> &crate::sync::Mutex<()> {
+    fn write_lock(&self) -> &crate::sync::Mutex<()> {
         &self.writing
     }
 
-    fn view(&self) -> Result<SimView, EngineError> {
-        let mut state = self.alive()?;
+    fn snapshot(&self) -> Result<SimView, EngineError> {
+        let mut state = self.lock_if_alive()?;
         let batch = state.written;
         *state.views.entry(batch).or_default() += 1;
         Ok(SimView { storage: self.clone(), batch })
     }
 
-    fn batch(&self, _bytes: usize) -> SimBatch {
+    fn new_batch(&self, _bytes: usize) -> SimBatch {
         SimBatch::default()
     }
 
     fn write(&self, batch: SimBatch) -> Result<(), EngineError> {
-        let mut state = self.alive()?;
-        let fails = state.failing_write == 1;
-        state.failing_write = state.failing_write.saturating_sub(1);
+        let mut state = self.lock_if_alive()?;
+        let fails = state.writes_until_fault == 1;
+        state.writes_until_fault = state.writes_until_fault.saturating_sub(1);
         state.has_failed |= fails;
-        let answer = || Err(EngineError::Unknown("the simulated disk has failed to write".into()));
-        if fails && !state.is_made {
+        let answer = || Err(EngineError::Undetermined("the simulated disk has failed to write".into()));
+        if fails && !state.fault_applies {
             return answer();
         }
         state.written += 1;
         for change in batch.0 {
             match change {
-                Change::Set(column, key, content) => state.set(column, key, content),
-                Change::DeleteRange(column, start, end) => {
+                Modification::Set(column, key, content) => state.put(column, key, content),
+                Modification::DeleteRange(column, start, end) => {
                     let range = RowRange { start: Bound::Included(start), end: Bound::Excluded(end) };
                     let mut keys = Vec::new();
                     state.scan(column, &range, false, BatchNumber::MAX, |key, _| {
@@ -259,7 +259,7 @@ impl Storage for SimStorage {
                         true
                     });
                     for key in keys {
-                        state.set(column, key, None);
+                        state.put(column, key, None);
                     }
                 }
             }
@@ -268,14 +268,14 @@ impl Storage for SimStorage {
     }
 
     fn sync(&self) -> Result<(), EngineError> {
-        let mut state = self.alive()?;
-        let fails = state.failing_sync == 1;
-        state.failing_sync = state.failing_sync.saturating_sub(1);
+        let mut state = self.lock_if_alive()?;
+        let fails = state.syncs_until_fault == 1;
+        state.syncs_until_fault = state.syncs_until_fault.saturating_sub(1);
         if fails {
-            (state.stays_volatile, state.has_failed) = (true, true);
-            return Err(EngineError::Unknown("the simulated disk has failed to sync".into()));
+            (state.sync_lost, state.has_failed) = (true, true);
+            return Err(EngineError::Undetermined("the simulated disk has failed to sync".into()));
         }
-        if !state.stays_volatile {
+        if !state.sync_lost {
             state.synced = state.written;
         }
         Ok(())
@@ -301,9 +301,9 @@ impl Drop for SimView {
     }
 }
 
-impl Reader for SimView {
+impl CellReader for SimView {
     fn get<T>(&self, column: Column, key: &[u8], read: impl FnOnce(&[u8]) -> T) -> Result<Option<T>, EngineError> {
-        let content = self.storage.alive()?.get(column, key, self.batch);
+        let content = self.storage.lock_if_alive()?.get(column, key, self.batch);
         Ok(content.map(|content| read(&content)))
     }
 
@@ -314,31 +314,31 @@ impl Reader for SimView {
         backwards: bool,
         visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), EngineError> {
-        self.storage.alive()?.scan(column, range, backwards, self.batch, visit);
+        self.storage.lock_if_alive()?.scan(column, range, backwards, self.batch, visit);
         Ok(())
     }
 }
 
 /// See [`Storage::Batch`].
 #[derive(Debug, Default)]
-pub struct SimBatch(Vec<Change>);
+pub struct SimBatch(Vec<Modification>);
 
 #[derive(Debug)]
-enum Change {
+enum Modification {
     Set(Column, Vec<u8>, Option<Arc<[u8]>>),
     DeleteRange(Column, Vec<u8>, Vec<u8>),
 }
 
 impl Batch for SimBatch {
     fn put(&mut self, column: Column, key: &[u8], value: &[u8]) {
-        self.0.push(Change::Set(column, key.to_vec(), Some(value.into())));
+        self.0.push(Modification::Set(column, key.to_vec(), Some(value.into())));
     }
 
     fn delete(&mut self, column: Column, key: &[u8]) {
-        self.0.push(Change::Set(column, key.to_vec(), None));
+        self.0.push(Modification::Set(column, key.to_vec(), None));
     }
 
     fn delete_range(&mut self, column: Column, start: &[u8], end: &[u8]) {
-        self.0.push(Change::DeleteRange(column, start.to_vec(), end.to_vec()));
+        self.0.push(Modification::DeleteRange(column, start.to_vec(), end.to_vec()));
     }
 }

@@ -4,14 +4,14 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::WriteStalls;
+use super::WriteStallStats;
 
 /// All waits of a store.
 #[derive(Debug, Default)]
-pub struct Stalls(Mutex<Told>);
+pub struct StallTracker(Mutex<StallTotals>);
 
 #[derive(Debug, Default)]
-struct Told {
+struct StallTotals {
     writes: u64,
     /// How long it took whenever there was one waiting, until there was none.
     over: Duration,
@@ -20,20 +20,20 @@ struct Told {
     since: Option<Instant>,
 }
 
-impl Stalls {
+impl StallTracker {
     /// A write begins to wait, until what is answered is dropped.
     pub fn begin(&self) -> Waits<'_> {
         self.0.lock().begin(now());
         Waits(self)
     }
 
-    pub fn read(&self) -> WriteStalls {
+    pub fn read(&self) -> WriteStallStats {
         self.0.lock().read(now())
     }
 }
 
 /// See [`Stalls::begin`].
-pub struct Waits<'a>(&'a Stalls);
+pub struct Waits<'a>(&'a StallTracker);
 
 impl Drop for Waits<'_> {
     fn drop(&mut self) {
@@ -41,7 +41,7 @@ impl Drop for Waits<'_> {
     }
 }
 
-impl Told {
+impl StallTotals {
     fn begin(&mut self, now: Instant) {
         self.writes += 1;
         self.waiting += 1;
@@ -51,14 +51,14 @@ impl Told {
     fn end(&mut self, now: Instant) {
         self.waiting = self.waiting.saturating_sub(1);
         if self.waiting == 0 {
-            self.over = self.read(now).waited;
+            self.over = self.read(now).total;
             self.since = None;
         }
     }
 
-    fn read(&self, now: Instant) -> WriteStalls {
+    fn read(&self, now: Instant) -> WriteStallStats {
         let current = self.since.map(|since| now.saturating_duration_since(since));
-        WriteStalls { writes: self.writes, waited: self.over + current.unwrap_or_default(), now: current }
+        WriteStallStats { count: self.writes, total: self.over + current.unwrap_or_default(), current }
     }
 }
 
@@ -73,10 +73,10 @@ mod tests {
 
     #[test]
     fn waits_are_counted_each_and_their_time_once() {
-        let (stalls, from) = (Stalls::default(), now());
+        let (stalls, from) = (StallTracker::default(), now());
         let at = |seconds| from + Duration::from_secs(seconds);
         let told = |seconds| {
-            let WriteStalls { writes, waited, now } = stalls.0.lock().read(at(seconds));
+            let WriteStallStats { count: writes, total: waited, current: now } = stalls.0.lock().read(at(seconds));
             (writes, waited.as_secs(), now.map(|now| now.as_secs()))
         };
         assert_eq!(told(0), (0, 0, None));
@@ -93,10 +93,10 @@ mod tests {
 
     #[test]
     fn a_wait_ends_with_the_write_however_that_ends() {
-        let stalls = Stalls::default();
+        let stalls = StallTracker::default();
         let waits = stalls.begin();
-        assert!(stalls.read().now.is_some());
+        assert!(stalls.read().current.is_some());
         drop(waits);
-        assert_eq!((stalls.read().writes, stalls.read().now), (1, None));
+        assert_eq!((stalls.read().count, stalls.read().current), (1, None));
     }
 }

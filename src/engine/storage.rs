@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Bookmark, EngineError, EngineFigures, LostLog, RowRange, WriteStalls};
+use super::{DataLoss, EngineError, EngineStats, RowRange, ScanCursor, WriteStallStats};
 use crate::sync::Mutex;
 
 /// Where a cell is kept.
@@ -28,15 +28,15 @@ impl Column {
 }
 
 /// Reads cells.
-pub trait Reader: Send + Sync {
+pub trait CellReader: Send + Sync {
     /// Whether the `visit` of a scan may read and write the storage meanwhile: no lock is held then.
-    const LENDS: bool = false;
+    const UNLOCKED_SCANS: bool = false;
 
     /// Hands the cell's bytes to `read`, if the cell is there. `read` must not ask for more, which may be locked meanwhile.
     fn get<T>(&self, column: Column, key: &[u8], read: impl FnOnce(&[u8]) -> T) -> Result<Option<T>, EngineError>;
 
     /// The same for several cells, with the number of the key.
-    fn get_each(&self, column: Column, keys: &[&[u8]], mut read: impl FnMut(usize, &[u8])) -> Result<(), EngineError> {
+    fn multi_get(&self, column: Column, keys: &[&[u8]], mut read: impl FnMut(usize, &[u8])) -> Result<(), EngineError> {
         for (number, key) in keys.iter().enumerate() {
             self.get(column, key, |content| read(number, content))?;
         }
@@ -53,9 +53,9 @@ pub trait Reader: Send + Sync {
     ) -> Result<(), EngineError>;
 
     /// The same, for a scan that has ended at the bookmark, or begins, and is to go on.
-    fn scan_on(
+    fn resume_scan(
         &self,
-        _bookmark: &Bookmark,
+        _bookmark: &ScanCursor,
         column: Column,
         range: &RowRange,
         backwards: bool,
@@ -82,20 +82,20 @@ pub trait Batch {
 }
 
 /// Keeps cells. Reading it directly sees the latest state.
-pub trait Storage: Reader + 'static {
+pub trait Storage: CellReader + 'static {
     /// A consistent view of all columns.
-    type View: Reader + 'static;
+    type Snapshot: CellReader + 'static;
     /// See [`Batch`].
     type Batch<'a>: Batch
     where
         Self: 'a;
 
     /// Held by whoever reads and then writes what depends on it; one for all handles of the same cells.
-    fn writing(&self) -> &Mutex<()>;
+    fn write_lock(&self) -> &Mutex<()>;
     /// Opens a view of everything written so far.
-    fn view(&self) -> Result<Self::View, EngineError>;
+    fn snapshot(&self) -> Result<Self::Snapshot, EngineError>;
     /// Begins a batch, with room for about so many bytes.
-    fn batch(&self, bytes: usize) -> Self::Batch<'_>;
+    fn new_batch(&self, bytes: usize) -> Self::Batch<'_>;
     /// Makes the batch's changes, all or none, after those of every earlier batch, also across a crash.
     fn write(&self, batch: Self::Batch<'_>) -> Result<(), EngineError>;
     /// Returns once every batch written before this call would survive a power cut.
@@ -105,31 +105,31 @@ pub trait Storage: Reader + 'static {
         Err(EngineError::Unsupported("make checkpoints"))
     }
     /// See [`Engine::figures`](super::Engine::figures).
-    fn figures(&self) -> Result<EngineFigures, EngineError> {
+    fn stats(&self) -> Result<EngineStats, EngineError> {
         Err(EngineError::Unsupported("tell figures"))
     }
     /// See [`Engine::stored_between`](super::Engine::stored_between).
-    fn stored_between(&self, _column: Column, _start: &[u8], _end: &[u8]) -> Option<u64> {
+    fn approximate_size(&self, _column: Column, _start: &[u8], _end: &[u8]) -> Option<u64> {
         None
     }
     /// See [`Engine::stalls`](super::Engine::stalls).
-    fn stalls(&self) -> WriteStalls {
-        WriteStalls::default()
+    fn write_stalls(&self) -> WriteStallStats {
+        WriteStallStats::default()
     }
     /// See [`Engine::is_copy`](super::Engine::is_copy).
-    fn is_copy(&self) -> bool {
+    fn is_fresh_checkpoint(&self) -> bool {
         false
     }
     /// See [`Engine::adopt`](super::Engine::adopt).
-    fn adopt(&self) -> Result<(), EngineError> {
+    fn clear_checkpoint_flag(&self) -> Result<(), EngineError> {
         Ok(())
     }
     /// See [`Engine::lost_logs`](super::Engine::lost_logs).
-    fn lost_logs(&self) -> Vec<LostLog> {
+    fn data_losses(&self) -> Vec<DataLoss> {
         Vec::new()
     }
     /// See [`Engine::publish`](super::Engine::publish).
-    fn publish(&self, _document: Option<&[u8]>) -> Result<(), EngineError> {
+    fn write_status_file(&self, _document: Option<&[u8]>) -> Result<(), EngineError> {
         Ok(())
     }
 }

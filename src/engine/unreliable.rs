@@ -28,7 +28,10 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::storage::Column;
-use super::{Capabilities, Cells, Engine, EngineError, Group, Outcome, Page, RowRange, See, Superseded, View, Visit};
+use super::{
+    ApplyResult, Capabilities, Engine, EngineError, EngineSnapshot, GcEntry, OnCell, PageBuffer, PageRequest, RowBatch,
+    RowRange, ScanVisitor,
+};
 use crate::row::{KeyspaceId, Row, RowKey, Status, WriteRecord};
 use crate::timestamp::Timestamp;
 
@@ -44,7 +47,7 @@ pub struct Faults {
     pub lost_replies: u16,
     /// Calls of [`Engine::apply`] with several groups of which only the first few arrive: answered
     /// [`EngineError::Unknown`]. Each group stays whole.
-    pub cut_requests: u16,
+    pub truncated_requests: u16,
     /// Changes that arrive twice, the second right after the first; either answer may be the one that the client sees.
     pub duplicates: u16,
     /// Calls of [`Engine::apply`] that arrive once more, much later.
@@ -59,11 +62,11 @@ pub struct Faults {
 
 impl Faults {
     /// Every fault of a network, often enough that a short run meets them all.
-    pub fn of_a_bad_network() -> Self {
+    pub fn bad_network() -> Self {
         Self {
             lost_requests: 60,
             lost_replies: 60,
-            cut_requests: 60,
+            truncated_requests: 60,
             duplicates: 60,
             late_duplicates: 120,
             late_by_max: 200,
@@ -75,7 +78,7 @@ impl Faults {
 
 /// How often each fault has happened so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Injected {
+pub struct FaultCounts {
     /// See [`Faults::lost_requests`]; reads count here too.
     pub lost_requests: u64,
     /// See [`Faults::lost_replies`].
@@ -97,23 +100,23 @@ pub struct Injected {
 }
 
 /// What a delay does, given its milliseconds.
-pub type Pause = Arc<dyn Fn(u64) + Send + Sync>;
+pub type DelayFn = Arc<dyn Fn(u64) + Send + Sync>;
 
 /// See the [module](self).
-pub struct Unreliable<E> {
+pub struct FaultyEngine<E> {
     engine: E,
     network: Arc<Network>,
 }
 
 struct Network {
     state: Mutex<State>,
-    pause: Pause,
+    pause: DelayFn,
 }
 
 struct State {
     faults: Faults,
-    dice: Dice,
-    injected: Injected,
+    dice: Random,
+    injected: FaultCounts,
     calls: u64,
     late: VecDeque<Late>,
 }
@@ -121,12 +124,12 @@ struct State {
 /// A copy on its way, and the call before which it arrives.
 struct Late {
     due: u64,
-    groups: Vec<Group>,
+    groups: Vec<RowBatch>,
 }
 
 /// What will happen to one call.
 #[derive(Clone, Copy, Debug, Default)]
-struct Fate {
+struct CallPlan {
     request_delay_ms: u64,
     reply_delay_ms: u64,
     delivery: Delivery,
@@ -144,7 +147,7 @@ enum Delivery {
 }
 
 impl Delivery {
-    fn carry_out<T>(self, change: impl Fn() -> Result<T, EngineError>) -> Result<T, EngineError> {
+    fn deliver<T>(self, change: impl Fn() -> Result<T, EngineError>) -> Result<T, EngineError> {
         let first = change();
         match self {
             Self::Never | Self::Once => first,
@@ -160,21 +163,21 @@ impl Delivery {
 
 /// What a call may suffer.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum CallKind {
     Read,
     Change,
 }
 
-impl<E: Engine> Unreliable<E> {
+impl<E: Engine> FaultyEngine<E> {
     /// Puts a network with these faults in front of `engine`. The seed decides everything that will happen.
     pub fn new(engine: E, faults: Faults, seed: u64) -> Self {
         Self::with_pause(engine, faults, seed, Arc::new(|_| {}))
     }
 
     /// Like [`Unreliable::new`], with delays carried out by `pause`; without it they are counted and take no time.
-    pub fn with_pause(engine: E, faults: Faults, seed: u64, pause: Pause) -> Self {
+    pub fn with_pause(engine: E, faults: Faults, seed: u64, pause: DelayFn) -> Self {
         let (injected, calls, late) = Default::default();
-        let state = Mutex::new(State { faults, dice: Dice(seed), injected, calls, late });
+        let state = Mutex::new(State { faults, dice: Random(seed), injected, calls, late });
         Self { engine, network: Arc::new(Network { state, pause }) }
     }
 
@@ -184,7 +187,7 @@ impl<E: Engine> Unreliable<E> {
     }
 
     /// What has gone wrong so far.
-    pub fn injected(&self) -> Injected {
+    pub fn injected(&self) -> FaultCounts {
         self.network.state.lock().injected
     }
 
@@ -194,7 +197,7 @@ impl<E: Engine> Unreliable<E> {
     }
 
     /// Delivers every late copy that is still on its way, and says how many there were.
-    pub fn deliver_late(&self) -> usize {
+    pub fn deliver_delayed(&self) -> usize {
         let late = std::mem::take(&mut self.network.state.lock().late);
         for copy in &late {
             self.deliver(copy);
@@ -207,14 +210,14 @@ impl<E: Engine> Unreliable<E> {
         let applied = self
             .engine
             .apply(&copy.groups)
-            .map_or(0, |outcomes| outcomes.iter().filter(|outcome| **outcome == Outcome::Applied).count() as u64);
+            .map_or(0, |outcomes| outcomes.iter().filter(|outcome| **outcome == ApplyResult::Applied).count() as u64);
         let mut state = self.network.state.lock();
         state.injected.late_deliveries += 1;
         state.injected.late_applied += applied;
     }
 
     /// Begins a call: what is due arrives first.
-    fn begin(&self, kind: Kind) -> Fate {
+    fn begin(&self, kind: CallKind) -> CallPlan {
         let (fate, due) = self.network.begin(kind);
         for copy in &due {
             self.deliver(copy);
@@ -224,31 +227,31 @@ impl<E: Engine> Unreliable<E> {
     }
 
     fn read<T>(&self, read: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
-        let fate = self.begin(Kind::Read);
+        let fate = self.begin(CallKind::Read);
         self.network.end(fate, read)
     }
 
     fn change<T>(&self, change: impl Fn() -> Result<T, EngineError>) -> Result<T, EngineError> {
-        let fate = self.begin(Kind::Change);
-        self.network.end(fate, || fate.delivery.carry_out(change))
+        let fate = self.begin(CallKind::Change);
+        self.network.end(fate, || fate.delivery.deliver(change))
     }
 }
 
 impl Network {
-    fn begin(&self, kind: Kind) -> (Fate, Vec<Late>) {
+    fn begin(&self, kind: CallKind) -> (CallPlan, Vec<Late>) {
         let mut state = self.state.lock();
-        let fate = state.draw(kind);
+        let fate = state.plan_call(kind);
         (fate, state.due())
     }
 
-    fn end<T>(&self, fate: Fate, work: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
+    fn end<T>(&self, fate: CallPlan, work: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
         if fate.delivery == Delivery::Never {
-            return Err(EngineError::Unknown("no answer: the network lost the request".into()));
+            return Err(EngineError::Undetermined("no answer: the network lost the request".into()));
         }
         let answer = work();
         self.pause(fate.reply_delay_ms);
         if fate.reply_lost {
-            return Err(EngineError::Unknown("no answer: the network lost the reply".into()));
+            return Err(EngineError::Undetermined("no answer: the network lost the reply".into()));
         }
         answer
     }
@@ -261,10 +264,10 @@ impl Network {
 }
 
 impl State {
-    fn draw(&mut self, kind: Kind) -> Fate {
+    fn plan_call(&mut self, kind: CallKind) -> CallPlan {
         self.calls += 1;
         let faults = self.faults;
-        let changes = kind == Kind::Change;
+        let changes = kind == CallKind::Change;
         let (request_delay_ms, reply_delay_ms) = (self.delay(), self.delay());
         let lost = self.dice.happens(faults.lost_requests);
         let reply_lost = self.dice.happens(faults.lost_replies) && changes && !lost;
@@ -277,7 +280,7 @@ impl State {
             (false, true, true) => Delivery::TwiceSecondAnswer,
         };
         let reply_delay_ms = if lost { 0 } else { reply_delay_ms };
-        let fate = Fate { request_delay_ms, reply_delay_ms, delivery, reply_lost };
+        let fate = CallPlan { request_delay_ms, reply_delay_ms, delivery, reply_lost };
         let seen_second = delivery == Delivery::TwiceSecondAnswer && !reply_lost;
         self.injected.lost_requests += u64::from(lost);
         self.injected.lost_replies += u64::from(reply_lost);
@@ -308,10 +311,10 @@ impl State {
     }
 
     /// Decides on a late copy, and on how many of the groups arrive now if not all do.
-    fn draw_apply(&mut self, groups: &[Group], arrives: bool) -> Option<usize> {
+    fn plan_copies(&mut self, groups: &[RowBatch], arrives: bool) -> Option<usize> {
         let late = self.dice.happens(self.faults.late_duplicates);
         let by = self.dice.up_to(self.faults.late_by_max);
-        let cut = self.dice.happens(self.faults.cut_requests);
+        let cut = self.dice.happens(self.faults.truncated_requests);
         let whole = self.dice.up_to(groups.len().saturating_sub(1) as u64);
         if late {
             self.late.push_back(Late { due: self.calls.saturating_add(by), groups: groups.to_vec() });
@@ -324,9 +327,9 @@ impl State {
 }
 
 /// Splitmix64: small, and good enough to throw dice.
-struct Dice(u64);
+struct Random(u64);
 
-impl Dice {
+impl Random {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -344,47 +347,47 @@ impl Dice {
     }
 }
 
-impl<E: Engine> Engine for Unreliable<E> {
+impl<E: Engine> Engine for FaultyEngine<E> {
     fn capabilities(&self) -> Capabilities {
         self.engine.capabilities()
     }
 
-    fn view(&self) -> Result<Arc<dyn View>, EngineError> {
-        let view = self.read(|| self.engine.view())?;
+    fn snapshot(&self) -> Result<Arc<dyn EngineSnapshot>, EngineError> {
+        let view = self.read(|| self.engine.snapshot())?;
         Ok(Arc::new(UnreliableView { view, network: Arc::clone(&self.network) }))
     }
 
-    fn row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
-        self.read(|| self.engine.row(row, start_ts))
+    fn read_row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
+        self.read(|| self.engine.read_row(row, start_ts))
     }
 
-    fn apply(&self, groups: &[Group]) -> Result<Vec<Outcome>, EngineError> {
-        let limit = self.capabilities().group_rows_max;
-        if groups.iter().any(|group| group.rows() > limit) {
+    fn apply(&self, groups: &[RowBatch]) -> Result<Vec<ApplyResult>, EngineError> {
+        let limit = self.capabilities().batch_rows_max;
+        if groups.iter().any(|group| group.row_count() > limit) {
             // Refused before it is sent, so there is nothing that the network could do to it.
             return self.engine.apply(groups);
         }
-        let mut fate = self.begin(Kind::Change);
-        let cut = self.network.state.lock().draw_apply(groups, fate.delivery != Delivery::Never);
+        let mut fate = self.begin(CallKind::Change);
+        let cut = self.network.state.lock().plan_copies(groups, fate.delivery != Delivery::Never);
         fate.reply_lost |= cut.is_some();
         let arrives = cut.and_then(|whole| groups.get(..whole)).unwrap_or(groups);
-        self.network.end(fate, || fate.delivery.carry_out(|| self.engine.apply(arrives)))
+        self.network.end(fate, || fate.delivery.deliver(|| self.engine.apply(arrives)))
     }
 
     fn sync(&self) -> Result<(), EngineError> {
         self.change(|| self.engine.sync())
     }
 
-    fn meta(&self, name: &str) -> Result<Option<Vec<u8>>, EngineError> {
-        self.read(|| self.engine.meta(name))
+    fn get_meta(&self, name: &str) -> Result<Option<Vec<u8>>, EngineError> {
+        self.read(|| self.engine.get_meta(name))
     }
 
-    fn metas(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, EngineError> {
-        self.read(|| self.engine.metas(prefix))
+    fn scan_meta(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, EngineError> {
+        self.read(|| self.engine.scan_meta(prefix))
     }
 
-    fn set_meta(&self, entries: &[(String, Option<Vec<u8>>)]) -> Result<(), EngineError> {
-        self.change(|| self.engine.set_meta(entries))
+    fn write_meta(&self, entries: &[(String, Option<Vec<u8>>)]) -> Result<(), EngineError> {
+        self.change(|| self.engine.write_meta(entries))
     }
 
     fn safe_point(&self) -> Result<Timestamp, EngineError> {
@@ -395,61 +398,61 @@ impl<E: Engine> Engine for Unreliable<E> {
         self.change(|| self.engine.advance_safe_point(to))
     }
 
-    fn superseded(
+    fn gc_candidates(
         &self,
-        after: Option<&Superseded>,
+        after: Option<&GcEntry>,
         upto: Timestamp,
         limit: usize,
-    ) -> Result<Vec<Superseded>, EngineError> {
-        self.read(|| self.engine.superseded(after, upto, limit))
+    ) -> Result<Vec<GcEntry>, EngineError> {
+        self.read(|| self.engine.gc_candidates(after, upto, limit))
     }
 
-    fn statuses(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {
-        self.read(|| self.engine.statuses(before, limit))
+    fn txn_records(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {
+        self.read(|| self.engine.txn_records(before, limit))
     }
 
-    fn erase(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {
-        self.change(|| self.engine.erase(keyspace))
+    fn delete_keyspace(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {
+        self.change(|| self.engine.delete_keyspace(keyspace))
     }
 }
 
 /// A view whose reads go over the network.
 struct UnreliableView {
-    view: Arc<dyn View>,
+    view: Arc<dyn EngineSnapshot>,
     network: Arc<Network>,
 }
 
 impl UnreliableView {
-    fn read<T>(&self, read: impl FnOnce(&dyn View) -> Result<T, EngineError>) -> Result<T, EngineError> {
+    fn read<T>(&self, read: impl FnOnce(&dyn EngineSnapshot) -> Result<T, EngineError>) -> Result<T, EngineError> {
         // Late copies wait for a call of the engine itself: a view has no way to it.
-        let fate = self.network.state.lock().draw(Kind::Read);
+        let fate = self.network.state.lock().plan_call(CallKind::Read);
         self.network.pause(fate.request_delay_ms);
         self.network.end(fate, || read(self.view.as_ref()))
     }
 }
 
-impl View for UnreliableView {
-    fn cell(&self, column: Column, row: &RowKey, see: See<'_>) -> Result<(), EngineError> {
-        self.read(|view| view.cell(column, row, see))
+impl EngineSnapshot for UnreliableView {
+    fn get_cell(&self, column: Column, row: &RowKey, see: OnCell<'_>) -> Result<(), EngineError> {
+        self.read(|view| view.get_cell(column, row, see))
     }
 
-    fn status(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError> {
-        self.read(|view| view.status(row, start_ts))
+    fn txn_record(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError> {
+        self.read(|view| view.txn_record(row, start_ts))
     }
 
     fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Vec<u8>>, EngineError> {
         self.read(|view| view.data(row, start_ts))
     }
 
-    fn version(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError> {
-        self.read(|view| view.version(row, upto))
+    fn version_at(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError> {
+        self.read(|view| view.version_at(row, upto))
     }
 
-    fn page(&self, column: Column, page: &Page<'_>, cells: &mut Cells) -> Result<bool, EngineError> {
-        self.read(|view| view.page(column, page, cells))
+    fn scan_page(&self, column: Column, page: &PageRequest<'_>, cells: &mut PageBuffer) -> Result<bool, EngineError> {
+        self.read(|view| view.scan_page(column, page, cells))
     }
 
-    fn cells(&self, column: Column, range: &RowRange, visit: Visit<'_>) -> Result<(), EngineError> {
-        self.read(|view| view.cells(column, range, visit))
+    fn scan_raw(&self, column: Column, range: &RowRange, visit: ScanVisitor<'_>) -> Result<(), EngineError> {
+        self.read(|view| view.scan_raw(column, range, visit))
     }
 }

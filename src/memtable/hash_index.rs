@@ -17,53 +17,53 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// A power of two.
-const PARTS: usize = 64;
+const SHARDS: usize = 64;
 /// A part begins with 8 slots; the last chunk possible makes it 2^32.
 const FIRST_BITS: u32 = 3;
 const CHUNKS: usize = 30;
 
 /// A slot from which an entry was removed: it leads to no node, and is not empty.
-const REMOVED: u64 = 1 << 32;
+const DELETED_SLOT: u64 = 1 << 32;
 
 /// See the [module](self).
-pub struct Hash {
-    parts: Box<[Part]>,
+pub struct HashIndex {
+    shards: Box<[Shard]>,
     bytes: AtomicUsize,
 }
 
 /// Its slots are those of the first chunks, one after the other. Each chunk has as many as all before it.
-struct Part {
+struct Shard {
     chunks: [OnceLock<Box<[AtomicU64]>>; CHUNKS],
     /// How many chunks are in use.
-    used: AtomicU32,
+    chunks_used: AtomicU32,
     entries: AtomicU32,
 }
 
-impl Default for Hash {
+impl Default for HashIndex {
     fn default() -> Self {
-        let part = || Part {
+        let part = || Shard {
             chunks: [const { OnceLock::new() }; CHUNKS],
-            used: AtomicU32::new(0),
+            chunks_used: AtomicU32::new(0),
             entries: AtomicU32::new(0),
         };
-        Self { parts: (0..PARTS).map(|_| part()).collect(), bytes: AtomicUsize::new(0) }
+        Self { shards: (0..SHARDS).map(|_| part()).collect(), bytes: AtomicUsize::new(0) }
     }
 }
 
-impl Hash {
+impl HashIndex {
     /// What its slots take.
-    pub fn bytes(&self) -> usize {
+    pub fn memory_bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
     /// The node with this hash for which `is_it` returns `true`.
     #[inline]
-    pub fn find(&self, hash: u64, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
-        let part = self.part(hash);
-        let mut used = part.used.load(Ordering::Acquire);
+    pub fn find(&self, hash: u64, mut matches: impl FnMut(u32) -> bool) -> Option<u32> {
+        let part = self.shard(hash);
+        let mut used = part.chunks_used.load(Ordering::Acquire);
         loop {
-            let found = part.find(used, low(hash), &mut is_it);
-            let now = part.used.load(Ordering::Acquire);
+            let found = part.find(used, stored_bits(hash), &mut matches);
+            let now = part.chunks_used.load(Ordering::Acquire);
             if found.is_some() || now == used {
                 return found;
             }
@@ -72,69 +72,72 @@ impl Hash {
     }
 
     /// Adds a node, whose number is not 0. Only for the writer.
-    pub fn add(&self, hash: u64, node: u32) {
-        let part = self.part(hash);
-        let used = part.used.load(Ordering::Relaxed);
+    pub fn insert(&self, hash: u64, node: u32) {
+        let part = self.shard(hash);
+        let used = part.chunks_used.load(Ordering::Relaxed);
         let entries = part.entries.load(Ordering::Relaxed) + 1;
         part.entries.store(entries, Ordering::Relaxed);
-        if entries as usize * 4 > slots(used) * 3 && (used as usize) < CHUNKS {
+        if entries as usize * 4 > capacity(used) * 3 && (used as usize) < CHUNKS {
             self.bytes.fetch_add(part.grow(used), Ordering::Relaxed);
         }
-        part.put(part.used.load(Ordering::Relaxed), u64::from(low(hash)) << 32 | u64::from(node));
+        part.store_entry(
+            part.chunks_used.load(Ordering::Relaxed),
+            u64::from(stored_bits(hash)) << 32 | u64::from(node),
+        );
     }
 
-    fn part(&self, hash: u64) -> &Part {
-        &self.parts[(hash >> 58) as usize % PARTS]
+    fn shard(&self, hash: u64) -> &Shard {
+        &self.shards[(hash >> 58) as usize % SHARDS]
     }
 }
 
-impl Part {
+impl Shard {
     #[inline]
-    fn find(&self, used: u32, hash: u32, is_it: &mut impl FnMut(u32) -> bool) -> Option<u32> {
+    fn find(&self, used: u32, hash: u32, matches: &mut impl FnMut(u32) -> bool) -> Option<u32> {
         for slot in self.probe(used, hash) {
             let entry = slot.load(Ordering::Acquire);
             if entry == 0 {
                 return None;
             }
-            let (stored, node) = split(entry);
-            if stored == hash && node != 0 && is_it(node) {
+            let (stored, node) = unpack(entry);
+            if stored == hash && node != 0 && matches(node) {
                 return Some(node);
             }
         }
         None
     }
 
-    fn put(&self, used: u32, entry: u64) {
-        let is_free = |slot: &&AtomicU64| split(slot.load(Ordering::Relaxed)).1 == 0;
-        if let Some(free) = self.probe(used, split(entry).0).find(is_free) {
+    fn store_entry(&self, used: u32, entry: u64) {
+        let is_free = |slot: &&AtomicU64| unpack(slot.load(Ordering::Relaxed)).1 == 0;
+        if let Some(free) = self.probe(used, unpack(entry).0).find(is_free) {
             free.store(entry, Ordering::Release);
         }
     }
 
     /// Adds a chunk; returns its bytes.
     fn grow(&self, used: u32) -> usize {
-        let old = slots(used);
+        let old = capacity(used);
         let size = if used == 0 { 1 << FIRST_BITS } else { old };
         let chunk = self.chunks[used as usize].get_or_init(|| bytemuck::zeroed_slice_box(size));
         let is_beyond = |place: &usize| {
-            let (hash, node) = split(self.slot(*place).load(Ordering::Relaxed));
+            let (hash, node) = unpack(self.slot(*place).load(Ordering::Relaxed));
             node != 0 && home(used + 1, hash) > *place
         };
         let moved: Vec<usize> = (0..old).filter(is_beyond).collect();
         for place in &moved {
-            self.put(used + 1, self.slot(*place).load(Ordering::Relaxed));
+            self.store_entry(used + 1, self.slot(*place).load(Ordering::Relaxed));
         }
-        self.used.store(used + 1, Ordering::Release);
+        self.chunks_used.store(used + 1, Ordering::Release);
         for place in moved.into_iter().rev() {
             // No search goes on beyond a slot that is empty, so none needs the one before it.
             let is_last = self.slot(place + 1).load(Ordering::Relaxed) == 0;
-            self.slot(place).store(if is_last { 0 } else { REMOVED }, Ordering::Release);
+            self.slot(place).store(if is_last { 0 } else { DELETED_SLOT }, Ordering::Release);
         }
         size_of_val(&**chunk)
     }
 
-    fn slot(&self, place: usize) -> &AtomicU64 {
-        let (chunk, at) = chunk_of(place);
+    fn slot(&self, slot: usize) -> &AtomicU64 {
+        let (chunk, at) = chunk_of(slot);
         &self.chunks[chunk].get().map_or(&[][..], |chunk| chunk)[at]
     }
 
@@ -152,13 +155,13 @@ impl Part {
 }
 
 /// How many slots the first chunks have.
-fn slots(used: u32) -> usize {
+fn capacity(used: u32) -> usize {
     if used == 0 { 0 } else { 1 << (FIRST_BITS + used - 1) }
 }
 
 /// Where an entry is if nothing else is.
 fn home(used: u32, hash: u32) -> usize {
-    hash as usize & slots(used).saturating_sub(1)
+    hash as usize & capacity(used).saturating_sub(1)
 }
 
 /// A slot's chunk, and its place in it.
@@ -171,12 +174,12 @@ fn chunk_of(place: usize) -> (usize, usize) {
 }
 
 /// What of a hash is stored. The part is chosen by other bits.
-fn low(hash: u64) -> u32 {
+fn stored_bits(hash: u64) -> u32 {
     (hash & u64::from(u32::MAX)) as u32
 }
 
-fn split(entry: u64) -> (u32, u32) {
-    (low(entry >> 32), low(entry))
+fn unpack(entry: u64) -> (u32, u32) {
+    (stored_bits(entry >> 32), stored_bits(entry))
 }
 
 #[cfg(test)]
@@ -187,33 +190,33 @@ mod tests {
     fn a_search_that_a_growth_overtakes_is_repeated() {
         // Of eight slots its home is the sixth, of sixteen the fourteenth.
         const MOVED: u64 = 0b1101;
-        let hash = Hash::default();
-        hash.add(MOVED, 1);
-        hash.add(MOVED, 2);
-        let bytes = hash.bytes();
+        let hash = HashIndex::default();
+        hash.insert(MOVED, 1);
+        hash.insert(MOVED, 2);
+        let bytes = hash.memory_bytes();
         let found = hash.find(MOVED, |node| {
-            if hash.bytes() == bytes {
+            if hash.memory_bytes() == bytes {
                 for other in 0..5 {
-                    hash.add(other, 10);
+                    hash.insert(other, 10);
                 }
             }
             node == 2
         });
-        assert_eq!((found, hash.bytes()), (Some(2), 2 * bytes));
+        assert_eq!((found, hash.memory_bytes()), (Some(2), 2 * bytes));
     }
 
     #[test]
     fn every_entry_is_found_after_each_growth_and_nothing_else() {
-        let hash = Hash::default();
+        let hash = HashIndex::default();
         // One part, many collisions.
         let hash_of = |node: u32| u64::from(node.wrapping_mul(0x9e37_79b1) >> 12);
         for node in 1..=5_000 {
             assert_eq!(hash.find(hash_of(node), |found| found == node), None);
-            hash.add(hash_of(node), node);
+            hash.insert(hash_of(node), node);
             for known in (1..=node).step_by(1 + node as usize / 50) {
                 assert_eq!(hash.find(hash_of(known), |found| found == known), Some(known), "{known} of {node}");
             }
         }
-        assert_eq!(hash.bytes(), 8 * 8_192);
+        assert_eq!(hash.memory_bytes(), 8 * 8_192);
     }
 }

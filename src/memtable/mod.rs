@@ -10,6 +10,6 @@ mod hash_index;
 mod table;
 mod writer;
 
-pub use self::batch_format::{Change, HEADER_MAX_BYTES, Record, records};
-pub use self::table::{Content, Generation};
-pub use self::writer::{Malformed, Writer};
+pub use self::batch_format::{BatchEntry, ENTRY_HEADER_BYTES_MAX, Modification, entries};
+pub use self::table::{CellValue, Memtable};
+pub use self::writer::{MalformedPayload, MemtableWriter};

@@ -21,58 +21,58 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 
-use super::arena::{Arena, Words};
-use super::batch_format::{Change, Record};
-use super::hash_index::Hash;
+use super::arena::{Arena, AtomicWords};
+use super::batch_format::{BatchEntry, Modification};
+use super::hash_index::HashIndex;
 use crate::engine::RowRange;
 use crate::engine::storage::Column;
 
 /// The number that leads nowhere.
-pub(super) const NONE: u32 = 0;
+pub(super) const NIL: u32 = 0;
 /// The heads of the columns' lists are the first nodes.
-pub(super) const HEADS: u32 = 1;
+pub(super) const FIRST_HEAD: u32 = 1;
 /// Levels of a list; each has a quarter of the nodes of the one below.
-pub(super) const HEIGHT: usize = 12;
+pub(super) const MAX_HEIGHT: usize = 12;
 
-static EVERYTHING: RowRange = RowRange { start: Bound::Unbounded, end: Bound::Unbounded };
+static FULL_RANGE: RowRange = RowRange { start: Bound::Unbounded, end: Bound::Unbounded };
 
 // The numbers of a node.
-pub(super) const NEWEST: usize = 0;
-pub(super) const NEXT: usize = 1;
-pub(super) const PREVIOUS: usize = 2;
-pub(super) const UPPER: usize = 3;
+pub(super) const NODE_NEWEST: usize = 0;
+pub(super) const NODE_NEXT: usize = 1;
+pub(super) const NODE_PREVIOUS: usize = 2;
+pub(super) const NODE_UPPER: usize = 3;
 /// The first bytes of the key, so that the search for a place reads the nodes alone: a key's own bytes are two cache misses away.
-pub(super) const PREFIX: usize = 4;
+pub(super) const NODE_PREFIX: usize = 4;
 const PREFIX_WORDS: usize = 5;
-pub(super) type Node = Words<{ PREFIX + PREFIX_WORDS }>;
+pub(super) type Node = AtomicWords<{ NODE_PREFIX + PREFIX_WORDS }>;
 
 // The numbers of a version.
 /// Of its record, and so when it was written.
-pub(super) const FRAME: usize = 0;
-pub(super) const OFFSET: usize = 1;
-pub(super) const OLDER: usize = 2;
-pub(super) type Version = Words<3>;
+pub(super) const VERSION_SEQUENCE: usize = 0;
+pub(super) const VERSION_OFFSET: usize = 1;
+pub(super) const VERSION_OLDER: usize = 2;
+pub(super) type Version = AtomicWords<3>;
 
 /// What a cell holds: `None` if it was deleted.
-pub type Content<'a> = Option<&'a [u8]>;
+pub type CellValue<'a> = Option<&'a [u8]>;
 
 /// See the [module](self).
-pub struct Generation {
+pub struct Memtable {
     /// Sequences are kept relative to this, which belongs to the generation before.
-    base: u64,
-    secrets: RapidSecrets,
-    pub(super) frames: Arena<OnceLock<Box<[u8]>>>,
+    base_sequence: u64,
+    hash_secrets: RapidSecrets,
+    pub(super) payloads: Arena<OnceLock<Box<[u8]>>>,
     pub(super) nodes: Arena<Node>,
     pub(super) versions: Arena<Version>,
-    pub(super) links: Arena<Words<1>>,
-    pub(super) hash: Hash,
-    pub(super) erasures: Arena<OnceLock<Erasure>>,
-    pub(super) erased: AtomicU32,
-    pub(super) frame_bytes: AtomicUsize,
+    pub(super) links: Arena<AtomicWords<1>>,
+    pub(super) hash: HashIndex,
+    pub(super) range_tombstones: Arena<OnceLock<RangeTombstone>>,
+    pub(super) tombstone_count: AtomicU32,
+    pub(super) payload_bytes: AtomicUsize,
 }
 
 /// A range of a column that was emptied. There are hardly ever any, so a look-up checks their number first.
-pub struct Erasure {
+pub struct RangeTombstone {
     pub(super) sequence: u32,
     /// Of the cells.
     pub column: Column,
@@ -82,92 +82,104 @@ pub struct Erasure {
     pub end: Box<[u8]>,
 }
 
-impl Generation {
+impl Memtable {
     /// One whose first sequence follows `base`. `secrets` keep keys from being chosen so that they collide.
     pub(super) fn new(base: u64, secrets: RapidSecrets) -> Self {
         let generation = Self {
-            base,
-            secrets,
-            frames: Arena::default(),
+            base_sequence: base,
+            hash_secrets: secrets,
+            payloads: Arena::default(),
             nodes: Arena::default(),
             versions: Arena::default(),
             links: Arena::default(),
-            hash: Hash::default(),
-            erasures: Arena::default(),
-            erased: AtomicU32::new(0),
-            frame_bytes: AtomicUsize::new(0),
+            hash: HashIndex::default(),
+            range_tombstones: Arena::default(),
+            tombstone_count: AtomicU32::new(0),
+            payload_bytes: AtomicUsize::new(0),
         };
         for column in Column::ALL {
-            let upper = column as u32 * HEIGHT as u32;
-            generation.nodes.get(head(column))[UPPER].store(upper, Ordering::Relaxed);
+            let upper = column as u32 * MAX_HEIGHT as u32;
+            generation.nodes.get(head(column))[NODE_UPPER].store(upper, Ordering::Relaxed);
         }
         generation
     }
 
     /// What it takes in memory, beside some 100 KiB that every generation takes.
-    pub fn bytes(&self) -> usize {
-        let Self { frame_bytes, frames, nodes, versions, links, hash, erasures, .. } = self;
-        let index = nodes.bytes() + versions.bytes() + links.bytes() + hash.bytes();
-        frame_bytes.load(Ordering::Relaxed) + frames.bytes() + index + erasures.bytes()
+    pub fn memory_bytes(&self) -> usize {
+        let Self {
+            payload_bytes: frame_bytes,
+            payloads: frames,
+            nodes,
+            versions,
+            links,
+            hash,
+            range_tombstones: erasures,
+            ..
+        } = self;
+        let index = nodes.memory_bytes() + versions.memory_bytes() + links.memory_bytes() + hash.memory_bytes();
+        frame_bytes.load(Ordering::Relaxed) + frames.memory_bytes() + index + erasures.memory_bytes()
     }
 
     /// What the cell holds for a view at `sequence`; `None` if nothing of it is in this generation.
     #[inline]
-    pub fn get(&self, column: Column, key: &[u8], sequence: u64) -> Option<Content<'_>> {
-        let sequence = self.relative(sequence)?;
-        match self.find(column, key).and_then(|node| self.at(node, sequence)) {
-            Some((written, content)) => Some(self.unless_erased(column, key, written, sequence, content)),
-            None => self.erased_at(column, key, sequence).map(|_| None),
+    pub fn get(&self, column: Column, key: &[u8], sequence: u64) -> Option<CellValue<'_>> {
+        let sequence = self.checked_offset(sequence)?;
+        match self.find(column, key).and_then(|node| self.version_at(node, sequence)) {
+            Some((written, content)) => Some(self.hide_if_covered(column, key, written, sequence, content)),
+            None => self.max_covering_tombstone(column, key, sequence).map(|_| None),
         }
     }
 
     /// Whether nothing was written to it.
     pub fn is_empty(&self) -> bool {
-        self.frame_bytes.load(Ordering::Relaxed) == 0
+        self.payload_bytes.load(Ordering::Relaxed) == 0
     }
 
     /// Whether any range was emptied.
-    pub fn has_erasures(&self) -> bool {
-        self.erased.load(Ordering::Acquire) > 0
+    pub fn has_range_tombstones(&self) -> bool {
+        self.tombstone_count.load(Ordering::Acquire) > 0
     }
 
-    fn erasures(&self) -> impl Iterator<Item = &Erasure> {
-        (0..self.erased.load(Ordering::Acquire)).filter_map(|number| self.erasures.value(number))
+    fn range_tombstones(&self) -> impl Iterator<Item = &RangeTombstone> {
+        (0..self.tombstone_count.load(Ordering::Acquire)).filter_map(|number| self.range_tombstones.value(number))
     }
 
     /// Ranges that were emptied after the sequence `after`, up to `upto`.
-    pub fn erasures_of(&self, after: u64, upto: u64) -> impl Iterator<Item = &Erasure> {
-        let is_in = move |erasure: &&Erasure| (after + 1..=upto).contains(&(self.base + u64::from(erasure.sequence)));
-        self.erasures().filter(is_in)
+    pub fn range_tombstones_between(&self, after: u64, upto: u64) -> impl Iterator<Item = &RangeTombstone> {
+        let is_in = move |erasure: &&RangeTombstone| {
+            (after + 1..=upto).contains(&(self.base_sequence + u64::from(erasure.sequence)))
+        };
+        self.range_tombstones().filter(is_in)
     }
 
     /// Whether a view at `sequence` has the cell emptied by a range, so that what older generations and the tables have of it is gone.
-    pub fn erases(&self, column: Column, key: &[u8], sequence: u64) -> bool {
-        self.relative(sequence).is_some_and(|sequence| self.erased_at(column, key, sequence).is_some())
+    pub fn is_range_deleted(&self, column: Column, key: &[u8], sequence: u64) -> bool {
+        self.checked_offset(sequence)
+            .is_some_and(|sequence| self.max_covering_tombstone(column, key, sequence).is_some())
     }
 
-    fn erased_at(&self, column: Column, key: &[u8], sequence: u32) -> Option<u32> {
-        let covers = |erasure: &&Erasure| {
+    fn max_covering_tombstone(&self, column: Column, key: &[u8], sequence: u32) -> Option<u32> {
+        let covers = |erasure: &&RangeTombstone| {
             erasure.column == column && erasure.sequence <= sequence && *erasure.start <= *key && *key < *erasure.end
         };
-        self.erasures().filter(covers).map(|erasure| erasure.sequence).max()
+        self.range_tombstones().filter(covers).map(|erasure| erasure.sequence).max()
     }
 
-    fn unless_erased<'a>(
+    fn hide_if_covered<'a>(
         &self,
         column: Column,
         key: &[u8],
         written: u32,
         sequence: u32,
-        content: Content<'a>,
-    ) -> Content<'a> {
-        content.filter(|_| self.erased_at(column, key, sequence).is_none_or(|erased| erased <= written))
+        content: CellValue<'a>,
+    ) -> CellValue<'a> {
+        content.filter(|_| self.max_covering_tombstone(column, key, sequence).is_none_or(|erased| erased <= written))
     }
 
     /// When the cell was last written; `None` if it was not.
-    pub fn newest(&self, column: Column, key: &[u8]) -> Option<u64> {
-        let newest = load(self.nodes.get(self.find(column, key)?), NEWEST);
-        Some(self.base + u64::from(load(self.versions.get(newest), FRAME)))
+    pub fn newest_sequence(&self, column: Column, key: &[u8]) -> Option<u64> {
+        let newest = load(self.nodes.get(self.find(column, key)?), NODE_NEWEST);
+        Some(self.base_sequence + u64::from(load(self.versions.get(newest), VERSION_SEQUENCE)))
     }
 
     /// The cells of a range as a view at `sequence` has them, those included that were deleted.
@@ -177,36 +189,41 @@ impl Generation {
         range: &'a RowRange,
         backwards: bool,
         sequence: u64,
-    ) -> impl Iterator<Item = (&'a [u8], Content<'a>)> {
-        self.walk(column, range, backwards, sequence).map(|(key, _, content)| (key, content))
+    ) -> impl Iterator<Item = (&'a [u8], CellValue<'a>)> {
+        self.iter_visible(column, range, backwards, sequence).map(|(key, _, content)| (key, content))
     }
 
     /// The cells of a column that were written after the sequence `after`, as a view at `upto` has them.
-    pub fn written_since(&self, column: Column, after: u64, upto: u64) -> impl Iterator<Item = (&[u8], Content<'_>)> {
-        let after = self.relative(after).unwrap_or(0);
-        let cells = self.walk(column, &EVERYTHING, false, upto).filter(move |(_, written, _)| *written > after);
+    pub fn changed_between(
+        &self,
+        column: Column,
+        after: u64,
+        upto: u64,
+    ) -> impl Iterator<Item = (&[u8], CellValue<'_>)> {
+        let after = self.checked_offset(after).unwrap_or(0);
+        let cells = self.iter_visible(column, &FULL_RANGE, false, upto).filter(move |(_, written, _)| *written > after);
         cells.map(|(key, _, content)| (key, content))
     }
 
-    fn walk<'a>(
+    fn iter_visible<'a>(
         &'a self,
         column: Column,
         range: &'a RowRange,
         backwards: bool,
         sequence: u64,
-    ) -> impl Iterator<Item = (&'a [u8], u32, Content<'a>)> {
-        let sequence = self.relative(sequence);
-        let first = || if backwards { self.last_in(column, range) } else { self.first_in(column, range) };
-        let mut node = if sequence.is_some() { first() } else { NONE };
+    ) -> impl Iterator<Item = (&'a [u8], u32, CellValue<'a>)> {
+        let sequence = self.checked_offset(sequence);
+        let first = || if backwards { self.seek_last(column, range) } else { self.seek_first(column, range) };
+        let mut node = if sequence.is_some() { first() } else { NIL };
         std::iter::from_fn(move || {
-            while node >= HEADS + Column::ALL.len() as u32 {
+            while node >= FIRST_HEAD + Column::ALL.len() as u32 {
                 let this = node;
-                node = load(self.nodes.get(this), if backwards { PREVIOUS } else { NEXT });
+                node = load(self.nodes.get(this), if backwards { NODE_PREVIOUS } else { NODE_NEXT });
                 let key = self.key(this);
-                if !is_within(key, range, backwards) {
-                    node = NONE;
-                } else if let Some((written, content)) = self.at(this, sequence?) {
-                    return Some((key, written, self.unless_erased(column, key, written, sequence?, content)));
+                if !is_before_end(key, range, backwards) {
+                    node = NIL;
+                } else if let Some((written, content)) = self.version_at(this, sequence?) {
+                    return Some((key, written, self.hide_if_covered(column, key, written, sequence?, content)));
                 }
             }
             None
@@ -215,69 +232,69 @@ impl Generation {
 
     /// The length of a cell's chain of versions.
     #[cfg(test)]
-    pub fn versions_of(&self, column: Column, key: &[u8]) -> usize {
-        let newest = self.find(column, key).map_or(NONE, |node| load(self.nodes.get(node), NEWEST));
-        let older = |version: &u32| Some(load(self.versions.get(*version), OLDER));
-        std::iter::successors(Some(newest), older).take_while(|version| *version != NONE).count()
+    pub fn chain_len(&self, column: Column, key: &[u8]) -> usize {
+        let newest = self.find(column, key).map_or(NIL, |node| load(self.nodes.get(node), NODE_NEWEST));
+        let older = |version: &u32| Some(load(self.versions.get(*version), VERSION_OLDER));
+        std::iter::successors(Some(newest), older).take_while(|version| *version != NIL).count()
     }
 
-    fn relative(&self, sequence: u64) -> Option<u32> {
-        let relative = sequence.checked_sub(self.base).filter(|relative| *relative > 0)?;
+    fn checked_offset(&self, sequence: u64) -> Option<u32> {
+        let relative = sequence.checked_sub(self.base_sequence).filter(|relative| *relative > 0)?;
         Some(u32::try_from(relative).unwrap_or(u32::MAX))
     }
 
     /// How far from its base a sequence of this generation lies. A generation ends long before there are 2^32.
-    pub(super) fn relative_of_writer(&self, sequence: u64) -> u32 {
-        self.relative(sequence).unwrap_or(0)
+    pub(super) fn offset_of(&self, sequence: u64) -> u32 {
+        self.checked_offset(sequence).unwrap_or(0)
     }
 
     pub(super) fn hash_of(&self, column: Column, key: &[u8]) -> u64 {
-        rapidhash_v3_seeded(key, &self.secrets).rotate_left(column as u32 * 13)
+        rapidhash_v3_seeded(key, &self.hash_secrets).rotate_left(column as u32 * 13)
     }
 
     fn find(&self, column: Column, key: &[u8]) -> Option<u32> {
-        self.find_hashed(column, key, self.hash_of(column, key))
+        self.find_with_hash(column, key, self.hash_of(column, key))
     }
 
-    pub(super) fn find_hashed(&self, column: Column, key: &[u8], hash: u64) -> Option<u32> {
-        let is_it = |record: Record<'_>| record.key == key && record.column == column;
-        self.hash.find(hash, |node| self.newest_record(node).is_some_and(is_it))
+    pub(super) fn find_with_hash(&self, column: Column, key: &[u8], hash: u64) -> Option<u32> {
+        let is_it = |record: BatchEntry<'_>| record.key == key && record.column == column;
+        self.hash.find(hash, |node| self.newest_entry(node).is_some_and(is_it))
     }
 
     /// What a node's cell holds at a sequence, and since when.
     #[inline]
-    fn at(&self, node: u32, sequence: u32) -> Option<(u32, Content<'_>)> {
-        let mut version = load(self.nodes.get(node), NEWEST);
-        while version != NONE {
+    fn version_at(&self, node: u32, sequence: u32) -> Option<(u32, CellValue<'_>)> {
+        let mut version = load(self.nodes.get(node), NODE_NEWEST);
+        while version != NIL {
             let found = self.versions.get(version);
-            let written = load(found, FRAME);
+            let written = load(found, VERSION_SEQUENCE);
             if written <= sequence {
-                return match self.record(found)?.change {
-                    Change::Put(content) => Some((written, Some(content))),
-                    Change::Delete | Change::DeleteRange(_) => Some((written, None)),
+                return match self.entry(found)?.modification {
+                    Modification::Put(content) => Some((written, Some(content))),
+                    Modification::Delete | Modification::DeleteRange(_) => Some((written, None)),
                 };
             }
-            version = load(found, OLDER);
+            version = load(found, VERSION_OLDER);
         }
         None
     }
 
     #[inline]
-    fn record(&self, version: &Version) -> Option<Record<'_>> {
-        let frame = self.frames.value(version[FRAME].load(Ordering::Relaxed))?;
-        let bytes = frame.get(version[OFFSET].load(Ordering::Relaxed) as usize..)?;
-        Record::decode(bytes).map(|(record, _)| record)
+    fn entry(&self, version: &Version) -> Option<BatchEntry<'_>> {
+        let frame = self.payloads.value(version[VERSION_SEQUENCE].load(Ordering::Relaxed))?;
+        let bytes = frame.get(version[VERSION_OFFSET].load(Ordering::Relaxed) as usize..)?;
+        BatchEntry::decode(bytes).map(|(record, _)| record)
     }
 
     /// Every version's record has the cell's key; a reader mostly goes on to the newest one.
     #[inline]
-    fn newest_record(&self, node: u32) -> Option<Record<'_>> {
-        self.record(self.versions.get(load(self.nodes.get(node), NEWEST)))
+    fn newest_entry(&self, node: u32) -> Option<BatchEntry<'_>> {
+        self.entry(self.versions.get(load(self.nodes.get(node), NODE_NEWEST)))
     }
 
     #[inline]
     pub(super) fn key(&self, node: u32) -> &[u8] {
-        self.newest_record(node).map_or(&[], |record| record.key)
+        self.newest_entry(node).map_or(&[], |record| record.key)
     }
 
     /// The link of a node to the next one of a level.
@@ -285,38 +302,38 @@ impl Generation {
     pub(super) fn link(&self, node: u32, level: usize) -> &AtomicU32 {
         let node = self.nodes.get(node);
         match level.checked_sub(1) {
-            None => &node[NEXT],
-            Some(upper) => &self.links.get(node[UPPER].load(Ordering::Relaxed) + upper as u32)[0],
+            None => &node[NODE_NEXT],
+            Some(upper) => &self.links.get(node[NODE_UPPER].load(Ordering::Relaxed) + upper as u32)[0],
         }
     }
 
     /// The order of a node's key and another.
     #[inline]
-    pub(super) fn order(&self, node: u32, key: &Sought<'_>) -> Order {
-        let prefix = self.nodes.get(node)[PREFIX..].iter().map(|word| word.load(Ordering::Relaxed));
+    pub(super) fn compare_key(&self, node: u32, key: &LookupKey<'_>) -> Order {
+        let prefix = self.nodes.get(node)[NODE_PREFIX..].iter().map(|word| word.load(Ordering::Relaxed));
         prefix.cmp(key.prefix).then_with(|| self.key(node).cmp(key.bytes))
     }
 
     /// The last node of a column before a key, or at it if it is included; before none, the last of all. `see` is called with the one
     /// of each level.
-    pub(super) fn last_before(
+    pub(super) fn find_less_than(
         &self,
         column: Column,
-        key: Option<(&Sought<'_>, bool)>,
+        key: Option<(&LookupKey<'_>, bool)>,
         mut see: impl FnMut(usize, u32),
     ) -> u32 {
         let is_before = |node: u32| {
             key.is_none_or(|(key, included)| {
-                let order = self.order(node, key);
+                let order = self.compare_key(node, key);
                 order.is_lt() || (included && order.is_eq())
             })
         };
-        let (mut node, mut beyond) = (head(column), NONE);
-        for level in (0..HEIGHT).rev() {
+        let (mut node, mut beyond) = (head(column), NIL);
+        for level in (0..MAX_HEIGHT).rev() {
             loop {
                 let next = self.link(node, level).load(Ordering::Acquire);
                 // Found to be no more before on the level above.
-                if next == NONE || next == beyond {
+                if next == NIL || next == beyond {
                     break;
                 }
                 if !is_before(next) {
@@ -330,35 +347,35 @@ impl Generation {
         node
     }
 
-    fn before(&self, column: Column, key: &[u8], included: bool) -> u32 {
-        self.last_before(column, Some((&Sought::new(key), included)), |_, _| {})
+    fn find_last_before(&self, column: Column, key: &[u8], included: bool) -> u32 {
+        self.find_less_than(column, Some((&LookupKey::new(key), included)), |_, _| {})
     }
 
-    fn first_in(&self, column: Column, range: &RowRange) -> u32 {
+    fn seek_first(&self, column: Column, range: &RowRange) -> u32 {
         let before = match &range.start {
             Bound::Unbounded => head(column),
-            Bound::Included(start) => self.before(column, start, false),
-            Bound::Excluded(start) => self.before(column, start, true),
+            Bound::Included(start) => self.find_last_before(column, start, false),
+            Bound::Excluded(start) => self.find_last_before(column, start, true),
         };
-        load(self.nodes.get(before), NEXT)
+        load(self.nodes.get(before), NODE_NEXT)
     }
 
-    fn last_in(&self, column: Column, range: &RowRange) -> u32 {
+    fn seek_last(&self, column: Column, range: &RowRange) -> u32 {
         match &range.end {
-            Bound::Unbounded => self.last_before(column, None, |_, _| {}),
-            Bound::Included(end) => self.before(column, end, true),
-            Bound::Excluded(end) => self.before(column, end, false),
+            Bound::Unbounded => self.find_less_than(column, None, |_, _| {}),
+            Bound::Included(end) => self.find_last_before(column, end, true),
+            Bound::Excluded(end) => self.find_last_before(column, end, false),
         }
     }
 }
 
 /// A key whose place is looked for.
-pub(super) struct Sought<'a> {
+pub(super) struct LookupKey<'a> {
     bytes: &'a [u8],
     pub(super) prefix: [u32; PREFIX_WORDS],
 }
 
-impl<'a> Sought<'a> {
+impl<'a> LookupKey<'a> {
     /// Keys that end early go on with zeros; where prefixes are equal, the keys are compared.
     pub(super) fn new(bytes: &'a [u8]) -> Self {
         let mut padded = [0; PREFIX_WORDS * 4];
@@ -373,16 +390,16 @@ impl<'a> Sought<'a> {
 }
 
 pub(super) fn head(column: Column) -> u32 {
-    HEADS + column as u32
+    FIRST_HEAD + column as u32
 }
 
 #[inline]
-pub(super) fn load<const N: usize>(slot: &Words<N>, number: usize) -> u32 {
+pub(super) fn load<const N: usize>(slot: &AtomicWords<N>, number: usize) -> u32 {
     slot[number].load(Ordering::Acquire)
 }
 
 /// Whether a scan that has reached the key is still in the range.
-fn is_within(key: &[u8], range: &RowRange, backwards: bool) -> bool {
+fn is_before_end(key: &[u8], range: &RowRange, backwards: bool) -> bool {
     match if backwards { &range.start } else { &range.end } {
         Bound::Unbounded => true,
         Bound::Included(far) if backwards => key >= &far[..],

@@ -26,18 +26,18 @@ fn change() -> impl Strategy<Value = Cell> {
 fn frame(changes: &[Cell]) -> Vec<u8> {
     let mut frame = Vec::new();
     for (column, key, content) in changes {
-        let change = content.as_deref().map_or(Change::Delete, Change::Put);
-        Record { column: *column, key, change }.encode(&mut frame);
+        let change = content.as_deref().map_or(Modification::Delete, Modification::Put);
+        BatchEntry { column: *column, key, modification: change }.encode(&mut frame);
     }
     frame
 }
 
-fn add(writer: &mut Writer, changes: &[Cell], sequence: u64, views: &[u64]) {
+fn add(writer: &mut MemtableWriter, changes: &[Cell], sequence: u64, views: &[u64]) {
     writer.add(frame(changes).into(), sequence, views).unwrap();
 }
 
-fn writer(seed: u64) -> Writer {
-    Writer::new(BASE, RapidSecrets::seed(seed))
+fn writer(seed: u64) -> MemtableWriter {
+    MemtableWriter::new(BASE, RapidSecrets::seed(seed))
 }
 
 /// Cells as of a sequence.
@@ -65,8 +65,8 @@ fn is_in(key: &[u8], range: &RowRange) -> bool {
     after_start && before_end
 }
 
-fn cells(generation: &Generation, column: Column, range: &RowRange, backwards: bool, sequence: u64) -> Vec<Cell> {
-    let cell = |(key, content): (&[u8], Content<'_>)| (column, key.to_vec(), content.map(<[u8]>::to_vec));
+fn cells(generation: &Memtable, column: Column, range: &RowRange, backwards: bool, sequence: u64) -> Vec<Cell> {
+    let cell = |(key, content): (&[u8], CellValue<'_>)| (column, key.to_vec(), content.map(<[u8]>::to_vec));
     let mut found: Vec<_> = generation.range(column, range, backwards, sequence).map(cell).collect();
     if backwards {
         found.reverse();
@@ -98,7 +98,7 @@ proptest! {
             }
         }
         views.push((BASE + batches.len() as u64, state));
-        let generation = writer.generation();
+        let generation = writer.memtable();
         for (sequence, state) in &views {
             for at in views.last().unwrap().1.keys() {
                 let found = generation.get(at.0, &at.1, *sequence).map(|content| content.map(<[u8]>::to_vec));
@@ -121,7 +121,7 @@ proptest! {
 
     #[test]
     fn no_bytes_make_decoding_fail_otherwise_than_by_saying_so(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
-        for record in records(&bytes) {
+        for record in entries(&bytes) {
             let Some((at, record)) = record else { break };
             let mut again = Vec::new();
             record.encode(&mut again);
@@ -140,11 +140,11 @@ fn a_million_versions_of_a_row_leave_a_chain_no_longer_than_the_views() {
             views.iter().copied().filter(|view| *view < BASE + number).chain([BASE + number - 1]).collect();
         add(&mut writer, &change(number), BASE + number, &alive);
     }
-    let read = |sequence| writer.generation().get(Column::Write, b"hot", sequence).unwrap().unwrap().to_vec();
+    let read = |sequence| writer.memtable().get(Column::Write, b"hot", sequence).unwrap().unwrap().to_vec();
     assert_eq!(read(BASE + 10), 10_u64.to_be_bytes());
     assert_eq!(read(BASE + 20_000), 20_000_u64.to_be_bytes());
     assert_eq!(read(BASE + 200_000), 200_000_u64.to_be_bytes());
-    assert!(writer.generation().versions_of(Column::Write, b"hot") <= 5);
+    assert!(writer.memtable().chain_len(Column::Write, b"hot") <= 5);
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn many_keys_are_found_and_in_order_whatever_the_order_they_came_in() {
         add(&mut writer, &change, BASE + 1 + number, &[BASE + number]);
         model.insert(key, Some(number.to_be_bytes().to_vec()));
     }
-    let generation = writer.generation();
+    let generation = writer.memtable();
     let all = cells(generation, Column::Write, &RowRange::all(), false, u64::MAX);
     assert!(all.iter().map(|(_, key, content)| (key, content)).eq(model.iter()));
     for (key, content) in &model {
@@ -172,7 +172,7 @@ fn many_keys_are_found_and_in_order_whatever_the_order_they_came_in() {
 fn readers_beside_the_writer_see_whole_batches_as_of_their_sequence() {
     const KEYS: u64 = 50;
     let mut writer = writer(3);
-    let generation = Arc::clone(writer.generation());
+    let generation = Arc::clone(writer.memtable());
     let (visible, is_over) = (AtomicU64::new(BASE), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let read = || {
@@ -212,7 +212,7 @@ fn readers_beside_the_writer_see_whole_batches_as_of_their_sequence() {
 fn readers_find_every_visible_key_while_the_hash_grows() {
     const KEYS: u64 = 300_000;
     let mut writer = writer(4);
-    let generation = Arc::clone(writer.generation());
+    let generation = Arc::clone(writer.memtable());
     let visible = AtomicU64::new(BASE);
     std::thread::scope(|scope| {
         let read = |mut random: u64| {
@@ -244,18 +244,18 @@ fn a_frame_that_is_not_made_of_records_is_refused() {
 
 #[test]
 fn golden_bytes_of_records() {
-    let golden: [(Change<'_>, &[u8]); 3] = [
-        (Change::Put(b"v1"), b"\x43\x01\x02\0kv1"),
-        (Change::Delete, b"\x4b\x01\0\0k"),
-        (Change::DeleteRange(b"m"), b"\x53\x01\x01\0km"),
+    let golden: [(Modification<'_>, &[u8]); 3] = [
+        (Modification::Put(b"v1"), b"\x43\x01\x02\0kv1"),
+        (Modification::Delete, b"\x4b\x01\0\0k"),
+        (Modification::DeleteRange(b"m"), b"\x53\x01\x01\0km"),
     ];
     for (change, bytes) in golden {
         let mut frame = Vec::new();
-        Record { column: Column::Write, key: b"k", change }.encode(&mut frame);
+        BatchEntry { column: Column::Write, key: b"k", modification: change }.encode(&mut frame);
         assert_eq!(frame, bytes);
     }
     let mut frame = Vec::new();
-    Record::encode_put(Column::Write, b"k", |frame| frame.extend_from_slice(b"v1"), &mut frame);
+    BatchEntry::encode_put(Column::Write, b"k", |frame| frame.extend_from_slice(b"v1"), &mut frame);
     assert_eq!(frame, golden[0].1);
 }
 
@@ -264,15 +264,15 @@ fn a_record_is_long_where_a_length_does_not_fit_and_never_otherwise() {
     for (key_bytes, content_bytes) in [(255, 65_535), (256, 0), (0, 65_536), (70_000, 70_000)] {
         let (key, content) = (vec![b'k'; key_bytes], vec![b'c'; content_bytes]);
         let mut frame = b"before".to_vec();
-        let record = Record { column: Column::Data, key: &key, change: Change::Put(&content) };
+        let record = BatchEntry { column: Column::Data, key: &key, modification: Modification::Put(&content) };
         record.encode(&mut frame);
         frame.extend_from_slice(b"after");
         let length = frame.len() - b"beforeafter".len();
-        assert_eq!(Record::decode(&frame[6..]), Some((record, length)));
+        assert_eq!(BatchEntry::decode(&frame[6..]), Some((record, length)));
         assert_eq!(length - key_bytes - content_bytes, if key_bytes == 255 { 4 } else { 9 });
     }
     let long = b"\x83\x01\0\0\0\x02\0\0\0kv1";
-    assert_eq!(Record::decode(long), None);
+    assert_eq!(BatchEntry::decode(long), None);
     let without_form = b"\x03\x01\x02\0kv1";
-    assert_eq!(Record::decode(without_form), None);
+    assert_eq!(BatchEntry::decode(without_form), None);
 }

@@ -9,152 +9,158 @@ use std::sync::atomic::Ordering;
 
 use rapidhash::v3::RapidSecrets;
 
-use super::batch_format::{Change, Record, records};
+use super::batch_format::{BatchEntry, Modification, entries};
 use super::table::{
-    Erasure, FRAME, Generation, HEADS, HEIGHT, NEWEST, NEXT, NONE, OFFSET, OLDER, PREFIX, PREVIOUS, Sought, UPPER,
-    Version, head, load,
+    FIRST_HEAD, LookupKey, MAX_HEIGHT, Memtable, NIL, NODE_NEWEST, NODE_NEXT, NODE_PREFIX, NODE_PREVIOUS, NODE_UPPER,
+    RangeTombstone, VERSION_OFFSET, VERSION_OLDER, VERSION_SEQUENCE, Version, head, load,
 };
 use crate::engine::storage::Column;
 
 /// See the [module](self).
-pub struct Writer {
-    generation: Arc<Generation>,
-    last: u64,
+pub struct MemtableWriter {
+    memtable: Arc<Memtable>,
+    last_sequence: u64,
     nodes: u32,
     versions: u32,
     links: u32,
     /// For each column and level, the last node at or before the last insertion: the next key often follows it.
-    places: [[u32; HEIGHT]; Column::ALL.len()],
-    dice: u32,
+    splice: [[u32; MAX_HEIGHT]; Column::ALL.len()],
+    rng: u32,
 }
 
 /// A frame that is not made of records.
 #[derive(Debug)]
-pub struct Malformed;
+pub struct MalformedPayload;
 
-impl Writer {
+impl MemtableWriter {
     /// Begins a generation whose first sequence follows `base`.
     pub fn new(base: u64, secrets: RapidSecrets) -> Self {
-        let generation = Arc::new(Generation::new(base, secrets));
+        let generation = Arc::new(Memtable::new(base, secrets));
         Self {
-            generation,
-            last: base,
-            nodes: HEADS + Column::ALL.len() as u32,
-            versions: NONE + 1,
-            links: (Column::ALL.len() * HEIGHT) as u32,
-            places: Column::ALL.map(|column| [head(column); HEIGHT]),
-            dice: 0x9e37_79b9,
+            memtable: generation,
+            last_sequence: base,
+            nodes: FIRST_HEAD + Column::ALL.len() as u32,
+            versions: NIL + 1,
+            links: (Column::ALL.len() * MAX_HEIGHT) as u32,
+            splice: Column::ALL.map(|column| [head(column); MAX_HEIGHT]),
+            rng: 0x9e37_79b9,
         }
     }
 
     /// What readers read.
-    pub fn generation(&self) -> &Arc<Generation> {
-        &self.generation
+    pub fn memtable(&self) -> &Arc<Memtable> {
+        &self.memtable
     }
 
     /// The sequence of the last frame that was added whole.
-    pub fn last(&self) -> u64 {
-        self.last
+    pub fn last_sequence(&self) -> u64 {
+        self.last_sequence
     }
 
     /// Adds the records of a frame's payload as versions of `sequence`, which is the one after that of the frame before, or
     /// a little greater. `views` are the sequences, ascending, at which anything is read or may be before this is visible.
-    pub fn add(&mut self, payload: Box<[u8]>, sequence: u64, views: &[u64]) -> Result<(), Malformed> {
-        let generation = Arc::clone(&self.generation);
-        let number = generation.relative_of_writer(sequence);
-        generation.frame_bytes.fetch_add(payload.len(), Ordering::Relaxed);
-        generation.frames.set(number, payload);
-        let payload = generation.frames.value(number).ok_or(Malformed)?;
-        let views = Views { generation: &generation, views };
-        for record in records(payload) {
-            let (offset, record) = record.ok_or(Malformed)?;
-            if let Change::DeleteRange(end) = record.change {
-                generation.frame_bytes.fetch_add(record.key.len() + end.len(), Ordering::Relaxed);
+    pub fn add(&mut self, payload: Box<[u8]>, sequence: u64, snapshots: &[u64]) -> Result<(), MalformedPayload> {
+        let generation = Arc::clone(&self.memtable);
+        let number = generation.offset_of(sequence);
+        generation.payload_bytes.fetch_add(payload.len(), Ordering::Relaxed);
+        generation.payloads.set(number, payload);
+        let payload = generation.payloads.value(number).ok_or(MalformedPayload)?;
+        let views = OpenSequences { memtable: &generation, sequences: snapshots };
+        for record in entries(payload) {
+            let (offset, record) = record.ok_or(MalformedPayload)?;
+            if let Modification::DeleteRange(end) = record.modification {
+                generation.payload_bytes.fetch_add(record.key.len() + end.len(), Ordering::Relaxed);
                 let (column, start, end) = (record.column, record.key.into(), end.into());
-                let erased = generation.erased.load(Ordering::Relaxed);
-                generation.erasures.set(erased, Erasure { sequence: number, column, start, end });
-                generation.erased.store(erased + 1, Ordering::Release);
+                let erased = generation.tombstone_count.load(Ordering::Relaxed);
+                generation.range_tombstones.set(erased, RangeTombstone { sequence: number, column, start, end });
+                generation.tombstone_count.store(erased + 1, Ordering::Release);
                 continue;
             }
-            let place = (number, u32::try_from(offset).map_err(|_| Malformed)?);
+            let place = (number, u32::try_from(offset).map_err(|_| MalformedPayload)?);
             let hash = generation.hash_of(record.column, record.key);
-            if let Some(node) = generation.find_hashed(record.column, record.key, hash) {
+            if let Some(node) = generation.find_with_hash(record.column, record.key, hash) {
                 self.add_version(&generation, node, place, &views);
             } else {
                 self.add_node(&generation, &record, hash, place);
             }
         }
-        self.last = sequence;
+        self.last_sequence = sequence;
         Ok(())
     }
 
-    fn version(&mut self, generation: &Generation, place: (u32, u32), older: u32) -> u32 {
+    fn version(&mut self, memtable: &Memtable, position: (u32, u32), older: u32) -> u32 {
         let number = self.versions;
         self.versions += 1;
-        let version = generation.versions.get(number);
-        for (at, value) in [(FRAME, place.0), (OFFSET, place.1), (OLDER, older)] {
+        let version = memtable.versions.get(number);
+        for (at, value) in [(VERSION_SEQUENCE, position.0), (VERSION_OFFSET, position.1), (VERSION_OLDER, older)] {
             version[at].store(value, Ordering::Relaxed);
         }
         number
     }
 
-    fn add_version(&mut self, generation: &Generation, node: u32, place: (u32, u32), views: &Views<'_>) {
-        let node = generation.nodes.get(node);
-        let before = load(node, NEWEST);
-        let version = self.version(generation, place, before);
-        views.forget(generation.versions.get(version));
+    fn add_version(&mut self, memtable: &Memtable, node: u32, position: (u32, u32), views: &OpenSequences<'_>) {
+        let node = memtable.nodes.get(node);
+        let before = load(node, NODE_NEWEST);
+        let version = self.version(memtable, position, before);
+        views.prune_versions(memtable.versions.get(version));
         // What was visible before the batch is still read; the one before that mostly no more.
-        views.forget(generation.versions.get(before));
-        node[NEWEST].store(version, Ordering::Release);
+        views.prune_versions(memtable.versions.get(before));
+        node[NODE_NEWEST].store(version, Ordering::Release);
     }
 
-    fn add_node(&mut self, generation: &Generation, record: &Record<'_>, hash: u64, place: (u32, u32)) {
+    fn add_node(&mut self, memtable: &Memtable, record: &BatchEntry<'_>, hash: u64, position: (u32, u32)) {
         let (number, height) = (self.nodes, self.height());
         self.nodes += 1;
-        let version = self.version(generation, place, NONE);
-        let key = Sought::new(record.key);
-        let before = self.seek(generation, record.column, &key, height);
-        let node = generation.nodes.get(number);
-        for (at, word) in (PREFIX..).zip(key.prefix) {
+        let version = self.version(memtable, position, NIL);
+        let key = LookupKey::new(record.key);
+        let before = self.find_splice(memtable, record.column, &key, height);
+        let node = memtable.nodes.get(number);
+        for (at, word) in (NODE_PREFIX..).zip(key.prefix) {
             node[at].store(word, Ordering::Relaxed);
         }
-        let next = load(generation.nodes.get(before[0]), NEXT);
+        let next = load(memtable.nodes.get(before[0]), NODE_NEXT);
         let upper = self.links;
         self.links += height as u32 - 1;
-        let numbers = [(NEWEST, version), (PREVIOUS, before[0]), (UPPER, upper)];
+        let numbers = [(NODE_NEWEST, version), (NODE_PREVIOUS, before[0]), (NODE_UPPER, upper)];
         for (at, value) in numbers {
             node[at].store(value, Ordering::Relaxed);
         }
         for (level, before) in before.iter().enumerate().take(height) {
-            let beyond = generation.link(*before, level).load(Ordering::Relaxed);
-            generation.link(number, level).store(beyond, Ordering::Relaxed);
+            let beyond = memtable.link(*before, level).load(Ordering::Relaxed);
+            memtable.link(number, level).store(beyond, Ordering::Relaxed);
         }
-        if next != NONE {
-            generation.nodes.get(next)[PREVIOUS].store(number, Ordering::Release);
+        if next != NIL {
+            memtable.nodes.get(next)[NODE_PREVIOUS].store(number, Ordering::Release);
         }
         for (level, before) in before.iter().enumerate().take(height) {
-            generation.link(*before, level).store(number, Ordering::Release);
+            memtable.link(*before, level).store(number, Ordering::Release);
         }
-        generation.hash.add(hash, number);
-        let places = &mut self.places[record.column as usize];
+        memtable.hash.insert(hash, number);
+        let places = &mut self.splice[record.column as usize];
         *places = before;
         places[..height].fill(number);
     }
 
     /// The last node before the key, of as many levels as are asked for and those above that are known.
-    fn seek(&self, generation: &Generation, column: Column, key: &Sought<'_>, height: usize) -> [u32; HEIGHT] {
-        let mut before = self.places[column as usize];
-        let is_before = |node| generation.order(node, key).is_lt();
+    fn find_splice(
+        &self,
+        memtable: &Memtable,
+        column: Column,
+        key: &LookupKey<'_>,
+        height: usize,
+    ) -> [u32; MAX_HEIGHT] {
+        let mut before = self.splice[column as usize];
+        let is_before = |node| memtable.compare_key(node, key).is_lt();
         let is_at_or_before_its_place = before[0] == head(column) || is_before(before[0]);
-        let next = load(generation.nodes.get(before[0]), NEXT);
-        if !is_at_or_before_its_place || (next != NONE && is_before(next)) {
-            generation.last_before(column, Some((key, false)), |level, node| before[level] = node);
+        let next = load(memtable.nodes.get(before[0]), NODE_NEXT);
+        if !is_at_or_before_its_place || (next != NIL && is_before(next)) {
+            memtable.find_less_than(column, Some((key, false)), |level, node| before[level] = node);
             return before;
         }
         for (level, node) in before.iter_mut().enumerate().take(height).skip(1) {
             loop {
-                let next = generation.link(*node, level).load(Ordering::Relaxed);
-                if next == NONE || !is_before(next) {
+                let next = memtable.link(*node, level).load(Ordering::Relaxed);
+                if next == NIL || !is_before(next) {
                     break;
                 }
                 *node = next;
@@ -165,37 +171,37 @@ impl Writer {
 
     /// One level, and another with a chance of a quarter, and so on (xorshift).
     fn height(&mut self) -> usize {
-        self.dice ^= self.dice << 13;
-        self.dice ^= self.dice >> 17;
-        self.dice ^= self.dice << 5;
-        (1 + self.dice.trailing_zeros() as usize / 2).min(HEIGHT)
+        self.rng ^= self.rng << 13;
+        self.rng ^= self.rng >> 17;
+        self.rng ^= self.rng << 5;
+        (1 + self.rng.trailing_zeros() as usize / 2).min(MAX_HEIGHT)
     }
 }
 
-struct Views<'a> {
-    generation: &'a Generation,
-    views: &'a [u64],
+struct OpenSequences<'a> {
+    memtable: &'a Memtable,
+    sequences: &'a [u64],
 }
 
-impl Views<'_> {
+impl OpenSequences<'_> {
     /// Takes those before a version out of its chain that no view reads. A reader that is at one of them goes on from there.
-    fn forget(&self, version: &Version) {
-        let mut successor = load(version, FRAME);
-        let mut older = load(version, OLDER);
-        while older != NONE {
-            let found = self.generation.versions.get(older);
-            if self.any_between(load(found, FRAME), successor) {
+    fn prune_versions(&self, version: &Version) {
+        let mut successor = load(version, VERSION_SEQUENCE);
+        let mut older = load(version, VERSION_OLDER);
+        while older != NIL {
+            let found = self.memtable.versions.get(older);
+            if self.any_snapshot_in(load(found, VERSION_SEQUENCE), successor) {
                 break;
             }
-            successor = load(found, FRAME);
-            older = load(found, OLDER);
+            successor = load(found, VERSION_SEQUENCE);
+            older = load(found, VERSION_OLDER);
         }
-        version[OLDER].store(older, Ordering::Release);
+        version[VERSION_OLDER].store(older, Ordering::Release);
     }
 
     /// Whether any reads what was the newest from `start` on until something of `end` took its place.
-    fn any_between(&self, start: u32, end: u32) -> bool {
-        let first = self.views.partition_point(|view| self.generation.relative_of_writer(*view) < start);
-        self.views.get(first).is_some_and(|view| self.generation.relative_of_writer(*view) < end)
+    fn any_snapshot_in(&self, start: u32, end: u32) -> bool {
+        let first = self.sequences.partition_point(|view| self.memtable.offset_of(*view) < start);
+        self.sequences.get(first).is_some_and(|view| self.memtable.offset_of(*view) < end)
     }
 }

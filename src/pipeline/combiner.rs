@@ -18,7 +18,7 @@ use super::entrance::Held;
 use super::queue::Entry;
 use super::reply::{Reply, Slot};
 use super::{Pipeline, undetermined};
-use crate::engine::{Group, Outcome};
+use crate::engine::{ApplyResult, RowBatch};
 use crate::error::{Error, ErrorKind, Result};
 use crate::locking::Entered;
 use crate::observe::{Part, Spent};
@@ -57,7 +57,7 @@ pub enum Purpose {
 
 /// Row changes of one transaction, to be made together.
 pub struct Submission {
-    pub group: Group,
+    pub group: RowBatch,
     pub purpose: Purpose,
     /// Whether a commit is answered only when it is durable.
     pub durable: bool,
@@ -96,7 +96,7 @@ impl Drop for Leading<'_> {
 #[derive(Default)]
 pub(super) struct Batch {
     bytes: usize,
-    groups: Vec<Group>,
+    groups: Vec<RowBatch>,
     members: Vec<Member>,
 }
 
@@ -225,7 +225,7 @@ impl Pipeline {
         let start_ts = group.start_ts();
         if let (Purpose::Commit | Purpose::CommitPoint, Some(ts)) = (purpose, commit_ts) {
             crash_point!(CommitTs);
-            group.stamp(ts);
+            group.set_commit_ts(ts);
         }
         // What is proven will be applied, and the next submission is judged on it; the engine's verdict is waited for.
         if !guarded {
@@ -252,16 +252,16 @@ impl Pipeline {
             let mut newest = None;
             for ((group, member), outcome) in groups.iter().zip(&*members).zip(&outcomes) {
                 match (outcome, member.purpose, member.start_ts) {
-                    (Outcome::Applied, Purpose::Commit | Purpose::CommitPoint, _) => {
+                    (ApplyResult::Applied, Purpose::Commit | Purpose::CommitPoint, _) => {
                         newest = newest.max(member.commit_ts);
                     }
-                    (Outcome::Applied, Purpose::RollForward { finishes: true, .. }, Some(start_ts))
-                    | (Outcome::Refused { .. }, Purpose::CommitPoint, Some(start_ts)) => {
+                    (ApplyResult::Applied, Purpose::RollForward { finishes: true, .. }, Some(start_ts))
+                    | (ApplyResult::PreconditionFailed { .. }, Purpose::CommitPoint, Some(start_ts)) => {
                         self.unapplied.lock().remove(&start_ts);
                     }
                     _ => {}
                 }
-                if *outcome == Outcome::Applied {
+                if *outcome == ApplyResult::Applied {
                     if member.guarded {
                         core.remember(group, member.purpose, member.commit_ts);
                     }
@@ -290,11 +290,11 @@ impl Pipeline {
         }
     }
 
-    fn answer(&self, groups: &mut Vec<Group>, members: &mut Vec<Member>, outcomes: Vec<Outcome>, now: Duration) {
+    fn answer(&self, groups: &mut Vec<RowBatch>, members: &mut Vec<Member>, outcomes: Vec<ApplyResult>, now: Duration) {
         for ((group, member), outcome) in groups.drain(..).zip(members.drain(..)).zip(outcomes) {
             let Member { reply, purpose, commit_ts, held, entered, .. } = member;
             drop(held);
-            let applied = outcome == Outcome::Applied;
+            let applied = outcome == ApplyResult::Applied;
             if applied {
                 reply.note_applied(now);
             }
@@ -309,9 +309,9 @@ impl Pipeline {
                 _ => drop(entered),
             }
             match outcome {
-                Outcome::Applied => reply.answer(Ok(Settled::Applied(commit_ts))),
-                Outcome::Refused { index, row } => {
-                    let refused = group.keys().nth(index).map(|asked| Refused::Found(asked.clone(), row));
+                ApplyResult::Applied => reply.answer(Ok(Settled::Applied(commit_ts))),
+                ApplyResult::PreconditionFailed { index, row } => {
+                    let refused = group.row_keys().nth(index).map(|asked| Refused::Found(asked.clone(), row));
                     reply.answer(match refused {
                         Some(refused) => Ok(Settled::Refused(refused)),
                         None => {

@@ -11,7 +11,7 @@ use super::combiner::{Batch, Purpose, Submission};
 use super::conflicts::{ConflictMemory, LastCommit};
 use super::filter::RowFilter;
 use super::queue::Entry;
-use crate::engine::{Group, NextVersions};
+use crate::engine::{OnePhaseWrites, RowBatch};
 use crate::locking::{Entered, Fences, LockLost};
 use crate::row::{Edit, Guard, LockStamp, Mutation, Row, RowChange, RowKey};
 use crate::sync::Mutex;
@@ -121,13 +121,13 @@ impl Pipeline {
         let proof =
             Proof { pipeline: self, core, purpose: submission.purpose, orphans: self.orphans.load(Ordering::Acquire) };
         match &mut submission.group {
-            Group::Changes(changes) => proof.of_changes(changes),
-            Group::NextVersions(versions) => match proof.of_versions(versions) {
+            RowBatch::Changes(changes) => proof.of_changes(changes),
+            RowBatch::OnePhaseWrites(versions) => match proof.of_versions(versions) {
                 Decision::AskEngine => {
                     // The engine is to read no more rows than it has to.
                     let mut changes = submission.group.changes().into_owned();
                     let decision = proof.of_changes(&mut changes);
-                    submission.group = Group::Changes(changes);
+                    submission.group = RowBatch::Changes(changes);
                     decision
                 }
                 decided => decided,
@@ -153,11 +153,11 @@ struct Proof<'a> {
 
 impl Proof<'_> {
     /// All of it or nothing.
-    fn of_versions(&self, versions: &mut NextVersions) -> Decision {
-        let Some(ts) = versions.unchanged_since else { return Decision::Proven };
+    fn of_versions(&self, versions: &mut OnePhaseWrites) -> Decision {
+        let Some(ts) = versions.no_commit_after else { return Decision::Proven };
         // Of whoever comes alone, with a load above all, the rows need not be looked at.
         if !self.orphans && self.core.has_nothing_since(ts) {
-            versions.unchanged_since = None;
+            versions.no_commit_after = None;
             return Decision::Proven;
         }
         for row in versions.writes.keys() {
@@ -169,7 +169,7 @@ impl Proof<'_> {
                 }
             }
         }
-        versions.unchanged_since = None;
+        versions.no_commit_after = None;
         Decision::Proven
     }
 
@@ -238,17 +238,17 @@ impl Core {
     }
 
     /// Keeps locks and last commits in step with what the engine was told.
-    pub fn remember(&mut self, group: &Group, purpose: Purpose, commit_ts: Option<Timestamp>) {
+    pub fn remember(&mut self, group: &RowBatch, purpose: Purpose, commit_ts: Option<Timestamp>) {
         if let Purpose::StreamEnds { start_ts } = purpose {
             self.streams.remove(&start_ts);
         }
         match group {
-            Group::Changes(changes) => self.remember_changes(changes, purpose, commit_ts),
-            Group::NextVersions(versions) => self.remember_versions(versions),
+            RowBatch::Changes(changes) => self.remember_changes(changes, purpose, commit_ts),
+            RowBatch::OnePhaseWrites(versions) => self.remember_versions(versions),
         }
     }
 
-    fn remember_versions(&mut self, NextVersions { writes, commit_ts, .. }: &NextVersions) {
+    fn remember_versions(&mut self, OnePhaseWrites { writes, commit_ts, .. }: &OnePhaseWrites) {
         let many = writes.len() > REMEMBERED_MAX;
         if many && let (Some(lowest), Some(highest)) = (writes.keys().next(), writes.keys().next_back()) {
             self.conflicts.record_many(lowest, highest, *commit_ts);

@@ -252,7 +252,7 @@ impl Pipeline {
         let lease = self.lease_if_due();
         crash_point!(LeaseBefore if lease.is_some());
         if let Some(lease) = lease {
-            self.engine().set_meta(&[(LEASE.into(), Some(lease.to_u64().to_be_bytes().to_vec()))])?;
+            self.engine().write_meta(&[(LEASE.into(), Some(lease.to_u64().to_be_bytes().to_vec()))])?;
         }
         let began = self.runtime().elapsed();
         self.engine().sync()?;

@@ -106,13 +106,13 @@ impl Pipeline {
         let lease = oracle.first_lease(runtime.unix_millis());
         let mut entries = vec![(LEASE.into(), Some(lease.to_u64().to_be_bytes().to_vec()))];
         entries.extend(identity::at_opening(&*engine, || runtime.random())?);
-        engine.set_meta(&entries)?;
+        engine.write_meta(&entries)?;
         engine.sync()?;
         crash_point!(OpenLeased);
         oracle.extend(lease);
         let opened_at = oracle.next(runtime.unix_millis()).ok_or_else(out_of_timestamps)?;
 
-        let view = engine.view()?;
+        let view = engine.snapshot()?;
         let orphans = view.any_lock()?;
         crash_point!(OpenScanned);
         let first = PinnedView::new(opened_at, view, orphans);
@@ -164,7 +164,7 @@ impl Pipeline {
             // first: a leader that has passed the check for failures could still draw a timestamp above what is written.
             let last = if mutated!(OracleLeftOpen) { self.oracle.last() } else { self.oracle.close() };
             let last = last.to_u64().to_be_bytes().to_vec();
-            let _ = self.engine.set_meta(&[(LEASE.into(), Some(last))]).and_then(|()| self.engine.sync());
+            let _ = self.engine.write_meta(&[(LEASE.into(), Some(last))]).and_then(|()| self.engine.sync());
         }
     }
 
@@ -332,7 +332,7 @@ impl Pipeline {
     /// Has an attempt wait until a row that a live transaction has locked is free.
     pub fn await_unlock(&self, entrance: &mut Entrance, row: &RowKey) {
         let (engine, looked_at, opened_at) = (Arc::clone(&self.engine), row.clone(), self.opened_at);
-        let is_locked = move || engine.row(&looked_at, opened_at).is_ok_and(|found| found.lock.is_some());
+        let is_locked = move || engine.read_row(&looked_at, opened_at).is_ok_and(|found| found.lock.is_some());
         entrance.await_unlock(&self.unlocked, row.clone(), Box::new(is_locked));
     }
 
@@ -370,7 +370,7 @@ impl Pipeline {
         if newest.is_none() && check_locks_now == check_locks {
             return Ok(());
         }
-        let view = self.engine.view()?;
+        let view = self.engine.snapshot()?;
         let check_locks = if mutated!(UnappliedReadLate) { !self.unapplied.lock().is_empty() } else { check_locks };
         let next = PinnedView::new(newest.map_or(read_ts, |ts| ts.max(read_ts)), view, check_locks);
         self.live.lock().add(&next, now);

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::conflicts::hash;
-use crate::engine::Group;
+use crate::engine::RowBatch;
 use crate::row::{Edit, RowKey};
 use crate::sync::Mutex;
 use crate::waiter::Waiter;
@@ -123,9 +123,9 @@ impl Unlocked {
     }
 
     /// Tells who waits for rows that this group, now applied, has unlocked.
-    pub fn notify(&self, group: &Group) {
+    pub fn notify(&self, group: &RowBatch) {
         // Only such a one takes locks away.
-        let Group::Changes(changes) = group else { return };
+        let RowBatch::Changes(changes) = group else { return };
         if self.count.load(Ordering::SeqCst) == 0 {
             return;
         }

@@ -88,7 +88,7 @@ impl Store {
             })?;
             let ControlFlow::Break(last) = seen else { break };
             let (start, end) = keyspace_bounds(keyspace.id());
-            let between = |end: &[u8]| self.inner.engine.stored_between(Column::Write, &start, end);
+            let between = |end: &[u8]| self.inner.engine.approximate_size(Column::Write, &start, end);
             // What is in write buffers alone has no size yet.
             if let (Some(counted @ 1..), Some(all)) = (between(last.as_bytes()), between(&end)) {
                 let whole = |part: u64| {
@@ -113,12 +113,12 @@ impl Store {
     fn stored_in(&self, id: KeyspaceId) -> Option<u64> {
         let (start, end) = keyspace_bounds(id);
         let columns = [Column::Write, Column::Lock, Column::Data, Column::History];
-        columns.into_iter().map(|column| self.inner.engine.stored_between(column, &start, &end)).sum()
+        columns.into_iter().map(|column| self.inner.engine.approximate_size(column, &start, &end)).sum()
     }
 
     /// What the first of the keyspaces take; nothing where the engine has no such figures.
     pub(super) fn stored_sizes(&self, limit: usize) -> Result<Vec<KeyspaceStatus>> {
-        if self.inner.engine.stored_between(Column::Write, &[], &[]).is_none() {
+        if self.inner.engine.approximate_size(Column::Write, &[], &[]).is_none() {
             return Ok(Vec::new());
         }
         self.inner.check_open()?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{Keyspace, Store};
-use crate::engine::{EngineFigures, LostLog, Page, RowRange, View, WriteStalls};
+use crate::engine::{DataLoss, EngineSnapshot, EngineStats, PageRequest, RowRange, WriteStallStats};
 use crate::error::Result;
 use crate::observe::Latencies;
 use crate::owner::OwnerId;
@@ -170,7 +170,7 @@ impl Store {
     /// Those of reading; the iterator ends after one.
     pub fn row_locks(&self) -> Result<RowLocks> {
         self.inner.check_open()?;
-        let view = self.inner.engine.view()?;
+        let view = self.inner.engine.snapshot()?;
         Ok(RowLocks {
             view,
             next: Some(RowRange::all()),
@@ -236,9 +236,9 @@ impl Store {
             slow: counters.slow.get(),
             expired: counters.expired.get(),
             syncs: counters.syncs.get(),
-            write_stalls: stalls.writes,
-            write_stalled: stalls.waited,
-            write_stalled_now: stalls.now,
+            write_stalls: stalls.count,
+            write_stalled: stalls.total,
+            write_stalled_now: stalls.current,
             retries: counters.retries.get(),
             unadmitted: counters.unadmitted.get(),
             rolled_forward: counters.rolled_forward.get(),
@@ -286,9 +286,9 @@ impl Store {
     /// # Errors
     /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) where the engine has none, as in memory,
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed).
-    pub fn engine_figures(&self) -> Result<EngineFigures> {
+    pub fn engine_figures(&self) -> Result<EngineStats> {
         self.inner.check_open()?;
-        Ok(self.inner.engine.figures()?)
+        Ok(self.inner.engine.stats()?)
     }
 
     /// Losses of acknowledged commits that were accepted, now or in an earlier life, oldest first: see
@@ -298,11 +298,11 @@ impl Store {
     /// `log/lost-<fingerprint>-<number>.segment`, and a record `log/lost-<fingerprint>.record`. A loss is returned as long as its record is
     /// there; all of these files may be removed. A [checkpoint](Store::checkpoint) has none of them. Read when the store is opened;
     /// always empty in memory.
-    pub fn lost_logs(&self) -> Vec<LostLog> {
-        self.inner.engine.lost_logs()
+    pub fn lost_logs(&self) -> Vec<DataLoss> {
+        self.inner.engine.data_losses()
     }
 
-    fn describe(&self, view: &dyn View, row: RowKey, lock: Lock, asked: &mut Asked) -> Result<RowLock> {
+    fn describe(&self, view: &dyn EngineSnapshot, row: RowKey, lock: Lock, asked: &mut Asked) -> Result<RowLock> {
         let commit_point = asked.commit_point(view, &lock)?;
         let orphan = self.inner.coordinator.is_orphan(lock.txn.start_ts);
         Ok(RowLock {
@@ -321,10 +321,10 @@ impl Store {
 
 impl super::Inner {
     /// How writes had to wait. The engine counts that; whoever looks takes it along into the counters.
-    pub(super) fn stalls(&self) -> WriteStalls {
-        let stalls = self.engine.stalls();
-        self.counters.write_stalls.raise_to(stalls.writes);
-        self.counters.write_stalled_millis.raise_to(u64::try_from(stalls.waited.as_millis()).unwrap_or(u64::MAX));
+    pub(super) fn stalls(&self) -> WriteStallStats {
+        let stalls = self.engine.write_stalls();
+        self.counters.write_stalls.raise_to(stalls.count);
+        self.counters.write_stalled_millis.raise_to(u64::try_from(stalls.total.as_millis()).unwrap_or(u64::MAX));
         stalls
     }
 }
@@ -332,7 +332,7 @@ impl super::Inner {
 /// An iterator over row locks, in the order of their rows.
 #[must_use]
 pub struct RowLocks {
-    view: Arc<dyn View>,
+    view: Arc<dyn EngineSnapshot>,
     next: Option<RowRange>,
     page: VecDeque<(RowKey, Lock)>,
     asked: Asked,
@@ -347,7 +347,7 @@ struct Asked {
 }
 
 impl Asked {
-    fn commit_point(&mut self, view: &dyn View, lock: &Lock) -> Result<CommitPoint> {
+    fn commit_point(&mut self, view: &dyn EngineSnapshot, lock: &Lock) -> Result<CommitPoint> {
         let txn = (lock.txn, lock.primary.clone());
         if let Some(verdict) = self.verdicts.get(&txn) {
             return Ok(*verdict);
@@ -378,8 +378,8 @@ impl Iterator for RowLocks {
         }
         if self.page.is_empty() {
             let range = self.next.take()?;
-            let page = Page { range: &range, backwards: false, limit: PAGE_ROWS, bookmark: None };
-            match self.view.locks(&page) {
+            let page = PageRequest { range: &range, backwards: false, limit: PAGE_ROWS, cursor: None };
+            match self.view.scan_locks(&page) {
                 Ok(locks) => self.page = locks.into(),
                 Err(why) => return Some(Err(why.into())),
             }

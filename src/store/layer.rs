@@ -7,7 +7,7 @@ use std::mem::replace;
 use std::ops::Bound;
 
 use crate::engine::storage::Column;
-use crate::engine::{Bookmark, Cells, PAGE_BYTES, Page, RowRange, View};
+use crate::engine::{EngineSnapshot, PAGE_BYTES_MAX, PageBuffer, PageRequest, RowRange, ScanCursor};
 use crate::error::Result;
 use crate::row::RowKey;
 
@@ -30,8 +30,8 @@ pub(super) struct Layer {
 /// What one end has read and not handed out, in the direction of reading.
 #[derive(Default)]
 struct End {
-    cells: Cells,
-    bookmark: Bookmark,
+    cells: PageBuffer,
+    bookmark: ScanCursor,
 }
 
 impl Layer {
@@ -55,13 +55,13 @@ impl Layer {
     }
 
     /// Reads the next page, and nothing behind the row `upto`, which the other end must not have come to.
-    pub fn read(&mut self, view: &dyn View, upto: Option<&[u8]>, backwards: bool) -> Result<()> {
+    pub fn read(&mut self, view: &dyn EngineSnapshot, upto: Option<&[u8]>, backwards: bool) -> Result<()> {
         let Some(mut range) = self.unread.take() else { return Ok(()) };
         let End { cells, bookmark } = if backwards { &mut self.back } else { &mut self.front };
         let limit = (self.cells_read / PAGE_PART).clamp(PAGE_CELLS_MIN, PAGE_CELLS_MAX);
         let far = upto.map(|row| replace(far_end(&mut range, backwards), Bound::Included(row.to_vec())));
-        let page = Page { range: &range, backwards, limit, bookmark: Some(bookmark) };
-        let has_more = view.page(self.column, &page, cells)?;
+        let page = PageRequest { range: &range, backwards, limit, cursor: Some(bookmark) };
+        let has_more = view.scan_page(self.column, &page, cells)?;
         self.cells_read += cells.len();
         let last = cells.last().filter(|_| has_more).map(|(row, _)| row);
         if let Some(known) = last.or(upto) {
@@ -77,13 +77,13 @@ impl Layer {
     /// Hands cells that are unread to `see`, from the front on, until it returns `false`: in the place of a page, where the engine can lend
     /// them and none is waiting for its turn. At most as many as the largest page has, since a view keeps what it reads meanwhile. Returns
     /// whether there may be more to lend. After a panic of `see` nothing is unread.
-    pub fn lend(&mut self, view: &dyn View, mut see: impl FnMut(&[u8], &[u8]) -> bool) -> Result<bool> {
+    pub fn lend(&mut self, view: &dyn EngineSnapshot, mut see: impl FnMut(&[u8], &[u8]) -> bool) -> Result<bool> {
         let Some(mut range) = self.unread.take_if(|_| self.front.cells.is_empty()) else { return Ok(false) };
         let (mut cells, mut bytes, mut stopped_at) = (0, 0, None);
-        let lent = view.lend(self.column, &range, &self.front.bookmark, &mut |row, content| {
+        let lent = view.scan_unlocked(self.column, &range, &self.front.bookmark, &mut |row, content| {
             cells += 1;
             bytes += row.len() + content.len();
-            let goes_on = see(row, content) && cells < PAGE_CELLS_MAX && bytes < PAGE_BYTES;
+            let goes_on = see(row, content) && cells < PAGE_CELLS_MAX && bytes < PAGE_BYTES_MAX;
             if !goes_on {
                 stopped_at = Some(row.to_vec());
             }
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn a_page_that_the_engine_ends_early_is_not_taken_for_the_last() {
         for (cells, bytes) in [(1, usize::MAX), (2, 64), (usize::MAX, 1)] {
-            let engine = SimStorage::new().embedded().with_pages_of(cells, bytes);
+            let engine = SimStorage::new().exclusive_engine().with_page_limits(cells, bytes);
             let store = Store::builder().open_engine(Arc::new(engine)).unwrap();
             let rows = store.keyspace("rows").unwrap();
             let keys: Vec<Vec<u8>> = (0..100_u8).map(|n| vec![n; 1 + usize::from(n % 3) * 100]).collect();
@@ -187,7 +187,7 @@ mod tests {
                 (4000..4020_u16).try_for_each(|n| txn.put(&rows, n.to_be_bytes(), vec![0; LARGE]))
             })
             .unwrap();
-        let view = store.inner.engine.view().unwrap();
+        let view = store.inner.engine.snapshot().unwrap();
         let mut layer = Layer::new(Column::Write, Some(RowRange::all()));
         let (mut read, mut largest) = (0, 0);
         while layer.lacks(None, false) {
@@ -196,6 +196,9 @@ mod tests {
             largest = largest.max(layer.front.cells.size_bytes());
             while layer.next(false).is_some() {}
         }
-        assert!(read >= 4020 && largest > PAGE_BYTES && largest <= PAGE_BYTES + LARGE + 100, "{read} {largest}");
+        assert!(
+            read >= 4020 && largest > PAGE_BYTES_MAX && largest <= PAGE_BYTES_MAX + LARGE + 100,
+            "{read} {largest}"
+        );
     }
 }

@@ -342,7 +342,7 @@ impl super::Inner {
         set("percolite_live_transactions", transactions as f64);
         set("percolite_live_snapshots", (readers.len() - transactions) as f64);
         set("percolite_oldest_reader_seconds", age.as_secs_f64());
-        set("percolite_write_stalled_seconds", self.stalls().now.unwrap_or_default().as_secs_f64());
+        set("percolite_write_stalled_seconds", self.stalls().current.unwrap_or_default().as_secs_f64());
         if let Some(embedded) = &self.embedded {
             let pipeline = embedded.pipeline();
             let behind = pipeline.current_view().read_ts.millis().saturating_sub(pipeline.durable_ts().millis());

@@ -166,7 +166,7 @@ impl Store {
         if !engine.capabilities().exclusive {
             return Err(Error::invalid("the engine is shared with others: open it with open_shared"));
         }
-        if engine.capabilities().group_rows_max < 2 {
+        if engine.capabilities().batch_rows_max < 2 {
             return Err(Error::invalid("an engine of one process must be able to change two rows at once"));
         }
         let identity = next_identity();
@@ -283,7 +283,7 @@ impl Store {
     fn own(inner: Inner) -> Self {
         event!(INFO, store = inner.identity, read_only = inner.options.read_only, "store opened");
         #[cfg(feature = "tracing")]
-        for lost in inner.engine.lost_logs() {
+        for lost in inner.engine.data_losses() {
             event!(WARN, store = inner.identity, what = %lost, "log damaged");
         }
         let inner = Arc::new(inner);
@@ -440,7 +440,7 @@ impl Inner {
         }
         if self.options.publish_status.is_some() {
             // What is left of it does no harm, and nobody is told that it is.
-            let _ = self.engine.publish(None);
+            let _ = self.engine.write_status_file(None);
         }
         let Some(embedded) = &self.embedded else { return Ok(()) };
         let pipeline = embedded.pipeline();

@@ -57,12 +57,12 @@ impl Builder {
     }
 
     #[cfg(feature = "rocks")]
-    pub(super) fn folder_setup(&self) -> crate::engine::folder::FolderSetup {
-        crate::engine::folder::FolderSetup {
-            cache: self.options.cache_bytes,
-            write_buffers: self.options.write_buffer_bytes,
+    pub(super) fn folder_setup(&self) -> crate::engine::folder::FolderOptions {
+        crate::engine::folder::FolderOptions {
+            block_cache_bytes: self.options.cache_bytes,
+            write_buffer_bytes: self.options.write_buffer_bytes,
             compression: self.options.compression,
-            accept_lost_commits: self.options.accept_lost_commits,
+            accept_data_loss: self.options.accept_lost_commits,
         }
     }
 
@@ -80,7 +80,7 @@ impl Builder {
     /// # Errors
     /// Those of [`Builder::in_memory`].
     pub fn open_sim(self, memory: &SimStorage) -> Result<Store> {
-        self.open_engine(Arc::new(memory.embedded()))
+        self.open_engine(Arc::new(memory.exclusive_engine()))
     }
 
     /// Opens a store on an engine that this process has for itself.

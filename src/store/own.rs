@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::Store;
 use crate::coordinator::embedded::{Embedded, Stream, mutation_of, streamed_write};
-use crate::engine::{View, lock_of};
+use crate::engine::{EngineSnapshot, decode_lock};
 use crate::error::{Conflict, Error, ErrorKind, Result};
 use crate::locking::{Entered, FencedBy, Fences};
 use crate::observe::Spent;
@@ -124,14 +124,14 @@ impl OwnWrites {
     pub(super) fn get(&self, store: &Store, row: &RowKey) -> Result<Option<Mutation>> {
         match (self.buffer.get(row), &self.stream) {
             (Some(mutation), _) => Ok(Some(mutation.clone())),
-            (None, Some(_)) => streamed_write(&*store.inner.engine.view()?, self.id, row),
+            (None, Some(_)) => streamed_write(&*store.inner.engine.snapshot()?, self.id, row),
             (None, None) => Ok(None),
         }
     }
 
     /// What was streamed so far, for a scan.
     pub(super) fn streamed(&self, store: &Store) -> Result<Option<Streamed>> {
-        let view = || Ok(Streamed { view: store.inner.engine.view()?, txn: self.id });
+        let view = || Ok(Streamed { view: store.inner.engine.snapshot()?, txn: self.id });
         self.stream.as_ref().map(|_| view()).transpose()
     }
 
@@ -301,7 +301,7 @@ impl OwnWrites {
 
 /// What a transaction has streamed out, as of one moment.
 pub(super) struct Streamed {
-    pub view: Arc<dyn View>,
+    pub view: Arc<dyn EngineSnapshot>,
     pub txn: TxnId,
 }
 
@@ -312,7 +312,7 @@ impl Streamed {
 
     /// What was written to a row, given its cell in the lock column.
     pub(super) fn write_of(&self, row: &RowKey, lock: &[u8]) -> Result<Option<Mutation>> {
-        let lock = lock_of(row.as_bytes(), lock)?;
+        let lock = decode_lock(row.as_bytes(), lock)?;
         if lock.txn == self.txn { mutation_of(&*self.view, row, lock).map(Some) } else { Ok(None) }
     }
 }

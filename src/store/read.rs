@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use super::Store;
 use crate::codec::Put;
 use crate::engine::storage::Column;
-use crate::engine::{EngineError, lock_of, row_of, write_of};
+use crate::engine::{EngineError, decode_lock, decode_row_key, decode_write};
 use crate::error::{Error, ErrorKind, Result};
 use crate::row::{Intent, Lock, RowKey, TxnId, Value, WriteRecord};
 use crate::timestamp::Timestamp;
@@ -33,7 +33,7 @@ impl Cell {
     fn new(view: &PinnedView, row: &RowKey, content: &[u8]) -> Self {
         match Put::value(content) {
             Some((commit_ts, value)) if commit_ts <= sees_upto(view) => Self::Seen(value.to_vec()),
-            _ => write_of(row.as_bytes(), content).map_or_else(Self::Damaged, Self::Other),
+            _ => decode_write(row.as_bytes(), content).map_or_else(Self::Damaged, Self::Other),
         }
     }
 
@@ -60,7 +60,7 @@ impl Store {
     /// The row's value at the view.
     pub(super) fn read(&self, view: &PinnedView, row: &RowKey) -> Result<Option<Vec<u8>>> {
         if mutated!(ReadsLatest) {
-            let newest = self.inner.engine.view()?;
+            let newest = self.inner.engine.snapshot()?;
             let newest = PinnedView::new(Timestamp::MAX, newest, view.check_locks);
             return newest.view.write(row)?.map_or(Ok(None), |write| read_write(&newest, row, write));
         }
@@ -72,7 +72,7 @@ impl Store {
             return Ok(value);
         }
         let mut found = Cell::Missing;
-        view.view.cell(Column::Write, row, &mut |content| found = Cell::new(view, row, content))?;
+        view.view.get_cell(Column::Write, row, &mut |content| found = Cell::new(view, row, content))?;
         found.value(view, row)
     }
 
@@ -83,7 +83,7 @@ impl Store {
             return rows.iter().map(|row| self.read(view, row)).collect();
         }
         let mut cells: Vec<Cell> = rows.iter().map(|_| Cell::Missing).collect();
-        view.view.each_cell(Column::Write, rows, &mut |number, content| {
+        view.view.multi_get_cell(Column::Write, rows, &mut |number, content| {
             if let (Some(cell), Some(row)) = (cells.get_mut(number), rows.get(number)) {
                 *cell = Cell::new(view, row, content);
             }
@@ -114,7 +114,7 @@ impl Store {
         if let Some(lock) = lock {
             // How its transaction ended is not kept for views that have expired.
             self.check_view(view)?;
-            if let LockRead::Decides(value) = self.read_lock(view, row, &lock_of(row.as_bytes(), lock)?)? {
+            if let LockRead::Decides(value) = self.read_lock(view, row, &decode_lock(row.as_bytes(), lock)?)? {
                 return Ok(value);
             }
         }
@@ -131,14 +131,14 @@ fn sees_upto(view: &PinnedView) -> Timestamp {
 pub(super) fn read_cell<'a>(view: &PinnedView, row: &[u8], content: &'a [u8]) -> Result<Option<Cow<'a, [u8]>>> {
     match Put::value(content) {
         Some((commit_ts, value)) if commit_ts <= sees_upto(view) => Ok(Some(Cow::Borrowed(value))),
-        _ => Ok(read_write(view, &row_of(row)?, write_of(row, content)?)?.map(Cow::Owned)),
+        _ => Ok(read_write(view, &decode_row_key(row)?, decode_write(row, content)?)?.map(Cow::Owned)),
     }
 }
 
 /// What a reader at the view sees of a row, given its newest version.
 pub(super) fn read_write(view: &PinnedView, row: &RowKey, newest: WriteRecord) -> Result<Option<Vec<u8>>> {
     let version =
-        if newest.commit_ts <= sees_upto(view) { Some(newest) } else { view.view.version(row, view.read_ts)? };
+        if newest.commit_ts <= sees_upto(view) { Some(newest) } else { view.view.version_at(row, view.read_ts)? };
     match version {
         Some(WriteRecord { txn, value: Some(value), .. }) => fetch(view, row, txn, value).map(Some),
         Some(WriteRecord { value: None, .. }) | None => Ok(None),

@@ -18,7 +18,7 @@ use super::verify::PROBLEMS_MAX;
 use super::{Builder, Durability, Existing, Keyspace, Problem, Store, TxnOptions};
 use crate::codec::{History, Record as _};
 use crate::coordinator::committed_by_primary;
-use crate::engine::folder::salvage::{self, read_all};
+use crate::engine::folder::salvage::{self, read_readable_cells};
 use crate::engine::local::LocalEngine;
 use crate::engine::storage::Column;
 use crate::engine::{Engine as _, EngineError};
@@ -108,14 +108,14 @@ impl Builder {
         aside.push(".repairing");
         if let Some(above) = to.parent().filter(|above| !above.as_os_str().is_empty()) {
             std::fs::create_dir_all(above)
-                .map_err(|why| EngineError::Open(format!("cannot create {}: {why}", above.display())))?;
+                .map_err(|why| EngineError::Io(format!("cannot create {}: {why}", above.display())))?;
         }
         let salvaged = salvage::open(from.as_ref(), &PathBuf::from(aside), self.folder_setup())?;
         let mut repaired = Repaired::default();
         salvaged.notes.iter().for_each(|note| repaired.lose(Column::Meta, note));
         let engine = LocalEngine::new(salvaged.storage, true);
         // Ours from here on, so what cannot be made into a store may go.
-        std::fs::create_dir(to).map_err(|why| EngineError::Open(format!("cannot create {}: {why}", to.display())))?;
+        std::fs::create_dir(to).map_err(|why| EngineError::Io(format!("cannot create {}: {why}", to.display())))?;
         let mut builder = self.read_only(false);
         // Rows come over whole, however little a transaction may hold later.
         let bytes_max = &mut builder.options.transaction_max_bytes;
@@ -136,7 +136,7 @@ impl Builder {
         // Whoever asks for the store knows from here on that it is there.
         progress(&repaired)?;
         // Everything that was committed, whatever the oracle remembers.
-        let view = PinnedView::new(Timestamp::MAX, engine.view()?, true);
+        let view = PinnedView::new(Timestamp::MAX, engine.snapshot()?, true);
         let mut repair = Repair {
             view,
             catalog: BTreeMap::new(),
@@ -153,14 +153,14 @@ impl Builder {
         let storage = engine.storage();
         // First the names, then the rows; of those that have nothing but a lock, behind.
         for column in [Column::Write, Column::Lock] {
-            read_all(storage, column, |key, _| repair.name(column, key))?;
+            read_readable_cells(storage, column, |key, _| repair.name(column, key))?;
         }
         repair.create_named()?;
         for column in [Column::Write, Column::Lock] {
-            let lost = read_all(storage, column, |key, _| repair.row(column, key))?;
+            let lost = read_readable_cells(storage, column, |key, _| repair.row(column, key))?;
             lost.into_iter().for_each(|what| repair.repaired.lose(column, what));
         }
-        read_all(storage, Column::History, |key, bytes| repair.replaced(key, bytes))?;
+        read_readable_cells(storage, Column::History, |key, bytes| repair.replaced(key, bytes))?;
         let Repair { unnamed, repaired, .. } = repair.finish()?;
         unnamed.name_all(Existing::Refuse, None)?;
         store.close()?;

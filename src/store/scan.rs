@@ -17,7 +17,7 @@ use super::live::Reader;
 use super::own::Streamed;
 use super::read::read_cell;
 use crate::engine::storage::Column;
-use crate::engine::{RowRange, row_of};
+use crate::engine::{RowRange, decode_row_key};
 use crate::error::{Error, Result};
 use crate::row::{Mutation, RowKey};
 use crate::view::PinnedView;
@@ -262,7 +262,7 @@ impl Over {
         let layers = [versions, &self.locks, &self.streamed_locks].map(|layer| layer.peek(backwards));
         let next = layers.into_iter().chain([own.map(|(row, _)| row.as_bytes())]).flatten();
         let next = next.reduce(|a, b| if is_before(b, a, backwards) { b } else { a });
-        Ok(next.map(row_of).transpose()?)
+        Ok(next.map(decode_row_key).transpose()?)
     }
 
     /// Takes a row out, and answers what is seen of it.
@@ -399,7 +399,7 @@ mod tests {
         let (mut lent, mut pieces) = (0, 0);
         let (start, end) = (Bound::Included(rows.row(b"").as_bytes().to_vec()), Bound::Unbounded);
         let mut layer = Layer::new(Column::Write, Some(RowRange { start, end }));
-        let engine = store.inner.engine.view().unwrap();
+        let engine = store.inner.engine.snapshot().unwrap();
         loop {
             pieces += 1;
             let before = lent;

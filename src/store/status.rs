@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use super::{KeyspaceStatus, Live, LiveKind, Outcome, RowLock, SlowTransaction, Stats, Store};
-use crate::engine::EngineFigures;
+use crate::engine::EngineStats;
 use crate::error::Conflict;
 #[cfg(feature = "rocks")]
 use crate::error::{Error, ErrorKind, Result};
@@ -54,7 +54,7 @@ pub struct Status {
     pub stats: Stats,
     /// Memory, files, and whether RocksDB keeps up; `None` where the engine has no such figures.
     #[serde(default)]
-    pub engine: Option<EngineFigures>,
+    pub engine: Option<EngineStats>,
     /// How long things took since the store was opened.
     pub latencies: Latencies,
     /// How many transactions and snapshots were not over.
@@ -229,7 +229,7 @@ impl Store {
         }
         let document = serde_json::to_vec(&self.status())
             .map_err(|why| Error::from(ErrorKind::Io(format!("the status cannot be written: {why}"))))?;
-        Ok(self.inner.engine.publish(Some(&document))?)
+        Ok(self.inner.engine.write_status_file(Some(&document))?)
     }
 }
 
@@ -246,7 +246,7 @@ impl Status {
         struct Format {
             percolite_status: u32,
         }
-        let Some(document) = crate::engine::folder::published(folder.as_ref())? else { return Ok(None) };
+        let Some(document) = crate::engine::folder::read(folder.as_ref())? else { return Ok(None) };
         let cannot = |why: String| {
             let what = format!("the status in {} cannot be read: {why}", folder.as_ref().display());
             Error::from(ErrorKind::Io(what))
@@ -366,7 +366,7 @@ mod tests {
         assert_eq!((status.live[0].streamed, status.live[1].streamed), (0, 70_000));
         assert_eq!((status.row_locks[0].commit_ts.is_some(), status.row_locks[1].commit_ts.is_some()), (false, true));
         assert_eq!((status.keyspaces[0].name.as_str(), status.keyspaces[0].stored_bytes), ("accounts", 4096));
-        assert_eq!(status.engine.unwrap().columns[0].cells, 10_000);
+        assert_eq!(status.engine.unwrap().columns[0].estimated_keys, 10_000);
     }
 
     #[test]

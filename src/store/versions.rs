@@ -60,7 +60,7 @@ impl Versions {
         }
         match view.write(&self.row)? {
             Some(newest) if newest.commit_ts <= upto => Ok(Some(newest)),
-            Some(_) => Ok(view.version(&self.row, upto)?),
+            Some(_) => Ok(view.version_at(&self.row, upto)?),
             None => Ok(None),
         }
     }

@@ -17,11 +17,11 @@
 use std::io;
 use std::ops::RangeInclusive;
 
-use super::segment::Header;
+use super::segment::SegmentHeader;
 use crate::disk::DiskFile;
 
 /// Bytes of a frame before its payload.
-pub const HEADER_BYTES: usize = 24;
+pub const FRAME_HEADER_BYTES: usize = 24;
 /// Every frame begins at a multiple of this.
 const ALIGNMENT_BYTES: usize = 8;
 /// The same as an offset.
@@ -30,7 +30,7 @@ pub const ALIGNMENT: u64 = ALIGNMENT_BYTES as u64;
 pub const PAYLOAD_MAX_BYTES: usize = 1 << 30;
 
 /// How much is read at once.
-const CHUNK_BYTES: u64 = 256 << 10;
+const READ_BYTES: u64 = 256 << 10;
 
 /// A frame that is being built. The payload is encoded after room for the header, and the whole is written from here.
 #[derive(Debug, Default)]
@@ -38,32 +38,32 @@ pub struct FrameBuffer(Vec<u8>);
 
 impl FrameBuffer {
     /// An empty payload, with capacity for `bytes`.
-    pub fn with_room_for(bytes: usize) -> Self {
-        let mut frame = Vec::with_capacity(HEADER_BYTES + bytes + ALIGNMENT_BYTES);
-        frame.resize(HEADER_BYTES, 0);
+    pub fn with_capacity(bytes: usize) -> Self {
+        let mut frame = Vec::with_capacity(FRAME_HEADER_BYTES + bytes + ALIGNMENT_BYTES);
+        frame.resize(FRAME_HEADER_BYTES, 0);
         Self(frame)
     }
 
     /// Whether there is no payload.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.payload_len() == 0
     }
 
     /// The payload that was written.
     pub fn payload(&self) -> &[u8] {
         let length = self.0.get(4..8).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_le_bytes);
-        self.0.get(HEADER_BYTES..HEADER_BYTES + length as usize).unwrap_or_default()
+        self.0.get(FRAME_HEADER_BYTES..FRAME_HEADER_BYTES + length as usize).unwrap_or_default()
     }
 
     /// An empty payload.
     fn clear(&mut self) {
         self.0.clear();
-        self.0.resize(HEADER_BYTES, 0);
+        self.0.resize(FRAME_HEADER_BYTES, 0);
     }
 
     /// The buffer, to append to the payload. The first [`HEADER_BYTES`] belong to the header.
-    pub fn bytes(&mut self) -> &mut Vec<u8> {
-        if self.0.len() < HEADER_BYTES {
+    pub fn payload_buffer(&mut self) -> &mut Vec<u8> {
+        if self.0.len() < FRAME_HEADER_BYTES {
             self.clear();
         }
         &mut self.0
@@ -71,9 +71,9 @@ impl FrameBuffer {
 
     /// The frame's bytes as they are to be written at the offset.
     pub(super) fn seal(&mut self, salt: u64, offset: u64, sequence: u64, durable: u64) -> &[u8] {
-        let end = self.bytes().len();
-        let length = u32::try_from(end - HEADER_BYTES).unwrap_or(u32::MAX);
-        if let Some(header) = self.0.first_chunk_mut::<HEADER_BYTES>() {
+        let end = self.payload_buffer().len();
+        let length = u32::try_from(end - FRAME_HEADER_BYTES).unwrap_or(u32::MAX);
+        if let Some(header) = self.0.first_chunk_mut::<FRAME_HEADER_BYTES>() {
             header[4..8].copy_from_slice(&length.to_le_bytes());
             header[8..16].copy_from_slice(&sequence.to_le_bytes());
             header[16..24].copy_from_slice(&durable.to_le_bytes());
@@ -84,8 +84,8 @@ impl FrameBuffer {
         &self.0
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.0.len().saturating_sub(HEADER_BYTES)
+    pub(super) fn payload_len(&self) -> usize {
+        self.0.len().saturating_sub(FRAME_HEADER_BYTES)
     }
 }
 
@@ -95,8 +95,8 @@ fn checksum(salt: u64, offset: u64, rest: &[u8]) -> u32 {
 }
 
 /// Where a frame with so long a payload ends if it begins at the offset.
-pub fn end_of(offset: u64, payload_bytes: usize) -> Option<u64> {
-    let bytes = u64::try_from(HEADER_BYTES.checked_add(payload_bytes)?).ok()?;
+pub fn frame_end(offset: u64, payload_bytes: usize) -> Option<u64> {
+    let bytes = u64::try_from(FRAME_HEADER_BYTES.checked_add(payload_bytes)?).ok()?;
     offset.checked_add(bytes)?.checked_next_multiple_of(ALIGNMENT)
 }
 
@@ -106,7 +106,7 @@ pub struct Frame<'a> {
     /// See the [module](self).
     pub sequence: u64,
     /// See the [module](self).
-    pub durable: u64,
+    pub durable_sequence: u64,
     /// Where the next one begins.
     pub end: u64,
     /// Header and payload.
@@ -116,13 +116,13 @@ pub struct Frame<'a> {
 impl Frame<'_> {
     /// What the caller wrote.
     pub fn payload(&self) -> &[u8] {
-        self.bytes.get(HEADER_BYTES..).unwrap_or_default()
+        self.bytes.get(FRAME_HEADER_BYTES..).unwrap_or_default()
     }
 }
 
 /// Reads the frames of a segment.
 #[derive(Debug)]
-pub struct Frames<'a, F> {
+pub struct FrameReader<'a, F> {
     file: &'a F,
     salt: u64,
     /// Nothing is read from here on.
@@ -131,20 +131,21 @@ pub struct Frames<'a, F> {
     buffer_at: u64,
 }
 
-impl<'a, F: DiskFile> Frames<'a, F> {
+impl<'a, F: DiskFile> FrameReader<'a, F> {
     /// Those up to `limit`, or to the end of the file.
-    pub fn new(file: &'a F, header: &Header, limit: Option<u64>) -> io::Result<Self> {
+    pub fn new(file: &'a F, header: &SegmentHeader, limit: Option<u64>) -> io::Result<Self> {
         let length = file.len()?;
         let limit = limit.map_or(length, |limit| limit.min(length));
         Ok(Self { file, salt: header.salt, limit, buffer: Vec::new(), buffer_at: 0 })
     }
 
     /// The frame at the offset, if a whole one with such a sequence begins there.
-    pub fn at(&mut self, offset: u64, sequences: RangeInclusive<u64>) -> io::Result<Option<Frame<'_>>> {
-        let Some(header) = self.view(offset, HEADER_BYTES)?.and_then(|bytes| bytes.first_chunk()).copied() else {
+    pub fn read_at(&mut self, offset: u64, sequences: RangeInclusive<u64>) -> io::Result<Option<Frame<'_>>> {
+        let Some(header) = self.buffered(offset, FRAME_HEADER_BYTES)?.and_then(|bytes| bytes.first_chunk()).copied()
+        else {
             return Ok(None);
         };
-        let [checksum, length, sequence, durable] = fields(&header);
+        let [checksum, length, sequence, durable] = decode_header(&header);
         if !sequences.contains(&sequence) || durable >= sequence {
             return Ok(None);
         }
@@ -152,28 +153,32 @@ impl<'a, F: DiskFile> Frames<'a, F> {
             return Ok(None);
         };
         let (salt, limit) = (self.salt, self.limit);
-        let Some(end) = end_of(offset, payload).filter(|end| *end <= limit) else { return Ok(None) };
-        let Some(bytes) = self.view(offset, HEADER_BYTES + payload)? else { return Ok(None) };
+        let Some(end) = frame_end(offset, payload).filter(|end| *end <= limit) else { return Ok(None) };
+        let Some(bytes) = self.buffered(offset, FRAME_HEADER_BYTES + payload)? else { return Ok(None) };
         let is_whole = u64::from(self::checksum(salt, offset, &bytes[4..])) == checksum;
-        Ok(is_whole.then_some(Frame { sequence, durable, end, bytes }))
+        Ok(is_whole.then_some(Frame { sequence, durable_sequence: durable, end, bytes }))
     }
 
     /// The first whole frame with such a sequence that begins at the offset or after it, and its offset.
-    pub fn next_whole(&mut self, from: u64, sequences: RangeInclusive<u64>) -> io::Result<Option<(u64, Frame<'_>)>> {
+    pub fn find_next_valid(
+        &mut self,
+        from: u64,
+        sequences: RangeInclusive<u64>,
+    ) -> io::Result<Option<(u64, Frame<'_>)>> {
         let mut offset = from.next_multiple_of(ALIGNMENT);
         while offset < self.limit {
-            if self.at(offset, sequences.clone())?.is_some() {
-                return Ok(self.at(offset, sequences)?.map(|frame| (offset, frame)));
+            if self.read_at(offset, sequences.clone())?.is_some() {
+                return Ok(self.read_at(offset, sequences)?.map(|frame| (offset, frame)));
             }
             offset += ALIGNMENT;
         }
         Ok(None)
     }
 
-    fn view(&mut self, offset: u64, length: usize) -> io::Result<Option<&[u8]>> {
+    fn buffered(&mut self, offset: u64, length: usize) -> io::Result<Option<&[u8]>> {
         let Some(end) = offset.checked_add(length as u64).filter(|end| *end <= self.limit) else { return Ok(None) };
         if offset < self.buffer_at || end > self.buffer_at + self.buffer.len() as u64 {
-            let bytes = (end - offset).max(CHUNK_BYTES).min(self.limit - offset);
+            let bytes = (end - offset).max(READ_BYTES).min(self.limit - offset);
             self.buffer.resize(usize::try_from(bytes).map_err(io::Error::other)?, 0);
             let read = self.file.read_at(offset, &mut self.buffer)?;
             self.buffer.truncate(read);
@@ -185,7 +190,7 @@ impl<'a, F: DiskFile> Frames<'a, F> {
 }
 
 /// Checksum, length, sequence and durable sequence.
-fn fields(header: &[u8; HEADER_BYTES]) -> [u64; 4] {
+fn decode_header(header: &[u8; FRAME_HEADER_BYTES]) -> [u64; 4] {
     let number = |range: std::ops::Range<usize>| {
         let mut bytes = [0; 8];
         bytes[..range.len()].copy_from_slice(&header[range]);

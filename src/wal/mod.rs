@@ -51,21 +51,21 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-pub use frame::{FrameBuffer, HEADER_BYTES, PAYLOAD_MAX_BYTES};
-pub use handle::Syncer;
-pub use quarantine::accepted;
-pub use recovery::{Recovered, oldest, read};
-pub use resume::{begin, create};
-pub use writer::Log;
+pub use frame::{FRAME_HEADER_BYTES, FrameBuffer, PAYLOAD_MAX_BYTES};
+pub use handle::WalHandle;
+pub use quarantine::accepted_data_losses;
+pub use recovery::{Recovered, oldest_segment, recover};
+pub use resume::{create, resume};
+pub use writer::WalWriter;
 
 /// Whether a file with this name is a segment.
-pub fn is_segment(name: &str) -> bool {
-    segment::number(name).is_some()
+pub fn is_segment_name(name: &str) -> bool {
+    segment::parse_segment_number(name).is_some()
 }
 
 /// Why the log refuses.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum WalError {
     /// A call failed outside of a life; it can be tried again.
     #[error("the log cannot be read or begun: {0}")]
     Io(#[from] io::Error),
@@ -73,53 +73,61 @@ pub enum Error {
     #[error("the log has failed: {0}")]
     Failed(Arc<io::Error>),
     /// The folder has a segment of another store.
-    #[error("{file} belongs to another store ({identity:016x})")]
-    Foreign {
+    #[error("{file} belongs to another store ({wal_id:016x})")]
+    WrongStore {
         /// The segment.
         file: String,
         /// The identity that it names.
-        identity: u64,
+        wal_id: u64,
     },
     /// A newer version has written here.
-    #[error("{file} has format {format}, and this version knows formats up to {known}")]
-    Newer {
+    #[error("{file} has format {format}, and this version knows formats up to {supported}")]
+    UnsupportedFormat {
         /// The segment.
         file: String,
         /// Its format.
         format: u32,
         /// The newest known here.
-        known: u32,
+        supported: u32,
     },
     /// Acknowledged frames are missing.
     #[error("{0}")]
-    Lost(Box<Lost>),
+    DataLoss(Box<DataLoss>),
     /// A frame is too long, or there are no more sequences. Nothing was written.
     #[error("a frame has at most {PAYLOAD_MAX_BYTES} bytes")]
-    Full,
+    PayloadTooLarge,
 }
 
 /// Frames that were durable and cannot be read any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lost {
+pub struct DataLoss {
     /// The segment that breaks, or that is not there.
-    pub file: String,
+    pub segment: String,
     /// Where in it.
     pub offset: u64,
     /// The first sequence that is missing.
-    pub first: u64,
+    pub first_missing: u64,
     /// The log was durable at least up to this sequence; below `first` if damage is certain and what it cost is not.
-    pub durable: u64,
+    pub durable_sequence: u64,
     /// Later frames that are whole, and of no use without what is missing.
-    pub frames: u64,
+    pub intact_frames: u64,
     /// Their bytes.
-    pub bytes: u64,
+    pub intact_bytes: u64,
     /// Names this loss; the same each time that it is looked at.
     pub fingerprint: u64,
 }
 
-impl fmt::Display for Lost {
+impl fmt::Display for DataLoss {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { file, offset, first, durable, frames, bytes, fingerprint } = self;
+        let Self {
+            segment: file,
+            offset,
+            first_missing: first,
+            durable_sequence: durable,
+            intact_frames: frames,
+            intact_bytes: bytes,
+            fingerprint,
+        } = self;
         write!(formatter, "the log is damaged in {file} at {offset}: ")?;
         if durable < first {
             write!(formatter, "what was durable from frame {first} on, if anything was, cannot be read")?;

@@ -11,83 +11,91 @@
 use std::ops::Bound;
 
 use super::recovery::Recovered;
-use super::{Error, Lost, segment};
+use super::{DataLoss, WalError, segment};
 use crate::disk::{Disk, DiskFile};
 
-const COPY_BYTES: usize = 256 << 10;
+const COPY_BUFFER_BYTES: usize = 256 << 10;
 /// A record has no more bytes than this, or it is none.
-const RECORD_MAX_BYTES: usize = 512;
-const SUFFIX: &str = ".record";
+const LOSS_FILE_MAX_BYTES: usize = 512;
+const LOSS_FILE_SUFFIX: &str = ".record";
 
 /// Keeps what the loss touches.
-pub(super) fn keep<D: Disk>(disk: &D, recovered: &Recovered, lost: &Lost) -> Result<(), Error> {
+pub(super) fn quarantine<D: Disk>(disk: &D, recovered: &Recovered, lost: &DataLoss) -> Result<(), WalError> {
     let names = &recovered.names;
-    write_record(disk, lost)?;
+    write_loss_file(disk, lost)?;
     let mut later = Bound::Unbounded;
-    if let Some(link) = recovered.links.last() {
+    if let Some(link) = recovered.segments.last() {
         let number = link.header.number;
         later = Bound::Excluded(number);
-        let to = segment::lost_name(lost.fingerprint, number);
+        let to = segment::quarantine_name(lost.fingerprint, number);
         // A copy of an attempt before may have been cut short.
-        if names.lost.get(&number) == Some(&to) {
+        if names.quarantined.get(&number) == Some(&to) {
             disk.remove(&to)?;
         }
-        copy(disk, &segment::name(number), &to)?;
+        copy(disk, &segment::segment_file_name(number), &to)?;
     }
     for number in names.segments.range((later, Bound::Unbounded)) {
         if mutated!(LaterLogsNotKept) {
-            disk.remove(&segment::name(*number))?;
+            disk.remove(&segment::segment_file_name(*number))?;
             continue;
         }
-        disk.rename(&segment::name(*number), &segment::lost_name(lost.fingerprint, *number))?;
+        disk.rename(&segment::segment_file_name(*number), &segment::quarantine_name(lost.fingerprint, *number))?;
     }
     Ok(disk.sync_directory()?)
 }
 
 /// The losses that were accepted in earlier lives, in no order. What is no record is left out.
-pub fn accepted<D: Disk>(disk: &D) -> Result<Vec<Lost>, Error> {
+pub fn accepted_data_losses<D: Disk>(disk: &D) -> Result<Vec<DataLoss>, WalError> {
     let mut losses = Vec::new();
     for name in disk.list()? {
-        let Some(fingerprint) = segment::lost_fingerprint(&name, SUFFIX) else { continue };
-        let mut bytes = vec![0; RECORD_MAX_BYTES];
+        let Some(fingerprint) = segment::parse_loss_fingerprint(&name, LOSS_FILE_SUFFIX) else { continue };
+        let mut bytes = vec![0; LOSS_FILE_MAX_BYTES];
         let read = disk.open(&name)?.read_at(0, &mut bytes)?;
-        losses.extend(decode(&bytes[..read]).filter(|lost| lost.fingerprint == fingerprint));
+        losses.extend(decode_loss(&bytes[..read]).filter(|lost| lost.fingerprint == fingerprint));
     }
     Ok(losses)
 }
 
-fn write_record<D: Disk>(disk: &D, lost: &Lost) -> Result<(), Error> {
-    let name = segment::lost_name_with(lost.fingerprint, SUFFIX);
+fn write_loss_file<D: Disk>(disk: &D, lost: &DataLoss) -> Result<(), WalError> {
+    let name = segment::loss_file_name(lost.fingerprint, LOSS_FILE_SUFFIX);
     if disk.list()?.contains(&name) {
         disk.remove(&name)?;
     }
     let file = disk.create(&name)?;
-    let Lost { file: segment, offset, first, durable, frames, bytes, fingerprint } = lost;
+    let DataLoss {
+        segment,
+        offset,
+        first_missing: first,
+        durable_sequence: durable,
+        intact_frames: frames,
+        intact_bytes: bytes,
+        fingerprint,
+    } = lost;
     let line = format!("{fingerprint:016x} {segment} {offset} {first} {durable} {frames} {bytes}\n");
     file.write_at(0, line.as_bytes())?;
     file.sync()?;
     Ok(disk.sync_directory()?)
 }
 
-fn decode(bytes: &[u8]) -> Option<Lost> {
+fn decode_loss(bytes: &[u8]) -> Option<DataLoss> {
     let mut words = std::str::from_utf8(bytes).ok()?.strip_suffix('\n')?.split(' ');
     let fingerprint = u64::from_str_radix(words.next()?, 16).ok()?;
     let file = words.next()?.to_owned();
     let mut number = || words.next()?.parse().ok();
-    Some(Lost {
-        file,
+    Some(DataLoss {
+        segment: file,
         offset: number()?,
-        first: number()?,
-        durable: number()?,
-        frames: number()?,
-        bytes: number()?,
+        first_missing: number()?,
+        durable_sequence: number()?,
+        intact_frames: number()?,
+        intact_bytes: number()?,
         fingerprint,
     })
 }
 
-fn copy<D: Disk>(disk: &D, from: &str, to: &str) -> Result<(), Error> {
+fn copy<D: Disk>(disk: &D, from: &str, to: &str) -> Result<(), WalError> {
     let (from, to) = (disk.open(from)?, disk.create(to)?);
-    let mut buffer = vec![0; COPY_BYTES];
+    let mut buffer = vec![0; COPY_BUFFER_BYTES];
     let mut offset = 0;
     loop {
         let read = from.read_at(offset, &mut buffer)?;

@@ -10,49 +10,49 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::frame::Frames;
-use super::loss_scan::{Beyond, search};
-use super::segment::{self, End, FORMAT, Found, Header};
-use super::{Error, Lost};
+use super::frame::FrameReader;
+use super::loss_scan::{TailScan, scan_tail};
+use super::segment::{self, FORMAT, HeaderRead, SegmentEnd, SegmentHeader};
+use super::{DataLoss, WalError};
 use crate::disk::Disk;
 
 /// The segments in a folder.
 #[derive(Debug, Default)]
-pub struct Names {
+pub struct SegmentList {
     pub segments: BTreeSet<u64>,
     /// Those that a loss has touched, under their other names.
-    pub lost: BTreeMap<u64, String>,
+    pub quarantined: BTreeMap<u64, String>,
 }
 
 /// A segment that was read.
 #[derive(Debug)]
-pub struct Link {
-    pub header: Header,
+pub struct RecoveredSegment {
+    pub header: SegmentHeader,
     /// Where reading it ended.
-    pub end: End,
+    pub end: SegmentEnd,
 }
 
 /// What [`read`] has found: what a new life [begins](super::resume) on.
 #[derive(Debug)]
 pub struct Recovered {
-    pub(super) identity: u64,
-    pub(super) names: Names,
+    pub(super) wal_id: u64,
+    pub(super) names: SegmentList,
     /// Oldest first; the last is the one with the end.
-    pub(super) links: Vec<Link>,
+    pub(super) segments: Vec<RecoveredSegment>,
     /// The highest sequence that is known to be durable.
-    pub(super) durable: u64,
+    pub(super) durable_sequence: u64,
     last: u64,
-    lost: Option<Lost>,
+    lost: Option<DataLoss>,
 }
 
-impl Names {
-    fn list<D: Disk>(disk: &D) -> Result<Self, Error> {
+impl SegmentList {
+    fn list<D: Disk>(disk: &D) -> Result<Self, WalError> {
         let mut names = Self::default();
         for name in disk.list()? {
-            if let Some(number) = segment::number(&name) {
+            if let Some(number) = segment::parse_segment_number(&name) {
                 names.segments.insert(number);
-            } else if let Some(number) = segment::lost_number(&name) {
-                names.lost.insert(number, name);
+            } else if let Some(number) = segment::parse_quarantined_number(&name) {
+                names.quarantined.insert(number, name);
             }
         }
         Ok(names)
@@ -61,20 +61,22 @@ impl Names {
     /// A number that no segment has or has had.
     pub fn next_number(&self) -> u64 {
         let newest = self.segments.last().copied().unwrap_or(0);
-        let lost = self.lost.keys().next_back().copied().unwrap_or(0);
+        let lost = self.quarantined.keys().next_back().copied().unwrap_or(0);
         newest.max(lost).saturating_add(1)
     }
 
     /// The headers that are whole.
-    fn headers<D: Disk>(&self, disk: &D, identity: u64) -> Result<BTreeMap<u64, Header>, Error> {
+    fn headers<D: Disk>(&self, disk: &D, identity: u64) -> Result<BTreeMap<u64, SegmentHeader>, WalError> {
         let mut headers = BTreeMap::new();
         for number in &self.segments {
-            let name = segment::name(*number);
+            let name = segment::segment_file_name(*number);
             match segment::read_header(&disk.open(&name)?, *number)? {
-                Found::Header(header) if header.identity == identity => _ = headers.insert(*number, header),
-                Found::Header(header) => return Err(Error::Foreign { file: name, identity: header.identity }),
-                Found::Newer(format) => return Err(Error::Newer { file: name, format, known: FORMAT }),
-                Found::Nothing => {}
+                HeaderRead::Valid(header) if header.wal_id == identity => _ = headers.insert(*number, header),
+                HeaderRead::Valid(header) => return Err(WalError::WrongStore { file: name, wal_id: header.wal_id }),
+                HeaderRead::UnsupportedFormat(format) => {
+                    return Err(WalError::UnsupportedFormat { file: name, format, supported: FORMAT });
+                }
+                HeaderRead::Invalid => {}
             }
         }
         Ok(headers)
@@ -84,22 +86,22 @@ impl Names {
 /// The segments to be read, oldest first.
 #[derive(Debug, Default)]
 struct Chain {
-    headers: Vec<Header>,
+    headers: Vec<SegmentHeader>,
     /// A needed segment whose file is not there.
-    absent: Option<u64>,
+    missing: Option<u64>,
 }
 
 impl Chain {
-    fn find(headers: &BTreeMap<u64, Header>, names: &Names, position: u64) -> Self {
+    fn find(headers: &BTreeMap<u64, SegmentHeader>, names: &SegmentList, position: u64) -> Self {
         let mut absent = None;
         let mut bound = u64::MAX;
         while let Some((_, head)) = headers.range(..bound).next_back() {
             let mut chain = vec![*head];
             let mut oldest = *head;
             loop {
-                if oldest.first <= position.saturating_add(1) {
+                if oldest.first_sequence <= position.saturating_add(1) {
                     chain.reverse();
-                    return Self { headers: chain, absent };
+                    return Self { headers: chain, missing: absent };
                 }
                 let Some(before) = oldest.predecessor else {
                     absent = Some(oldest.number);
@@ -117,11 +119,11 @@ impl Chain {
                 oldest = *header;
             }
         }
-        Self { headers: Vec::new(), absent }
+        Self { headers: Vec::new(), missing: absent }
     }
 
     /// Where the segment must end for the next one to continue it; `None`: it is the newest.
-    fn limit(&self, index: usize) -> Option<End> {
+    fn expected_end(&self, index: usize) -> Option<SegmentEnd> {
         self.headers.get(index + 1)?.predecessor
     }
 }
@@ -130,39 +132,43 @@ impl Chain {
 /// everything. Only the log of a store whose creation was not finished may have no segment; elsewhere that is a loss.
 ///
 /// A log that another process is writing can look damaged, so readers hold the store's lock.
-pub fn read<D: Disk, E: From<Error>>(
+pub fn recover<D: Disk, E: From<WalError>>(
     disk: &D,
     identity: u64,
     position: u64,
-    is_new: bool,
+    may_be_empty: bool,
     mut see: impl FnMut(u64, &[u8]) -> Result<(), E>,
 ) -> Result<Recovered, E> {
-    let names = Names::list(disk)?;
+    let names = SegmentList::list(disk)?;
     let headers = names.headers(disk, identity)?;
     let chain = Chain::find(&headers, &names, position);
     let mut recovered = Recovered::new(identity, names, position);
     for (index, header) in chain.headers.iter().enumerate() {
-        let limit = chain.limit(index);
-        recovered.walk(disk, header, limit, position, &mut see)?;
-        let end = recovered.links.last().map(|link| link.end);
-        let continues =
-            chain.headers.get(index + 1).is_some_and(|next| Some(next.first - 1) == end.map(|end| end.last));
+        let limit = chain.expected_end(index);
+        recovered.replay_segment(disk, header, limit, position, &mut see)?;
+        let end = recovered.segments.last().map(|link| link.end);
+        let continues = chain
+            .headers
+            .get(index + 1)
+            .is_some_and(|next| Some(next.first_sequence - 1) == end.map(|end| end.last_sequence));
         if limit != end || !continues {
             break;
         }
     }
-    let is_damaged = chain.absent.is_some()
-        || recovered.links.last().is_some_and(|link| link.end.last < position)
-        || recovered.links.is_empty() && (!is_new || position > 0 || !headers.is_empty());
-    recovered.judge(disk, position, is_damaged, chain.absent)?;
+    let is_damaged = chain.missing.is_some()
+        || recovered.segments.last().is_some_and(|link| link.end.last_sequence < position)
+        || recovered.segments.is_empty() && (!may_be_empty || position > 0 || !headers.is_empty());
+    recovered.detect_loss(disk, position, is_damaged, chain.missing)?;
     Ok(recovered)
 }
 
 /// Of the oldest segment whose header can be read: the store that it belongs to, and the sequence of its first frame.
-pub fn oldest<D: Disk>(disk: &D) -> Result<Option<(u64, u64)>, Error> {
-    for number in &Names::list(disk)?.segments {
-        if let Found::Header(header) = segment::read_header(&disk.open(&segment::name(*number))?, *number)? {
-            return Ok(Some((header.identity, header.first)));
+pub fn oldest_segment<D: Disk>(disk: &D) -> Result<Option<(u64, u64)>, WalError> {
+    for number in &SegmentList::list(disk)?.segments {
+        if let HeaderRead::Valid(header) =
+            segment::read_header(&disk.open(&segment::segment_file_name(*number))?, *number)?
+        {
+            return Ok(Some((header.wal_id, header.first_sequence)));
         }
     }
     Ok(None)
@@ -170,74 +176,80 @@ pub fn oldest<D: Disk>(disk: &D) -> Result<Option<(u64, u64)>, Error> {
 
 impl Recovered {
     /// A log without segments whose next frame follows the position.
-    pub(super) fn new(identity: u64, names: Names, position: u64) -> Self {
-        Self { identity, names, links: Vec::new(), durable: position, last: position, lost: None }
+    pub(super) fn new(identity: u64, names: SegmentList, position: u64) -> Self {
+        Self { wal_id: identity, names, segments: Vec::new(), durable_sequence: position, last: position, lost: None }
     }
 
     /// The sequence of the last frame, or the position that was asked for where no later one is.
-    pub fn last(&self) -> u64 {
+    pub fn last_sequence(&self) -> u64 {
         self.last
     }
 
     /// How many segments were read.
-    pub fn segments(&self) -> usize {
-        self.links.len()
+    pub fn segment_count(&self) -> usize {
+        self.segments.len()
     }
 
     /// Set if acknowledged frames are missing.
-    pub fn lost(&self) -> Option<&Lost> {
+    pub fn data_loss(&self) -> Option<&DataLoss> {
         self.lost.as_ref()
     }
 
     /// Where the next segment continues. Segments without frames are left out: the name of a life's first one may not be durable.
-    pub(super) fn end(&self) -> Option<End> {
-        let filled = self.links.iter().rev().find(|link| link.end.last >= link.header.first);
-        filled.map(|link| link.end).or_else(|| self.links.first()?.header.predecessor)
+    pub(super) fn log_end(&self) -> Option<SegmentEnd> {
+        let filled = self.segments.iter().rev().find(|link| link.end.last_sequence >= link.header.first_sequence);
+        filled.map(|link| link.end).or_else(|| self.segments.first()?.header.predecessor)
     }
 
-    fn walk<D: Disk, E: From<Error>>(
+    fn replay_segment<D: Disk, E: From<WalError>>(
         &mut self,
         disk: &D,
-        header: &Header,
-        limit: Option<End>,
+        header: &SegmentHeader,
+        limit: Option<SegmentEnd>,
         position: u64,
         see: &mut impl FnMut(u64, &[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let file = disk.open(&segment::name(header.number)).map_err(Error::from)?;
-        let mut frames = Frames::new(&file, header, limit.map(|end| end.offset)).map_err(Error::from)?;
-        let mut end = header.start();
-        self.durable = self.durable.max(header.durable);
-        while let Some(next) = end.last.checked_add(1)
-            && let Some(frame) = frames.at(end.offset, next..=next).map_err(Error::from)?
+        let file = disk.open(&segment::segment_file_name(header.number)).map_err(WalError::from)?;
+        let mut frames = FrameReader::new(&file, header, limit.map(|end| end.offset)).map_err(WalError::from)?;
+        let mut end = header.empty_end();
+        self.durable_sequence = self.durable_sequence.max(header.durable_sequence);
+        while let Some(next) = end.last_sequence.checked_add(1)
+            && let Some(frame) = frames.read_at(end.offset, next..=next).map_err(WalError::from)?
         {
-            self.durable = self.durable.max(frame.durable);
-            (end.offset, end.last) = (frame.end, next);
+            self.durable_sequence = self.durable_sequence.max(frame.durable_sequence);
+            (end.offset, end.last_sequence) = (frame.end, next);
             if next > position {
                 see(next, frame.payload())?;
             }
         }
-        self.last = self.last.max(end.last);
-        self.links.push(Link { header: *header, end });
+        self.last = self.last.max(end.last_sequence);
+        self.segments.push(RecoveredSegment { header: *header, end });
         Ok(())
     }
 
-    fn judge<D: Disk>(&mut self, disk: &D, position: u64, is_damaged: bool, absent: Option<u64>) -> Result<(), Error> {
+    fn detect_loss<D: Disk>(
+        &mut self,
+        disk: &D,
+        position: u64,
+        is_damaged: bool,
+        absent: Option<u64>,
+    ) -> Result<(), WalError> {
         let missing = self.last.saturating_add(1);
-        let broken = self.links.last().map(|link| (&link.header, link.end));
+        let broken = self.segments.last().map(|link| (&link.header, link.end));
         let beyond =
-            if mutated!(WitnessIgnored) { Beyond::default() } else { search(disk, &self.names, broken, missing)? };
+            if mutated!(WitnessIgnored) { TailScan::default() } else { scan_tail(disk, &self.names, broken, missing)? };
         if is_damaged || beyond.durable >= missing {
-            let end = broken.map_or(End { number: 0, offset: 0, last: 0 }, |(_, end)| end);
+            let end = broken.map_or(SegmentEnd { number: 0, offset: 0, last_sequence: 0 }, |(_, end)| end);
             let needed = absent.or(self.names.segments.first().copied()).unwrap_or(1);
             let number = if broken.is_some() { end.number } else { needed };
-            self.lost = Some(Lost {
-                file: segment::name(number),
+            self.lost = Some(DataLoss {
+                segment: segment::segment_file_name(number),
                 offset: end.offset,
-                first: missing,
-                durable: beyond.durable.max(position),
-                frames: beyond.frames,
-                bytes: beyond.bytes,
-                fingerprint: fingerprint([self.identity, end.number, end.offset, missing, position], beyond),
+                first_missing: missing,
+                durable_sequence: beyond.durable.max(position),
+                intact_frames: beyond.frames,
+                intact_bytes: beyond.bytes,
+                fingerprint: fingerprint([self.wal_id, end.number, end.offset, missing, position], beyond),
             });
         }
         Ok(())
@@ -245,7 +257,7 @@ impl Recovered {
 }
 
 /// The same for the same loss, whatever of it an attempt to begin has renamed.
-fn fingerprint(place: [u64; 5], beyond: Beyond) -> u64 {
+fn fingerprint(place: [u64; 5], beyond: TailScan) -> u64 {
     let mut bytes = Vec::with_capacity(64);
     for number in place.into_iter().chain([beyond.durable, beyond.frames, beyond.bytes]) {
         bytes.extend_from_slice(&number.to_le_bytes());

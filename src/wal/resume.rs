@@ -21,70 +21,81 @@ use std::io;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::Error;
-use super::frame::Frames;
-use super::handle::{Shared, make};
-use super::quarantine::keep;
-use super::recovery::{Link, Names, Recovered};
-use super::segment::{self, FRAMES_AT, Header};
-use super::writer::Log;
+use super::WalError;
+use super::frame::FrameReader;
+use super::handle::{WalShared, create_segment};
+use super::quarantine::quarantine;
+use super::recovery::{Recovered, RecoveredSegment, SegmentList};
+use super::segment::{self, FRAMES_OFFSET, SegmentHeader};
+use super::writer::WalWriter;
 use crate::disk::{Disk, DiskFile};
 
 /// Begins a life on what was [read](super::read); the folder must be unchanged since. The salt is random. `accept` is the
 /// fingerprint of an accepted loss.
-pub fn begin<D: Disk>(disk: D, recovered: &Recovered, salt: u64, accept: Option<u64>) -> Result<Log<D>, Error> {
-    if let Some(lost) = recovered.lost() {
+pub fn resume<D: Disk>(
+    disk: D,
+    recovered: &Recovered,
+    salt: u64,
+    accept: Option<u64>,
+) -> Result<WalWriter<D>, WalError> {
+    if let Some(lost) = recovered.data_loss() {
         if accept != Some(lost.fingerprint) {
-            return Err(Error::Lost(Box::new(lost.clone())));
+            return Err(WalError::DataLoss(Box::new(lost.clone())));
         }
-        keep(&disk, recovered, lost)?;
+        quarantine(&disk, recovered, lost)?;
     }
     let number = recovered.names.next_number();
-    if number > segment::NUMBER_MAX / 2 {
-        let last = segment::name(number - 1);
+    if number > segment::SEGMENT_NUMBER_MAX / 2 {
+        let last = segment::segment_file_name(number - 1);
         return Err(
             io::Error::other(format!("no number is left for a segment after {last}, which no store has made")).into()
         );
     }
-    let end = recovered.end();
+    let end = recovered.log_end();
     let kept = end.map_or(0, |end| end.number);
-    for link in recovered.links.iter().filter(|link| link.header.number <= kept) {
-        write_again(&disk, link, recovered.durable)?;
+    for link in recovered.segments.iter().filter(|link| link.header.number <= kept) {
+        rewrite_tail(&disk, link, recovered.durable_sequence)?;
     }
-    let header = Header {
+    let header = SegmentHeader {
         number,
         salt,
-        identity: recovered.identity,
-        first: recovered.last().checked_add(1).ok_or(Error::Full)?,
+        wal_id: recovered.wal_id,
+        first_sequence: recovered.last_sequence().checked_add(1).ok_or(WalError::PayloadTooLarge)?,
         predecessor: end,
-        durable: recovered.last(),
+        durable_sequence: recovered.last_sequence(),
     };
-    let file = Arc::new(make(&disk, header.number, Some(&header))?);
+    let file = Arc::new(create_segment(&disk, header.number, Some(&header))?);
     crash_point!(LifeBegun);
-    remove_beyond(&disk, recovered, kept)?;
-    let shared = Shared::new(disk, header.durable, header.number, Arc::clone(&file), older(recovered, kept));
-    Ok(Log::new(shared, file, header))
+    remove_after_end(&disk, recovered, kept)?;
+    let shared = WalShared::new(
+        disk,
+        header.durable_sequence,
+        header.number,
+        Arc::clone(&file),
+        removable_segments(recovered, kept),
+    );
+    Ok(WalWriter::new(shared, file, header))
 }
 
 /// Makes the log of a new store, or of a copy whose tables have everything up to the position.
-pub fn create<D: Disk>(disk: D, identity: u64, position: u64, salt: u64) -> Result<Log<D>, Error> {
-    begin(disk, &Recovered::new(identity, Names::default(), position), salt, None)
+pub fn create<D: Disk>(disk: D, identity: u64, position: u64, salt: u64) -> Result<WalWriter<D>, WalError> {
+    resume(disk, &Recovered::new(identity, SegmentList::default(), position), salt, None)
 }
 
-fn write_again<D: Disk>(disk: &D, link: &Link, durable: u64) -> Result<(), Error> {
-    let Link { header, end } = link;
-    if header.first <= durable && end.last <= durable || mutated!(NotWrittenAgain) {
+fn rewrite_tail<D: Disk>(disk: &D, link: &RecoveredSegment, durable: u64) -> Result<(), WalError> {
+    let RecoveredSegment { header, end } = link;
+    if header.first_sequence <= durable && end.last_sequence <= durable || mutated!(NotWrittenAgain) {
         return Ok(());
     }
-    let name = segment::name(header.number);
-    let file = disk.open_to_write(&name)?;
-    if header.first > durable {
+    let name = segment::segment_file_name(header.number);
+    let file = disk.open_writable(&name)?;
+    if header.first_sequence > durable {
         file.write_at(0, &header.encode())?;
     }
-    let mut frames = Frames::new(&file, header, Some(end.offset))?;
-    let mut offset = FRAMES_AT;
-    for sequence in header.first..=end.last {
-        let Some(frame) = frames.at(offset, sequence..=sequence)? else {
+    let mut frames = FrameReader::new(&file, header, Some(end.offset))?;
+    let mut offset = FRAMES_OFFSET;
+    for sequence in header.first_sequence..=end.last_sequence {
+        let Some(frame) = frames.read_at(offset, sequence..=sequence)? else {
             return Err(io::Error::other(format!("{name} has changed since it was read")).into());
         };
         if sequence > durable {
@@ -95,13 +106,13 @@ fn write_again<D: Disk>(disk: &D, link: &Link, durable: u64) -> Result<(), Error
     Ok(file.sync()?)
 }
 
-fn remove_beyond<D: Disk>(disk: &D, recovered: &Recovered, kept: u64) -> Result<(), Error> {
+fn remove_after_end<D: Disk>(disk: &D, recovered: &Recovered, kept: u64) -> Result<(), WalError> {
     let beyond = (Bound::Excluded(kept), Bound::Unbounded);
-    let renamed = recovered.lost().and(Some(recovered.links.last().map_or(0, |link| link.header.number)));
+    let renamed = recovered.data_loss().and(Some(recovered.segments.last().map_or(0, |link| link.header.number)));
     let mut removed = false;
     for number in recovered.names.segments.range(beyond) {
         if renamed.is_none_or(|broken| *number <= broken) {
-            disk.remove(&segment::name(*number))?;
+            disk.remove(&segment::segment_file_name(*number))?;
             removed = true;
         }
     }
@@ -112,10 +123,10 @@ fn remove_beyond<D: Disk>(disk: &D, recovered: &Recovered, kept: u64) -> Result<
 }
 
 /// What can be freed one day: segments of the chain by their last sequence, others have nothing that is still read.
-fn older(recovered: &Recovered, kept: u64) -> VecDeque<(u64, u64)> {
+fn removable_segments(recovered: &Recovered, kept: u64) -> VecDeque<(u64, u64)> {
     let last = |number| {
-        let link = recovered.links.iter().find(|link| link.header.number == number);
-        link.map_or(0, |link| link.end.last)
+        let link = recovered.segments.iter().find(|link| link.header.number == number);
+        link.map_or(0, |link| link.end.last_sequence)
     };
     recovered.names.segments.range(..=kept).map(|number| (*number, last(*number))).collect()
 }

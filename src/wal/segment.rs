@@ -32,72 +32,75 @@ const BLOCK: usize = 4096;
 /// The same as an offset: of the second header.
 pub const BLOCK_BYTES: u64 = BLOCK as u64;
 /// Where frames begin.
-pub const FRAMES_AT: u64 = 2 * BLOCK_BYTES;
+pub const FRAMES_OFFSET: u64 = 2 * BLOCK_BYTES;
 /// A segment is filled with zeros ahead of its frames, in steps of this size. The sync after a step is slower, because the file
 /// system records the new blocks, so a step is as long as hundreds of small commits. The commits of that sync also wait for the
 /// zeros, so a step takes a disk less than a millisecond.
 ///
 /// Each block is a write of its own. One write of a whole step makes pages of the cache that are as large, and the kernel walks
 /// through all blocks of such a page at every write into it: 1.5 µs a commit, more than the rest of it takes.
-pub const STEP_BYTES: u64 = STEP as u64;
+pub const PREALLOCATION_BYTES: u64 = STEP as u64;
 // Tests of crashes write little, and must cover many steps.
 const STEP: usize = if cfg!(any(test, feature = "crashtest")) { 16 << 10 } else { 256 << 10 };
 
-const HEADER_BYTES: usize = 128;
-const CHECKED_BYTES: usize = HEADER_BYTES - 4;
+const SEGMENT_HEADER_BYTES: usize = 128;
+const CHECKSUMMED_BYTES: usize = SEGMENT_HEADER_BYTES - 4;
 const SUFFIX: &str = ".segment";
-const DIGITS: usize = 10;
+const NAME_DIGITS: usize = 10;
 const LOST: &str = "lost-";
 
 /// The header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct SegmentHeader {
     /// One number, one segment; later ones are greater, with gaps.
     pub number: u64,
     /// Makes the checksums of this segment's frames its own.
     pub salt: u64,
     /// The store that it belongs to.
-    pub identity: u64,
+    pub wal_id: u64,
     /// Sequence of the first frame, if there is one.
-    pub first: u64,
+    pub first_sequence: u64,
     /// What the first frame continues; `None`: nothing is known before it.
-    pub predecessor: Option<End>,
+    pub predecessor: Option<SegmentEnd>,
     /// What was durable when this was written.
-    pub durable: u64,
+    pub durable_sequence: u64,
 }
 
 /// Where a segment ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct End {
+pub struct SegmentEnd {
     /// The segment.
     pub number: u64,
     /// Nothing is read from here on.
     pub offset: u64,
     /// Sequence of the last frame before.
-    pub last: u64,
+    pub last_sequence: u64,
 }
 
 /// What stands where a header should.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum HeaderRead {
     /// A header.
-    Header(Header),
+    Valid(SegmentHeader),
     /// Nothing, or something torn or damaged.
-    Nothing,
+    Invalid,
     /// A header of a format that is not known here.
-    Newer(u32),
+    UnsupportedFormat(u32),
 }
 
-impl Header {
+impl SegmentHeader {
     /// Both copies.
     pub fn encode(&self) -> Vec<u8> {
-        let (number, offset, last) = self.predecessor.map_or((0, 0, 0), |end| (end.number, end.offset, end.last));
+        let (number, offset, last) =
+            self.predecessor.map_or((0, 0, 0), |end| (end.number, end.offset, end.last_sequence));
         let mut header = MAGIC.to_vec();
         header.extend_from_slice(&u64::from(FORMAT).to_le_bytes());
-        for field in [self.number, self.salt, self.identity, self.first, number, offset, last, self.durable] {
+        for field in
+            [self.number, self.salt, self.wal_id, self.first_sequence, number, offset, last, self.durable_sequence]
+        {
             header.extend_from_slice(&field.to_le_bytes());
         }
-        header.resize(CHECKED_BYTES, 0);
+        header.resize(CHECKSUMMED_BYTES, 0);
         let checksum = crc32c::crc32c(&header);
         header.extend_from_slice(&checksum.to_le_bytes());
         let mut both = header.clone();
@@ -107,56 +110,56 @@ impl Header {
         both
     }
 
-    fn decode(bytes: &[u8; HEADER_BYTES]) -> Found {
+    fn decode(bytes: &[u8; SEGMENT_HEADER_BYTES]) -> HeaderRead {
         let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
-        let checksum = number(HEADER_BYTES - 8) >> 32;
-        if bytes[..8] != MAGIC || u64::from(crc32c::crc32c(&bytes[..CHECKED_BYTES])) != checksum {
-            return Found::Nothing;
+        let checksum = number(SEGMENT_HEADER_BYTES - 8) >> 32;
+        if bytes[..8] != MAGIC || u64::from(crc32c::crc32c(&bytes[..CHECKSUMMED_BYTES])) != checksum {
+            return HeaderRead::Invalid;
         }
         let format = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
         if format != FORMAT {
-            return Found::Newer(format);
+            return HeaderRead::UnsupportedFormat(format);
         }
-        let end = End { number: number(48), offset: number(56), last: number(64) };
+        let end = SegmentEnd { number: number(48), offset: number(56), last_sequence: number(64) };
         let header = Self {
             number: number(16),
             salt: number(24),
-            identity: number(32),
-            first: number(40),
+            wal_id: number(32),
+            first_sequence: number(40),
             predecessor: (end.number > 0).then_some(end),
-            durable: number(72),
+            durable_sequence: number(72),
         };
-        if header.makes_sense() { Found::Header(header) } else { Found::Nothing }
+        if header.is_consistent() { HeaderRead::Valid(header) } else { HeaderRead::Invalid }
     }
 
     /// A header with a valid checksum may still be forged: it must not lead a reader in circles or out of a file.
-    fn makes_sense(&self) -> bool {
-        let follows = |end: End| {
+    fn is_consistent(&self) -> bool {
+        let follows = |end: SegmentEnd| {
             end.number < self.number
-                && end.last < self.first
-                && end.offset >= FRAMES_AT
+                && end.last_sequence < self.first_sequence
+                && end.offset >= FRAMES_OFFSET
                 && end.offset.is_multiple_of(ALIGNMENT)
         };
-        self.first > 0 && self.durable < self.first && self.predecessor.is_none_or(follows)
+        self.first_sequence > 0 && self.durable_sequence < self.first_sequence && self.predecessor.is_none_or(follows)
     }
 
     /// The end of the segment as long as it has no frames.
-    pub fn start(&self) -> End {
-        End { number: self.number, offset: FRAMES_AT, last: self.first.saturating_sub(1) }
+    pub fn empty_end(&self) -> SegmentEnd {
+        SegmentEnd { number: self.number, offset: FRAMES_OFFSET, last_sequence: self.first_sequence.saturating_sub(1) }
     }
 }
 
 /// Reads the header of the segment that should have this number.
-pub fn read_header(file: &impl DiskFile, number: u64) -> io::Result<Found> {
-    let mut newer = Found::Nothing;
+pub fn read_header(file: &impl DiskFile, number: u64) -> io::Result<HeaderRead> {
+    let mut newer = HeaderRead::Invalid;
     for at in [0, BLOCK_BYTES] {
-        let mut bytes = [0; HEADER_BYTES];
-        if file.read_at(at, &mut bytes)? < HEADER_BYTES {
+        let mut bytes = [0; SEGMENT_HEADER_BYTES];
+        if file.read_at(at, &mut bytes)? < SEGMENT_HEADER_BYTES {
             continue;
         }
-        match Header::decode(&bytes) {
-            Found::Header(header) if header.number == number => return Ok(Found::Header(header)),
-            Found::Newer(format) => newer = Found::Newer(format),
+        match SegmentHeader::decode(&bytes) {
+            HeaderRead::Valid(header) if header.number == number => return Ok(HeaderRead::Valid(header)),
+            HeaderRead::UnsupportedFormat(format) => newer = HeaderRead::UnsupportedFormat(format),
             _ => {}
         }
     }
@@ -164,9 +167,9 @@ pub fn read_header(file: &impl DiskFile, number: u64) -> io::Result<Found> {
 }
 
 /// Writes zeros, block by block, from the offset up to the end of the step that `reach` lies in, and returns that end.
-pub fn fill(file: &impl DiskFile, from: u64, reach: u64) -> io::Result<u64> {
+pub fn preallocate(file: &impl DiskFile, from: u64, reach: u64) -> io::Result<u64> {
     static ZEROS: [u8; BLOCK] = [0; BLOCK];
-    let end = (reach / STEP_BYTES).saturating_add(1).saturating_mul(STEP_BYTES);
+    let end = (reach / PREALLOCATION_BYTES).saturating_add(1).saturating_mul(PREALLOCATION_BYTES);
     let mut offset = from;
     while offset < end {
         // To the end of a block, and then block by block.
@@ -178,39 +181,42 @@ pub fn fill(file: &impl DiskFile, from: u64, reach: u64) -> io::Result<u64> {
 }
 
 /// The segment's name.
-pub fn name(number: u64) -> String {
-    format!("{number:0DIGITS$}{SUFFIX}")
+pub fn segment_file_name(number: u64) -> String {
+    format!("{number:0NAME_DIGITS$}{SUFFIX}")
 }
 
 /// Greater numbers are none of a log's; half of them are kept for the life that begins.
-pub const NUMBER_MAX: u64 = u64::MAX / 2;
+pub const SEGMENT_NUMBER_MAX: u64 = u64::MAX / 2;
 
 /// The number in a segment's name.
-pub fn number(name: &str) -> Option<u64> {
+pub fn parse_segment_number(name: &str) -> Option<u64> {
     let digits = name.strip_suffix(SUFFIX)?;
-    let is_name = digits.len() >= DIGITS && digits.bytes().all(|byte| byte.is_ascii_digit());
-    digits.parse().ok().filter(|number| is_name && *number <= NUMBER_MAX && self::name(*number) == name)
+    let is_name = digits.len() >= NAME_DIGITS && digits.bytes().all(|byte| byte.is_ascii_digit());
+    digits
+        .parse()
+        .ok()
+        .filter(|number| is_name && *number <= SEGMENT_NUMBER_MAX && self::segment_file_name(*number) == name)
 }
 
 /// The name under which a segment is kept that a loss has touched.
-pub fn lost_name(fingerprint: u64, number: u64) -> String {
-    lost_name_with(fingerprint, &format!("-{}", name(number)))
+pub fn quarantine_name(fingerprint: u64, number: u64) -> String {
+    loss_file_name(fingerprint, &format!("-{}", segment_file_name(number)))
 }
 
 /// The name of something that a loss has left.
-pub fn lost_name_with(fingerprint: u64, suffix: &str) -> String {
+pub fn loss_file_name(fingerprint: u64, suffix: &str) -> String {
     format!("{LOST}{fingerprint:016x}{suffix}")
 }
 
 /// The fingerprint in a name with this suffix.
-pub fn lost_fingerprint(name: &str, suffix: &str) -> Option<u64> {
+pub fn parse_loss_fingerprint(name: &str, suffix: &str) -> Option<u64> {
     let fingerprint = u64::from_str_radix(name.strip_prefix(LOST)?.strip_suffix(suffix)?, 16).ok()?;
-    (lost_name_with(fingerprint, suffix) == name).then_some(fingerprint)
+    (loss_file_name(fingerprint, suffix) == name).then_some(fingerprint)
 }
 
 /// The number of the segment with such a name.
-pub fn lost_number(name: &str) -> Option<u64> {
+pub fn parse_quarantined_number(name: &str) -> Option<u64> {
     let (_, segment) = name.strip_prefix(LOST)?.split_once('-')?;
-    let number = number(segment)?;
-    lost_fingerprint(name, &format!("-{segment}")).map(|_| number)
+    let number = parse_segment_number(segment)?;
+    parse_loss_fingerprint(name, &format!("-{segment}")).map(|_| number)
 }

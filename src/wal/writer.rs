@@ -9,54 +9,54 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::frame::{FrameBuffer, PAYLOAD_MAX_BYTES, end_of};
-use super::handle::{Shared, Syncer};
-use super::segment::{self, End, Header};
-use super::{Error, frame};
+use super::frame::{FrameBuffer, PAYLOAD_MAX_BYTES, frame_end};
+use super::handle::{WalHandle, WalShared};
+use super::segment::{self, SegmentEnd, SegmentHeader};
+use super::{WalError, frame};
 use crate::disk::{Disk, DiskFile};
 
 /// The log of a life, to be written.
-pub struct Log<D: Disk> {
-    shared: Arc<Shared<D>>,
+pub struct WalWriter<D: Disk> {
+    shared: Arc<WalShared<D>>,
     file: Arc<D::File>,
-    header: Header,
-    end: End,
+    header: SegmentHeader,
+    end: SegmentEnd,
     /// Up to here the file has blocks.
-    filled: u64,
+    preallocated_to: u64,
     /// The durable sequence that is written down.
-    witnessed: u64,
+    recorded_durable_sequence: u64,
     /// The last frame that is no mark.
-    content: u64,
+    last_payload_sequence: u64,
 }
 
-impl<D: Disk> fmt::Debug for Log<D> {
+impl<D: Disk> fmt::Debug for WalWriter<D> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Log").field("header", &self.header).field("end", &self.end).finish_non_exhaustive()
     }
 }
 
-impl<D: Disk> Log<D> {
+impl<D: Disk> WalWriter<D> {
     /// A segment without frames, durable as it is.
-    pub(super) fn new(shared: Shared<D>, file: Arc<D::File>, header: Header) -> Self {
+    pub(super) fn new(shared: WalShared<D>, file: Arc<D::File>, header: SegmentHeader) -> Self {
         Self {
             shared: Arc::new(shared),
             file,
             header,
-            end: header.start(),
-            filled: segment::STEP_BYTES,
-            witnessed: header.durable,
-            content: header.start().last,
+            end: header.empty_end(),
+            preallocated_to: segment::PREALLOCATION_BYTES,
+            recorded_durable_sequence: header.durable_sequence,
+            last_payload_sequence: header.empty_end().last_sequence,
         }
     }
 
     /// A handle for syncs, and what else other threads do.
-    pub fn syncer(&self) -> Syncer<D> {
-        Syncer::new(Arc::clone(&self.shared))
+    pub fn handle(&self) -> WalHandle<D> {
+        WalHandle::new(Arc::clone(&self.shared))
     }
 
     /// The sequence of the last frame.
-    pub fn last(&self) -> u64 {
-        self.end.last
+    pub fn last_sequence(&self) -> u64 {
+        self.end.last_sequence
     }
 
     /// Bytes of the segment being written.
@@ -66,33 +66,36 @@ impl<D: Disk> Log<D> {
     }
 
     /// Writes the frame after the last, and returns its sequence. The frame stays the caller's, as it was written.
-    pub fn append(&mut self, frame: &mut FrameBuffer) -> Result<u64, Error> {
+    pub fn append(&mut self, frame: &mut FrameBuffer) -> Result<u64, WalError> {
         let sequence = self.append_frame(frame)?;
-        self.content = sequence;
+        self.last_payload_sequence = sequence;
         Ok(sequence)
     }
 
-    fn append_frame(&mut self, frame: &mut FrameBuffer) -> Result<u64, Error> {
-        self.shared.check()?;
-        let length = frame.len();
-        let (End { offset, last, .. }, durable) = (self.end, self.shared.durable());
-        let sequence = last.checked_add(1).ok_or(Error::Full)?;
-        let end = end_of(offset, length).filter(|_| length <= PAYLOAD_MAX_BYTES).ok_or(Error::Full)?;
-        if end > self.filled {
-            self.filled = segment::fill(&*self.file, self.filled.max(end), end).map_err(|why| self.shared.fail(why))?;
+    fn append_frame(&mut self, frame: &mut FrameBuffer) -> Result<u64, WalError> {
+        self.shared.ensure_ok()?;
+        let length = frame.payload_len();
+        let (SegmentEnd { offset, last_sequence: last, .. }, durable) = (self.end, self.shared.durable());
+        let sequence = last.checked_add(1).ok_or(WalError::PayloadTooLarge)?;
+        let end = frame_end(offset, length).filter(|_| length <= PAYLOAD_MAX_BYTES).ok_or(WalError::PayloadTooLarge)?;
+        if end > self.preallocated_to {
+            self.preallocated_to = segment::preallocate(&*self.file, self.preallocated_to.max(end), end)
+                .map_err(|why| self.shared.record_failure(why))?;
         }
         let bytes = frame.seal(self.header.salt, offset, sequence, durable);
-        self.file.write_at(offset, bytes).map_err(|why| self.shared.fail(why))?;
-        (self.end.offset, self.end.last, self.witnessed) = (end, sequence, durable);
-        self.shared.set_written(sequence);
+        self.file.write_at(offset, bytes).map_err(|why| self.shared.record_failure(why))?;
+        (self.end.offset, self.end.last_sequence, self.recorded_durable_sequence) = (end, sequence, durable);
+        self.shared.set_written_sequence(sequence);
         Ok(sequence)
     }
 
     /// Writes an empty frame with the durable sequence, unless that is written down as far as there is anything to lose; returns
     /// the frame's sequence. A mark itself needs no other.
-    pub fn mark(&mut self) -> Result<Option<u64>, Error> {
-        self.shared.check()?;
-        if self.witnessed == self.shared.durable() || self.witnessed >= self.content {
+    pub fn append_noop(&mut self) -> Result<Option<u64>, WalError> {
+        self.shared.ensure_ok()?;
+        if self.recorded_durable_sequence == self.shared.durable()
+            || self.recorded_durable_sequence >= self.last_payload_sequence
+        {
             return Ok(None);
         }
         self.append_frame(&mut FrameBuffer::default()).map(Some)
@@ -102,24 +105,26 @@ impl<D: Disk> Log<D> {
     ///
     /// The next segment's name is durable by now, its header need not be: the next sync covers both segments, the older first, and
     /// until then nothing is acknowledged that depends on it.
-    pub fn rotate(&mut self, salt: u64) -> Result<(), Error> {
-        self.shared.check()?;
-        let (number, file) = self.shared.take_next()?;
-        let header = Header {
+    pub fn rotate(&mut self, salt: u64) -> Result<(), WalError> {
+        self.shared.ensure_ok()?;
+        let (number, file) = self.shared.take_preallocated()?;
+        let header = SegmentHeader {
             number,
             salt,
-            identity: self.header.identity,
-            first: self.end.last.checked_add(1).ok_or(Error::Full)?,
+            wal_id: self.header.wal_id,
+            first_sequence: self.end.last_sequence.checked_add(1).ok_or(WalError::PayloadTooLarge)?,
             predecessor: Some(self.end),
-            durable: self.shared.durable(),
+            durable_sequence: self.shared.durable(),
         };
-        file.write_at(0, &header.encode()).map_err(|why| self.shared.fail(why))?;
-        self.shared.switch(self.end.last, number, Arc::clone(&file));
-        (self.file, self.header, self.end) = (file, header, header.start());
-        self.filled = segment::STEP_BYTES;
-        self.witnessed = header.durable;
+        file.write_at(0, &header.encode()).map_err(|why| self.shared.record_failure(why))?;
+        self.shared.switch_segment(self.end.last_sequence, number, Arc::clone(&file));
+        (self.file, self.header, self.end) = (file, header, header.empty_end());
+        self.preallocated_to = segment::PREALLOCATION_BYTES;
+        self.recorded_durable_sequence = header.durable_sequence;
         Ok(())
     }
 }
 
-const _: () = assert!(segment::FRAMES_AT.is_multiple_of(frame::ALIGNMENT) && segment::FRAMES_AT < segment::STEP_BYTES);
+const _: () = assert!(
+    segment::FRAMES_OFFSET.is_multiple_of(frame::ALIGNMENT) && segment::FRAMES_OFFSET < segment::PREALLOCATION_BYTES
+);

@@ -107,7 +107,7 @@ fn a_future_dropped_while_its_closure_runs_commits_nothing() {
 fn dropping_a_future_does_not_undo_a_commit_already_begun() {
     for runtime in both_runtimes(2) {
         let control = Arc::new(Control::default());
-        let engine = Arc::new(SimStorage::new().embedded());
+        let engine = Arc::new(SimStorage::new().exclusive_engine());
         let engine = Tap { engine, control: Arc::clone(&control), group_rows_max: usize::MAX };
         let store = Store::builder().open_engine(Arc::new(engine)).unwrap();
         let rows = store.keyspace("rows").unwrap();

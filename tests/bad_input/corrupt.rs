@@ -37,7 +37,7 @@ fn damaged(
     }
     let row = rows.row_of("bad");
     store.close().unwrap();
-    let mut batch = memory.batch(0);
+    let mut batch = memory.new_batch(0);
     change(
         &mut |column, key, value| match value {
             Some(value) => batch.put(column, key, value),

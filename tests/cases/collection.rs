@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use percolite::engine::{Page, RowRange};
+use percolite::engine::{PageRequest, RowRange};
 use percolite::protocol::{CommitPoint, Prewrite, Refusal, forget};
 use percolite::row::{Edit, Guard, Mutation, Status};
 use percolite::{CommitProtocol, Durability, ErrorKind, RowKey, Store, TxnOptions};
@@ -74,7 +74,7 @@ fn an_older_transaction_holds_collection_back(world: &World) {
     store.put("other", "y");
     collected(&store, 1);
     assert_eq!(store.get("k"), None);
-    assert_eq!(store.engine.view().unwrap().write(&store.row("k")).unwrap(), None);
+    assert_eq!(store.engine.snapshot().unwrap().write(&store.row("k")).unwrap(), None);
 }
 
 fn a_snapshot_beyond_its_age_is_told_so(world: &World) {
@@ -206,8 +206,8 @@ fn secondaries_are_resolved_before_statuses_go(world: &World) {
         for change in changes().filter(|change| change.status == Edit::Delete && change.start_ts < ts(1000)) {
             count.fetch_add(1, Ordering::SeqCst);
             let engine: &Arc<dyn percolite::engine::Engine> = below.get().unwrap();
-            let page = Page { range: &RowRange::all(), backwards: false, limit: usize::MAX, bookmark: None };
-            let locks = engine.view().unwrap().locks(&page).unwrap();
+            let page = PageRequest { range: &RowRange::all(), backwards: false, limit: usize::MAX, cursor: None };
+            let locks = engine.snapshot().unwrap().scan_locks(&page).unwrap();
             let goes = |row: &RowKey| changes().any(|change| change.row == *row && change.lock == Edit::Delete);
             let left = locks.iter().filter(|(row, lock)| lock.txn.start_ts == change.start_ts && !goes(row)).count();
             early.fetch_add(left as u64, Ordering::SeqCst);
@@ -221,7 +221,7 @@ fn secondaries_are_resolved_before_statuses_go(world: &World) {
     assert_eq!((wrong.load(Ordering::SeqCst), store.locks_left()), (0, 0));
     // The records went, when there was nobody left to ask for them.
     assert!(gone.load(Ordering::SeqCst) > 0);
-    assert_eq!(store.engine.statuses(ts(1000), 10).unwrap(), []);
+    assert_eq!(store.engine.txn_records(ts(1000), 10).unwrap(), []);
     assert!(store.engine.safe_point().unwrap() > ts(1000));
     let txn = store.begin().unwrap();
     for (number, key) in keys.iter().enumerate() {
@@ -240,8 +240,8 @@ fn a_status_outlives_the_last_lock(world: &World) {
         let changes = || groups.iter().flat_map(|group| group.changes().into_owned());
         for change in changes().filter(|change| change.status == Edit::Delete) {
             count.fetch_add(1, Ordering::SeqCst);
-            let page = Page { range: &RowRange::all(), backwards: false, limit: usize::MAX, bookmark: None };
-            let locks = engine.upgrade().unwrap().view().unwrap().locks(&page).unwrap();
+            let page = PageRequest { range: &RowRange::all(), backwards: false, limit: usize::MAX, cursor: None };
+            let locks = engine.upgrade().unwrap().snapshot().unwrap().scan_locks(&page).unwrap();
             let goes = |row: &RowKey| changes().any(|change| change.row == *row && change.lock == Edit::Delete);
             let left = locks.iter().filter(|(row, lock)| lock.txn.start_ts == change.start_ts && !goes(row)).count();
             early.fetch_add(left as u64, Ordering::SeqCst);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use percolite::CommitPoint;
 use percolite::OwnerId;
-use percolite::engine::{Engine, Group, Outcome};
+use percolite::engine::{ApplyResult, Engine, RowBatch};
 use percolite::protocol::{
     Asker, CheckStatus, Collect, Commit, Heartbeat, OnePhase, Prewrite, Prewritten, Refusal, Resolve, RollBack, Step,
     check_status, collect, commit, commit_at_or_above, heartbeat, one_phase, prewrite, resolve, roll_back,
@@ -126,18 +126,18 @@ impl Rows for Memory {
 
 impl Rows for Arc<dyn Engine> {
     fn read(&self, row: &RowKey, start_ts: Timestamp) -> Row {
-        self.row(row, start_ts).unwrap()
+        self.read_row(row, start_ts).unwrap()
     }
 
     fn make(&self, change: RowChange) -> Result<(), Row> {
-        match self.apply(&[Group::Changes(vec![change])]).unwrap().pop().unwrap() {
-            Outcome::Applied => Ok(()),
-            Outcome::Refused { row, .. } => Err(*row),
+        match self.apply(&[RowBatch::Changes(vec![change])]).unwrap().pop().unwrap() {
+            ApplyResult::Applied => Ok(()),
+            ApplyResult::PreconditionFailed { row, .. } => Err(*row),
         }
     }
 
     fn data(&self, row: &RowKey, start_ts: Timestamp) -> Option<Vec<u8>> {
-        self.view().unwrap().data(row, start_ts).unwrap()
+        self.snapshot().unwrap().data(row, start_ts).unwrap()
     }
 
     fn set_safe_point(&self, to: Timestamp) {

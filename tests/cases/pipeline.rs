@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use percolite::Durability;
-use percolite::engine::{Page, RowRange};
+use percolite::engine::{PageRequest, RowRange};
 use percolite::protocol::{Prewrite, Prewritten, Refusal};
 use percolite::row::Mutation;
 use percolite::timestamp::Timestamp;
@@ -196,9 +196,9 @@ fn a_dropped_primary_still_rolls_its_secondary_forward(world: &World) {
             };
             store
                 .engine
-                .view()
+                .snapshot()
                 .unwrap()
-                .writes(&Page { range: &range, backwards: false, limit: 10, bookmark: None })
+                .scan_writes(&PageRequest { range: &range, backwards: false, limit: 10, cursor: None })
                 .unwrap()
                 .len()
         };
@@ -333,9 +333,9 @@ fn a_reader_of_an_old_view_meets_an_orphan_long_resolved(world: &World) {
             let now = keys.map(|key| if overwritten.contains(&key) { some("newer") } else { then.clone() });
             assert_eq!(keys.map(|key| store.get(key)), now);
             // Late questions are no reason to give a verdict a second time, and the other way round.
-            let verdicts = store.engine.statuses(Timestamp::MAX, 100).unwrap();
+            let verdicts = store.engine.txn_records(Timestamp::MAX, 100).unwrap();
             let of_rolled_back = |(row, start_ts): &(percolite::RowKey, Timestamp)| {
-                store.engine.row(row, *start_ts).unwrap().status == Some(percolite::row::Status::RolledBack)
+                store.engine.read_row(row, *start_ts).unwrap().status == Some(percolite::row::Status::RolledBack)
             };
             assert!(
                 !committed || !verdicts.iter().any(of_rolled_back),

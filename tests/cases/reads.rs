@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use percolite::engine::Group;
+use percolite::engine::RowBatch;
 use percolite::protocol::{Asker, CommitPoint, Prewrite};
 use percolite::row::{Mutation, Status, Value};
 use percolite::{Commit, Keyspace, Result, Snapshot, TxnStatus};
@@ -72,7 +72,7 @@ pub fn cases() -> Vec<Case> {
 /// Commits `a` (the primary) and `b`, and stops where `stop` says.
 fn stopped_commit(
     writer: &Opened,
-    stop: impl Fn(&[Group], &Keyspace) -> bool + Send + Sync + 'static,
+    stop: impl Fn(&[RowBatch], &Keyspace) -> bool + Send + Sync + 'static,
 ) -> (Gate, Thread<Result<Commit>>) {
     let (gate, barrier) = Gate::closed();
     let watched = writer.rows.clone();
@@ -93,11 +93,11 @@ fn stopped_commit(
     (gate, commit)
 }
 
-fn at_secondary(groups: &[Group], rows: &Keyspace) -> bool {
+fn at_secondary(groups: &[RowBatch], rows: &Keyspace) -> bool {
     commits(groups, &rows.row_of("b")) && !commits(groups, &rows.row_of("a"))
 }
 
-fn at_commit_point(groups: &[Group], rows: &Keyspace) -> bool {
+fn at_commit_point(groups: &[RowBatch], rows: &Keyspace) -> bool {
     commits(groups, &rows.row_of("a"))
 }
 
@@ -134,7 +134,7 @@ fn read_now(reader: &Opened) -> [Option<String>; 2] {
 fn a_locked_secondary_committed_before_the_reader_is_new(world: &World) {
     let (writer, reader) = prepared(world);
     let (gate, commit) = stopped_commit(&writer, at_secondary);
-    assert!(writer.engine.view().unwrap().lock(&writer.row("b")).unwrap().is_some());
+    assert!(writer.engine.snapshot().unwrap().lock(&writer.row("b")).unwrap().is_some());
     assert_eq!(read_now(&reader), new());
     let scanned: Vec<_> = reader.begin().unwrap().range(&reader.rows, ..).map(|row| row.unwrap().1).collect();
     assert_eq!(scanned, [b"new".to_vec(), long("new").into_bytes()]);
@@ -221,7 +221,7 @@ fn what_one_snapshot_learned_is_not_used_for_another(world: &World) {
 /// tikv: `test_atomic_getting_max_ts_and_storing_memory_lock`
 fn no_reader_slips_in_before_a_lock_is_visible(world: &World) {
     let (writer, reader) = prepared(world);
-    let first_write = |groups: &[Group], rows: &Keyspace| {
+    let first_write = |groups: &[RowBatch], rows: &Keyspace| {
         let row = rows.row_of("a");
         locks(groups, &row) || commits(groups, &row)
     };
@@ -323,7 +323,7 @@ fn a_held_row_reads_as_before(world: &World) {
         holder.put(&store.rows, "other", "w").unwrap();
         holder.commit().unwrap();
     }
-    let found = store.engine.view().unwrap().write(&store.row("k")).unwrap().unwrap();
+    let found = store.engine.snapshot().unwrap().write(&store.row("k")).unwrap().unwrap();
     assert_eq!((found.commit_ts, &found.value), (put_at, &Some(Value::Inline(b"v".into()))));
     for snapshot in [before, store.snapshot().unwrap()] {
         assert_eq!(text(snapshot.get(&store.rows, "k").unwrap()), some("v"));

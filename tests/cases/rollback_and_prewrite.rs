@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use percolite::engine::{Group, Outcome};
+use percolite::engine::{ApplyResult, RowBatch};
 use percolite::protocol::{Asker, CommitPoint, Prewrite, Prewritten, Refusal};
 use percolite::row::{Edit, Lock, Mutation, RowChange, RowKey, Status, TxnId};
 use percolite::{ConflictReason, OwnerId};
@@ -63,16 +63,16 @@ fn a_prewrite_after_its_roll_back_is_refused(world: &World) {
 }
 
 /// Sends every request of `victim` once more, as a network that kept copies would.
-fn deliver_copies(world: &World, copies: &Mutex<Vec<Group>>) -> usize {
+fn deliver_copies(world: &World, copies: &Mutex<Vec<RowBatch>>) -> usize {
     let engine = world.engine();
     let copies = copies.lock().unwrap();
-    let prewrites: Vec<&Group> = copies
+    let prewrites: Vec<&RowBatch> = copies
         .iter()
         .filter(|group| group.changes().iter().any(|change| matches!(change.lock, Edit::Put(_))))
         .collect();
     for copy in copies.iter().chain(prewrites.clone()) {
         let outcome = engine.apply(std::slice::from_ref(copy)).unwrap().remove(0);
-        assert!(matches!(outcome, Outcome::Refused { .. }), "a late copy was carried out: {copy:?}");
+        assert!(matches!(outcome, ApplyResult::PreconditionFailed { .. }), "a late copy was carried out: {copy:?}");
     }
     prewrites.len()
 }
@@ -321,7 +321,7 @@ fn an_aborted_long_value_leaves_the_committed_one(world: &World) {
     let (aborted, first) = (loser.start_ts(), store.row("a"));
     let entry = {
         let engine = Arc::clone(&store.engine);
-        move |row: &RowKey| engine.view().unwrap().data(row, aborted).unwrap().is_some()
+        move |row: &RowKey| engine.snapshot().unwrap().data(row, aborted).unwrap().is_some()
     };
     let seen = Arc::new(AtomicBool::new(false));
     let (see, look, watched) = (Arc::clone(&seen), entry.clone(), first.clone());

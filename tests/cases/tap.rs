@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use percolite::engine::storage::Column;
 use percolite::engine::{
-    Capabilities, Cells, Engine, EngineError, Group, Outcome, Page, RowRange, See, Superseded, View,
+    ApplyResult, Capabilities, Engine, EngineError, EngineSnapshot, GcEntry, OnCell, PageBuffer, PageRequest, RowBatch,
+    RowRange,
 };
 use percolite::row::{Edit, KeyspaceId, Row, RowChange, RowKey, Status, WriteRecord};
 use percolite::timestamp::Timestamp;
@@ -25,7 +26,7 @@ pub enum Act {
     Done,
 }
 
-type OnWrite = Arc<dyn Fn(&[Group]) -> Act + Send + Sync>;
+type OnWrite = Arc<dyn Fn(&[RowBatch]) -> Act + Send + Sync>;
 type OnSync = Arc<dyn Fn() -> Act + Send + Sync>;
 type OnRead = Arc<dyn Fn() + Send + Sync>;
 
@@ -42,7 +43,7 @@ pub struct Control {
     on_row: Mutex<Option<(RowKey, OnRead)>>,
     views: AtomicU64,
     walks: Mutex<Vec<Walk>>,
-    collections: Mutex<Vec<Option<Superseded>>>,
+    collections: Mutex<Vec<Option<GcEntry>>>,
 }
 
 /// What had to be walked over for one page: up to its last cell if it was full, or else to the end of its range.
@@ -77,12 +78,12 @@ impl Control {
     }
 
     /// After which entry each page of the collector's work list began, since this was asked last.
-    pub fn take_collections(&self) -> Vec<Option<Superseded>> {
+    pub fn take_collections(&self) -> Vec<Option<GcEntry>> {
         std::mem::take(&mut self.collections.lock().unwrap())
     }
 
     /// Called before every `apply`; it may block.
-    pub fn on_write(&self, hook: impl Fn(&[Group]) -> Act + Send + Sync + 'static) {
+    pub fn on_write(&self, hook: impl Fn(&[RowBatch]) -> Act + Send + Sync + 'static) {
         *self.on_write.lock().unwrap() = Some(Arc::new(hook));
     }
 
@@ -129,7 +130,7 @@ impl Control {
     }
 
     fn alive(&self) -> Result<(), EngineError> {
-        if self.is_dead() { Err(EngineError::Unknown("cut off".into())) } else { Ok(()) }
+        if self.is_dead() { Err(EngineError::Undetermined("cut off".into())) } else { Ok(()) }
     }
 
     fn write<T>(&self, act: Act, write: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
@@ -161,7 +162,7 @@ fn suffer<T>(act: Act, call: impl FnOnce() -> Result<T, EngineError>) -> Result<
         Act::Refuse | Act::Done => {}
         Act::Lose => drop(call()?),
     }
-    Err(EngineError::Unknown("made to fail".into()))
+    Err(EngineError::Undetermined("made to fail".into()))
 }
 
 /// See the module.
@@ -174,26 +175,26 @@ pub struct Tap {
 impl Engine for Tap {
     fn capabilities(&self) -> Capabilities {
         let below = self.engine.capabilities();
-        Capabilities { group_rows_max: self.group_rows_max.min(below.group_rows_max), ..below }
+        Capabilities { batch_rows_max: self.group_rows_max.min(below.batch_rows_max), ..below }
     }
-    fn view(&self) -> Result<Arc<dyn View>, EngineError> {
+    fn snapshot(&self) -> Result<Arc<dyn EngineSnapshot>, EngineError> {
         self.control.alive()?;
-        let view = self.engine.view()?;
+        let view = self.engine.snapshot()?;
         call_once(&self.control.on_view);
         let number = self.control.views.fetch_add(1, Ordering::SeqCst);
         Ok(Arc::new(TapView { view, number, control: Arc::clone(&self.control) }))
     }
-    fn row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
+    fn read_row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
         self.control.alive()?;
         let hook = self.control.on_row.lock().unwrap().take_if(|(watched, _)| watched == row);
         if let Some((_, hook)) = hook {
             hook();
         }
-        self.engine.row(row, start_ts)
+        self.engine.read_row(row, start_ts)
     }
-    fn apply(&self, groups: &[Group]) -> Result<Vec<Outcome>, EngineError> {
-        let limit = self.capabilities().group_rows_max;
-        if let Some(asked) = groups.iter().map(Group::rows).find(|rows| *rows > limit) {
+    fn apply(&self, groups: &[RowBatch]) -> Result<Vec<ApplyResult>, EngineError> {
+        let limit = self.capabilities().batch_rows_max;
+        if let Some(asked) = groups.iter().map(RowBatch::row_count).find(|rows| *rows > limit) {
             return Err(EngineError::Limit { what: "a group's rows", asked, limit });
         }
         let hook = self.control.on_write.lock().unwrap().clone();
@@ -209,16 +210,16 @@ impl Engine for Tap {
         }
         suffer(act, || self.engine.sync())
     }
-    fn meta(&self, name: &str) -> Result<Option<Vec<u8>>, EngineError> {
+    fn get_meta(&self, name: &str) -> Result<Option<Vec<u8>>, EngineError> {
         self.control.alive()?;
-        self.engine.meta(name)
+        self.engine.get_meta(name)
     }
-    fn metas(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, EngineError> {
+    fn scan_meta(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, EngineError> {
         self.control.alive()?;
-        self.engine.metas(prefix)
+        self.engine.scan_meta(prefix)
     }
-    fn set_meta(&self, entries: &[(String, Option<Vec<u8>>)]) -> Result<(), EngineError> {
-        self.control.write(Act::Pass, || self.engine.set_meta(entries))
+    fn write_meta(&self, entries: &[(String, Option<Vec<u8>>)]) -> Result<(), EngineError> {
+        self.control.write(Act::Pass, || self.engine.write_meta(entries))
     }
     fn safe_point(&self) -> Result<Timestamp, EngineError> {
         self.control.alive()?;
@@ -227,27 +228,27 @@ impl Engine for Tap {
     fn advance_safe_point(&self, to: Timestamp) -> Result<(), EngineError> {
         self.control.write(Act::Pass, || self.engine.advance_safe_point(to))
     }
-    fn superseded(
+    fn gc_candidates(
         &self,
-        after: Option<&Superseded>,
+        after: Option<&GcEntry>,
         upto: Timestamp,
         limit: usize,
-    ) -> Result<Vec<Superseded>, EngineError> {
+    ) -> Result<Vec<GcEntry>, EngineError> {
         self.control.alive()?;
         self.control.collections.lock().unwrap().push(after.cloned());
-        self.engine.superseded(after, upto, limit)
+        self.engine.gc_candidates(after, upto, limit)
     }
-    fn statuses(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {
+    fn txn_records(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {
         self.control.alive()?;
-        self.engine.statuses(before, limit)
+        self.engine.txn_records(before, limit)
     }
-    fn erase(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {
-        self.control.write(Act::Pass, || self.engine.erase(keyspace))
+    fn delete_keyspace(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {
+        self.control.write(Act::Pass, || self.engine.delete_keyspace(keyspace))
     }
 }
 
 struct TapView {
-    view: Arc<dyn View>,
+    view: Arc<dyn EngineSnapshot>,
     number: u64,
     control: Arc<Control>,
 }
@@ -257,7 +258,7 @@ impl TapView {
         call_once(&self.control.on_read);
     }
 
-    fn walked(&self, column: Column, page: &Page<'_>, cells: &Cells, has_more: bool) {
+    fn walked(&self, column: Column, page: &PageRequest<'_>, cells: &PageBuffer, has_more: bool) {
         let mut over = page.range.clone();
         if has_more {
             let end = if page.backwards { &mut over.start } else { &mut over.end };
@@ -267,44 +268,44 @@ impl TapView {
     }
 }
 
-impl View for TapView {
-    fn cell(&self, column: Column, row: &RowKey, see: See<'_>) -> Result<(), EngineError> {
+impl EngineSnapshot for TapView {
+    fn get_cell(&self, column: Column, row: &RowKey, see: OnCell<'_>) -> Result<(), EngineError> {
         if column == Column::Write {
             self.before_read();
         }
-        self.view.cell(column, row, see)
+        self.view.get_cell(column, row, see)
     }
-    fn status(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError> {
-        self.view.status(row, start_ts)
+    fn txn_record(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError> {
+        self.view.txn_record(row, start_ts)
     }
     fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Vec<u8>>, EngineError> {
         self.view.data(row, start_ts)
     }
-    fn version(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError> {
-        self.view.version(row, upto)
+    fn version_at(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError> {
+        self.view.version_at(row, upto)
     }
-    fn page(&self, column: Column, page: &Page<'_>, cells: &mut Cells) -> Result<bool, EngineError> {
+    fn scan_page(&self, column: Column, page: &PageRequest<'_>, cells: &mut PageBuffer) -> Result<bool, EngineError> {
         if column == Column::Write {
             self.before_read();
         }
-        let has_more = self.view.page(column, page, cells)?;
+        let has_more = self.view.scan_page(column, page, cells)?;
         self.walked(column, page, cells, has_more);
         Ok(has_more)
     }
 }
 
-fn change_of(groups: &[Group], row: &RowKey) -> impl Iterator<Item = RowChange> {
+fn change_of(groups: &[RowBatch], row: &RowKey) -> impl Iterator<Item = RowChange> {
     let row = row.clone();
     groups.iter().flat_map(|group| group.changes().into_owned()).filter(move |change| change.row == row)
 }
 
 /// Whether the call locks the row.
-pub fn locks(groups: &[Group], row: &RowKey) -> bool {
+pub fn locks(groups: &[RowBatch], row: &RowKey) -> bool {
     change_of(groups, row).any(|change| matches!(change.lock, Edit::Put(_)))
 }
 
 /// Whether the call gives the row a new version.
-pub fn commits(groups: &[Group], row: &RowKey) -> bool {
+pub fn commits(groups: &[RowBatch], row: &RowKey) -> bool {
     change_of(groups, row).any(|change| matches!(change.write, Edit::Put(_)))
 }
 

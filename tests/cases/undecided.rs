@@ -45,7 +45,7 @@ pub fn a_lost_reply_is_looked_up(world: &World) {
     store.put_all(&["a", "b"], "old");
     at_commit_point(&store, Act::Lose);
     let commit = write(&store).unwrap();
-    let record = store.engine.view().unwrap().write(&store.row("a")).unwrap().unwrap();
+    let record = store.engine.snapshot().unwrap().write(&store.row("a")).unwrap().unwrap();
     assert_eq!(record.commit_ts, commit.ts);
     assert_eq!([store.get("a"), store.get("b")], [some("new"), some("new")]);
 }
@@ -89,7 +89,7 @@ pub fn a_repeated_commit_point_keeps_its_timestamp(world: &World) {
     let commit = write(&store).unwrap();
     assert_eq!(read.load(Ordering::SeqCst), 2, "somebody saw it before its owner knew");
     for key in ["a", "b"] {
-        let record = store.engine.view().unwrap().write(&store.row(key)).unwrap().unwrap();
+        let record = store.engine.snapshot().unwrap().write(&store.row(key)).unwrap().unwrap();
         assert_eq!(record.commit_ts, commit.ts);
     }
 }

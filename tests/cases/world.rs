@@ -164,8 +164,8 @@ impl World {
             Place::Memory(_) => panic!("the plain functions have no engine"),
             #[cfg(feature = "rocks")]
             Place::Rocks(folder) => self.builder().rocks(folder.path()).unwrap(),
-            Place::Sim(memory) => Arc::new(memory.embedded()),
-            Place::Shared(memory, _) => Arc::new(memory.shared()),
+            Place::Sim(memory) => Arc::new(memory.exclusive_engine()),
+            Place::Shared(memory, _) => Arc::new(memory.shared_engine()),
         }
     }
 
@@ -236,7 +236,7 @@ impl World {
     pub fn leave_behind(
         &self,
         write: impl Fn(&Opened, &mut Txn),
-        act_at: impl Fn(&[percolite::engine::Group], &Keyspace) -> Option<Act> + Send + Sync + 'static,
+        act_at: impl Fn(&[percolite::engine::RowBatch], &Keyspace) -> Option<Act> + Send + Sync + 'static,
     ) -> percolite::Error {
         let owner = self.open_unswept();
         let mut txn = owner.begin().unwrap();

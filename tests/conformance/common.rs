@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use percolite::engine::sim::SimStorage;
 use percolite::engine::storage::Column;
-use percolite::engine::unreliable::{Faults, Unreliable};
+use percolite::engine::unreliable::{Faults, FaultyEngine};
 use percolite::engine::{
-    Capabilities, Cells, Engine, EngineError, Group, Outcome, Page, RowRange, See, Superseded, View,
+    ApplyResult, Capabilities, Engine, EngineError, EngineSnapshot, GcEntry, OnCell, PageBuffer, PageRequest, RowBatch,
+    RowRange,
 };
 use percolite::owner::OwnerId;
 use percolite::row::{
@@ -40,11 +41,11 @@ impl Deref for Subject {
 }
 
 #[cfg(feature = "rocks")]
-pub const MEMORY: percolite::engine::folder::FolderSetup = percolite::engine::folder::FolderSetup {
-    cache: 4 << 20,
-    write_buffers: 4 << 20,
+pub const MEMORY: percolite::engine::folder::FolderOptions = percolite::engine::folder::FolderOptions {
+    block_cache_bytes: 4 << 20,
+    write_buffer_bytes: 4 << 20,
     compression: percolite::engine::Compression::Lz4,
-    accept_lost_commits: None,
+    accept_data_loss: None,
 };
 
 #[cfg(feature = "rocks")]
@@ -57,23 +58,18 @@ pub fn rocks(seed: u64) -> Subject {
 }
 
 pub fn sim_embedded(seed: u64) -> Subject {
-    Subject::new(SimStorage::new().embedded(), seed)
+    Subject::new(SimStorage::new().exclusive_engine(), seed)
 }
 
 pub fn sim_shared(seed: u64) -> Subject {
-    Subject::new(SimStorage::new().shared(), seed)
+    Subject::new(SimStorage::new().shared_engine(), seed)
 }
 
 /// Without late copies: cases speak of cells, which have none of the protocol's defences. `network.rs` has them.
 pub fn unreliable_sim(seed: u64) -> Subject {
-    let faults = Faults {
-        lost_requests: 150,
-        lost_replies: 150,
-        duplicates: 150,
-        late_duplicates: 0,
-        ..Faults::of_a_bad_network()
-    };
-    let engine = Answered(Unreliable::new(SimStorage::new().shared(), faults, seed));
+    let faults =
+        Faults { lost_requests: 150, lost_replies: 150, duplicates: 150, late_duplicates: 0, ..Faults::bad_network() };
+    let engine = Answered(FaultyEngine::new(SimStorage::new().shared_engine(), faults, seed));
     Subject { repeats: true, ..Subject::new(engine, seed) }
 }
 
@@ -105,7 +101,7 @@ const ATTEMPTS_MAX: usize = 1000;
 pub fn until_answered<T>(mut ask: impl FnMut() -> Result<T, EngineError>) -> Result<T, EngineError> {
     for _ in 0..ATTEMPTS_MAX {
         match ask() {
-            Err(EngineError::Unknown(_)) => {}
+            Err(EngineError::Undetermined(_)) => {}
             answer => return answer,
         }
     }
@@ -113,19 +109,19 @@ pub fn until_answered<T>(mut ask: impl FnMut() -> Result<T, EngineError>) -> Res
 }
 
 impl<E: Engine> Answered<E> {
-    fn is_made(&self, group: &Group) -> Result<bool, EngineError> {
-        let view = self.view()?;
+    fn is_made(&self, group: &RowBatch) -> Result<bool, EngineError> {
+        let view = self.snapshot()?;
         let mut edits = 0;
         for change in group.changes().iter() {
             let row = &change.row;
             let mut made = is_made(&change.lock, || view.lock(row), &mut edits)?;
             made &= is_made(&change.write, || view.write(row), &mut edits)?;
-            made &= is_made(&change.status, || view.status(row, change.start_ts), &mut edits)?;
+            made &= is_made(&change.status, || view.txn_record(row, change.start_ts), &mut edits)?;
             for (start_ts, edit) in &change.data {
                 made &= is_made(edit, || Ok(view.data(row, *start_ts)?.map(Bytes::from)), &mut edits)?;
             }
             if let Some(version) = &change.version {
-                made &= view.version(row, version.commit_ts)?.as_ref() == Some(version);
+                made &= view.version_at(row, version.commit_ts)?.as_ref() == Some(version);
                 edits += 1;
             }
             if !made {
@@ -153,17 +149,17 @@ impl<E: Engine> Engine for Answered<E> {
     fn capabilities(&self) -> Capabilities {
         self.0.capabilities()
     }
-    fn view(&self) -> Result<Arc<dyn View>, EngineError> {
-        Ok(Arc::new(AnsweredView(until_answered(|| self.0.view())?)))
+    fn snapshot(&self) -> Result<Arc<dyn EngineSnapshot>, EngineError> {
+        Ok(Arc::new(AnsweredView(until_answered(|| self.0.snapshot())?)))
     }
-    fn row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
-        until_answered(|| self.0.row(row, start_ts))
+    fn read_row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
+        until_answered(|| self.0.read_row(row, start_ts))
     }
-    fn apply(&self, groups: &[Group]) -> Result<Vec<Outcome>, EngineError> {
+    fn apply(&self, groups: &[RowBatch]) -> Result<Vec<ApplyResult>, EngineError> {
         let mut outcomes = until_answered(|| self.0.apply(groups))?;
         for (group, outcome) in groups.iter().zip(&mut outcomes) {
-            if *outcome != Outcome::Applied && self.is_made(group)? {
-                *outcome = Outcome::Applied;
+            if *outcome != ApplyResult::Applied && self.is_made(group)? {
+                *outcome = ApplyResult::Applied;
             }
         }
         Ok(outcomes)
@@ -171,14 +167,14 @@ impl<E: Engine> Engine for Answered<E> {
     fn sync(&self) -> Result<(), EngineError> {
         until_answered(|| self.0.sync())
     }
-    fn meta(&self, name: &str) -> Result<Option<Vec<u8>>, EngineError> {
-        until_answered(|| self.0.meta(name))
+    fn get_meta(&self, name: &str) -> Result<Option<Vec<u8>>, EngineError> {
+        until_answered(|| self.0.get_meta(name))
     }
-    fn metas(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, EngineError> {
-        until_answered(|| self.0.metas(prefix))
+    fn scan_meta(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, EngineError> {
+        until_answered(|| self.0.scan_meta(prefix))
     }
-    fn set_meta(&self, entries: &[(String, Option<Vec<u8>>)]) -> Result<(), EngineError> {
-        until_answered(|| self.0.set_meta(entries))
+    fn write_meta(&self, entries: &[(String, Option<Vec<u8>>)]) -> Result<(), EngineError> {
+        until_answered(|| self.0.write_meta(entries))
     }
     fn safe_point(&self) -> Result<Timestamp, EngineError> {
         until_answered(|| self.0.safe_point())
@@ -186,39 +182,39 @@ impl<E: Engine> Engine for Answered<E> {
     fn advance_safe_point(&self, to: Timestamp) -> Result<(), EngineError> {
         until_answered(|| self.0.advance_safe_point(to))
     }
-    fn superseded(
+    fn gc_candidates(
         &self,
-        after: Option<&Superseded>,
+        after: Option<&GcEntry>,
         upto: Timestamp,
         limit: usize,
-    ) -> Result<Vec<Superseded>, EngineError> {
-        until_answered(|| self.0.superseded(after, upto, limit))
+    ) -> Result<Vec<GcEntry>, EngineError> {
+        until_answered(|| self.0.gc_candidates(after, upto, limit))
     }
-    fn statuses(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {
-        until_answered(|| self.0.statuses(before, limit))
+    fn txn_records(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {
+        until_answered(|| self.0.txn_records(before, limit))
     }
-    fn erase(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {
-        until_answered(|| self.0.erase(keyspace))
+    fn delete_keyspace(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {
+        until_answered(|| self.0.delete_keyspace(keyspace))
     }
 }
 
-struct AnsweredView(Arc<dyn View>);
+struct AnsweredView(Arc<dyn EngineSnapshot>);
 
-impl View for AnsweredView {
-    fn cell(&self, column: Column, row: &RowKey, see: See<'_>) -> Result<(), EngineError> {
-        until_answered(|| self.0.cell(column, row, &mut *see))
+impl EngineSnapshot for AnsweredView {
+    fn get_cell(&self, column: Column, row: &RowKey, see: OnCell<'_>) -> Result<(), EngineError> {
+        until_answered(|| self.0.get_cell(column, row, &mut *see))
     }
-    fn status(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError> {
-        until_answered(|| self.0.status(row, start_ts))
+    fn txn_record(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError> {
+        until_answered(|| self.0.txn_record(row, start_ts))
     }
     fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Vec<u8>>, EngineError> {
         until_answered(|| self.0.data(row, start_ts))
     }
-    fn version(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError> {
-        until_answered(|| self.0.version(row, upto))
+    fn version_at(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError> {
+        until_answered(|| self.0.version_at(row, upto))
     }
-    fn page(&self, column: Column, page: &Page<'_>, cells: &mut Cells) -> Result<bool, EngineError> {
-        until_answered(|| self.0.page(column, page, cells))
+    fn scan_page(&self, column: Column, page: &PageRequest<'_>, cells: &mut PageBuffer) -> Result<bool, EngineError> {
+        until_answered(|| self.0.scan_page(column, page, cells))
     }
 }
 
@@ -297,38 +293,38 @@ pub fn put_data(key: impl AsRef<[u8]>, start_ts: u64, value: impl AsRef<[u8]>) -
     RowChange { data: vec![(ts(start_ts), edit)], ..change(key, start_ts) }
 }
 
-pub fn group(changes: impl IntoIterator<Item = RowChange>) -> Group {
-    Group::Changes(changes.into_iter().collect())
+pub fn group(changes: impl IntoIterator<Item = RowChange>) -> RowBatch {
+    RowBatch::Changes(changes.into_iter().collect())
 }
 
 /// Makes one group of changes, which must be applied.
 pub fn make(engine: &dyn Engine, changes: impl IntoIterator<Item = RowChange>) {
-    assert_eq!(engine.apply(&[group(changes)]).unwrap(), [Outcome::Applied]);
+    assert_eq!(engine.apply(&[group(changes)]).unwrap(), [ApplyResult::Applied]);
 }
 
 /// Whether a change under these guards is made; checks that it is made or not as the answer says.
 pub fn is_allowed(engine: &dyn Engine, key: &str, start_ts: u64, guards: &[Guard]) -> bool {
     // Each probe leaves a mark of its own.
-    let before = engine.view().unwrap();
+    let before = engine.snapshot().unwrap();
     let mark = (1..1000).find(|mark| before.data(&row(key), ts(*mark)).unwrap().is_none()).unwrap();
     let data = vec![(ts(mark), Edit::Put(b"probed".into()))];
     let probe = RowChange { guards: guards.into(), data, ..change(key, start_ts) };
     let outcomes = engine.apply(&[group([probe])]).unwrap();
     let allowed = match outcomes.as_slice() {
-        [Outcome::Applied] => true,
-        [Outcome::Refused { index: 0, .. }] => false,
+        [ApplyResult::Applied] => true,
+        [ApplyResult::PreconditionFailed { index: 0, .. }] => false,
         other => panic!("one group, and the answer is {other:?}"),
     };
-    let made = engine.view().unwrap().data(&row(key), ts(mark)).unwrap().is_some();
+    let made = engine.snapshot().unwrap().data(&row(key), ts(mark)).unwrap().is_some();
     assert_eq!(allowed, made, "the answer to {guards:?} is not what happened");
     allowed
 }
 
 pub fn all_writes(engine: &dyn Engine) -> Vec<(RowKey, WriteRecord)> {
     engine
-        .view()
+        .snapshot()
         .unwrap()
-        .writes(&Page { range: &RowRange::all(), backwards: false, limit: usize::MAX, bookmark: None })
+        .scan_writes(&PageRequest { range: &RowRange::all(), backwards: false, limit: usize::MAX, cursor: None })
         .unwrap()
 }
 

@@ -22,17 +22,17 @@ fn reopening_keeps_everything() {
         let engine = open(folder.path()).unwrap();
         // What earlier rounds left, and then a change of all of it.
         for key in (0..round).map(|earlier| format!("row {earlier}")) {
-            let found = engine.row(&row(&key), ts(10)).unwrap();
+            let found = engine.read_row(&row(&key), ts(10)).unwrap();
             assert_eq!((found.lock, found.write), (Some(lock(10)), Some(put(20))));
             assert_eq!((found.status, found.safe_point), (Some(Status::RolledBack), ts(round)));
-            let view = engine.view().unwrap();
+            let view = engine.snapshot().unwrap();
             assert_eq!(view.data(&row(&key), ts(10)).unwrap(), Some(vec![7; 5000]));
-            assert_eq!(view.version(&row(&key), ts(99)).unwrap(), Some(put(15)));
+            assert_eq!(view.version_at(&row(&key), ts(99)).unwrap(), Some(put(15)));
         }
         let erased = RowKey::new(KeyspaceId(99), b"erased");
-        assert_eq!(engine.row(&erased, ts(10)).unwrap().write, None);
-        assert_eq!(engine.metas("round/").unwrap().len() as u64, round);
-        assert_eq!(engine.superseded(None, Timestamp::MAX, 100).unwrap().len() as u64, 2 * round);
+        assert_eq!(engine.read_row(&erased, ts(10)).unwrap().write, None);
+        assert_eq!(engine.scan_meta("round/").unwrap().len() as u64, round);
+        assert_eq!(engine.gc_candidates(None, Timestamp::MAX, 100).unwrap().len() as u64, 2 * round);
 
         make(
             &engine,
@@ -49,8 +49,8 @@ fn reopening_keeps_everything() {
             &engine,
             [put_write("deleted", deletion(100 + round)), RowChange { row: erased, ..put_write("", put(20)) }],
         );
-        engine.erase(KeyspaceId(99)).unwrap();
-        engine.set_meta(&[(format!("round/{round}"), Some(vec![]))]).unwrap();
+        engine.delete_keyspace(KeyspaceId(99)).unwrap();
+        engine.write_meta(&[(format!("round/{round}"), Some(vec![]))]).unwrap();
         engine.advance_safe_point(ts(round + 1)).unwrap();
         // A process that ends without a sync loses nothing: only a power cut does.
         if round % 2 == 0 {
@@ -74,8 +74,8 @@ fn reopening_keeps_what_was_written_through_many_files() {
             expected.insert(row(&key), (write, data));
         }
         for (key, (write, data)) in &expected {
-            assert_eq!(engine.row(key, ts(0)).unwrap().write.as_ref(), Some(write));
-            let found = engine.view().unwrap().data(key, ts(1)).unwrap().map(|value| Edit::Put(value.into()));
+            assert_eq!(engine.read_row(key, ts(0)).unwrap().write.as_ref(), Some(write));
+            let found = engine.snapshot().unwrap().data(key, ts(1)).unwrap().map(|value| Edit::Put(value.into()));
             assert!(found.as_ref() == Some(&data[0].1), "{key:?}");
         }
         assert_eq!(all_writes(&engine).len(), expected.len());
@@ -86,7 +86,7 @@ fn reopening_keeps_what_was_written_through_many_files() {
 fn a_store_that_is_open_is_busy() {
     let folder = tempfile::tempdir().unwrap();
     let engine = open(folder.path()).unwrap();
-    assert!(matches!(open(folder.path()), Err(EngineError::Busy(_))));
+    assert!(matches!(open(folder.path()), Err(EngineError::AlreadyOpen(_))));
     make(&engine, [put_write("a", put(20))]);
     drop(engine);
     assert_eq!(all_writes(&open(folder.path()).unwrap()).len(), 1);
@@ -97,11 +97,11 @@ fn a_store_with_a_view_still_open_is_busy_until_it_ends() {
     let folder = tempfile::tempdir().unwrap();
     let engine = open(folder.path()).unwrap();
     make(&engine, [put_write("a", put(20)), put_status("a", 5, Status::RolledBack)]);
-    let view = engine.view().unwrap();
+    let view = engine.snapshot().unwrap();
     drop(engine);
     assert_eq!(view.write(&row("a")).unwrap(), Some(put(20)), "a view keeps its database open");
     match open(folder.path()) {
-        Err(EngineError::Busy(_)) => {}
+        Err(EngineError::AlreadyOpen(_)) => {}
         Err(other) => panic!("not busy, but: {other:?}"),
         Ok(_) => panic!("opened twice"),
     }

@@ -1,6 +1,6 @@
 //! Erasing a keyspace: all of it, and nothing beside it.
 
-use percolite::engine::{Page, RowRange};
+use percolite::engine::{PageRequest, RowRange};
 use percolite::row::{Edit, KeyspaceId, RowChange, RowKey, Status};
 
 use crate::common::{Subject, lock, make, put, ts};
@@ -25,20 +25,20 @@ fn fill(engine: &Subject, keyspace: u32, keys: &[&[u8]]) {
 
 /// How many cells of a keyspace's rows are there, by column: lock, write, status, version, data, scanned.
 fn cells(engine: &Subject, keyspace: u32, keys: &[&[u8]]) -> [usize; 7] {
-    let view = engine.view().unwrap();
+    let view = engine.snapshot().unwrap();
     let rows: Vec<RowKey> = keys.iter().map(|key| RowKey::new(KeyspaceId(keyspace), key)).collect();
     let count = |is_there: &dyn Fn(&RowKey) -> bool| rows.iter().filter(|row| is_there(row)).count();
     let range = RowRange::all();
-    let page = Page { range: &range, backwards: false, limit: usize::MAX, bookmark: None };
+    let page = PageRequest { range: &range, backwards: false, limit: usize::MAX, cursor: None };
     let own = |row: &RowKey| row.keyspace().0 == keyspace;
     [
         count(&|row| view.lock(row).unwrap().is_some()),
         count(&|row| view.write(row).unwrap().is_some()),
-        count(&|row| view.status(row, ts(10)).unwrap().is_some()),
-        count(&|row| view.version(row, ts(99)).unwrap().is_some()),
+        count(&|row| view.txn_record(row, ts(10)).unwrap().is_some()),
+        count(&|row| view.version_at(row, ts(99)).unwrap().is_some()),
         count(&|row| view.data(row, ts(0)).unwrap().is_some() || view.data(row, ts(u64::MAX)).unwrap().is_some()),
-        view.locks(&page).unwrap().iter().filter(|(row, _)| own(row)).count(),
-        view.writes(&page).unwrap().iter().filter(|(row, _)| own(row)).count(),
+        view.scan_locks(&page).unwrap().iter().filter(|(row, _)| own(row)).count(),
+        view.scan_writes(&page).unwrap().iter().filter(|(row, _)| own(row)).count(),
     ]
 }
 
@@ -47,14 +47,14 @@ fn erasing_one_leaves_the_others(engine: &Subject, all: &[u32], erased: u32, key
         fill(engine, *keyspace, keys);
         assert_eq!(cells(engine, *keyspace, keys), [keys.len(); 7]);
     }
-    engine.set_meta(&[("kept".into(), Some(vec![1]))]).unwrap();
+    engine.write_meta(&[("kept".into(), Some(vec![1]))]).unwrap();
     engine.advance_safe_point(ts(3)).unwrap();
-    engine.erase(KeyspaceId(erased)).unwrap();
+    engine.delete_keyspace(KeyspaceId(erased)).unwrap();
     for keyspace in all {
         let left = if *keyspace == erased { 0 } else { keys.len() };
         assert_eq!(cells(engine, *keyspace, keys), [left; 7], "keyspace {keyspace} after {erased} was erased");
     }
-    assert_eq!(engine.meta("kept").unwrap(), Some(vec![1]));
+    assert_eq!(engine.get_meta("kept").unwrap(), Some(vec![1]));
     assert_eq!(engine.safe_point().unwrap(), ts(3));
     // What is written after it stays.
     fill(engine, erased, keys);
@@ -65,7 +65,7 @@ pub fn erasing_a_keyspace_leaves_its_neighbours(engine: &Subject) {
     for erased in [2, 0, 255, 256, u32::MAX - 1] {
         erasing_one_leaves_the_others(engine, &[0, 1, 2, 3, 254, 255, 256, 257, u32::MAX - 1, u32::MAX], erased, &KEYS);
     }
-    engine.erase(KeyspaceId(77)).unwrap();
+    engine.delete_keyspace(KeyspaceId(77)).unwrap();
 }
 
 pub fn the_last_keyspace_is_erased_too(engine: &Subject) {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use percolite::engine::sim::{SimEngine, SimStorage};
-use percolite::engine::unreliable::{Faults, Injected, LATE_COPIES_MAX, Unreliable};
-use percolite::engine::{Capabilities, Engine, EngineError, Group, Outcome, Superseded, View};
+use percolite::engine::unreliable::{FaultCounts, Faults, FaultyEngine, LATE_COPIES_MAX};
+use percolite::engine::{ApplyResult, Capabilities, Engine, EngineError, EngineSnapshot, GcEntry, RowBatch};
 use percolite::row::{Edit, Guard, Guards, KeyspaceId, Row, RowChange, RowKey, Status};
 use percolite::timestamp::Timestamp;
 
@@ -13,66 +13,66 @@ use crate::common::{
     Answered, Subject, all_writes, change, check, group, lock, put, put_lock, put_status, put_write, row, ts,
 };
 
-fn network(faults: Faults, seed: u64) -> Unreliable<SimEngine> {
-    Unreliable::new(SimStorage::new().shared(), faults, seed)
+fn network(faults: Faults, seed: u64) -> FaultyEngine<SimEngine> {
+    FaultyEngine::new(SimStorage::new().shared_engine(), faults, seed)
 }
 
-fn locked() -> Group {
+fn locked() -> RowBatch {
     group([RowChange { guards: vec![Guard::LockAbsent].into(), ..put_lock("a", lock(10)) }])
 }
 
 fn is_lost<T>(answer: Result<T, EngineError>) -> bool {
-    matches!(answer, Err(EngineError::Unknown(_)))
+    matches!(answer, Err(EngineError::Undetermined(_)))
 }
 
 #[test]
 fn without_faults_nothing_is_different() {
     let engine = network(Faults::default(), 1);
-    assert_eq!(engine.apply(&[locked()]).unwrap(), [Outcome::Applied]);
-    assert!(matches!(engine.apply(&[locked()]).unwrap()[..], [Outcome::Refused { .. }]));
-    engine.set_meta(&[("m".into(), Some(vec![1]))]).unwrap();
-    assert_eq!(engine.meta("m").unwrap(), Some(vec![1]));
+    assert_eq!(engine.apply(&[locked()]).unwrap(), [ApplyResult::Applied]);
+    assert!(matches!(engine.apply(&[locked()]).unwrap()[..], [ApplyResult::PreconditionFailed { .. }]));
+    engine.write_meta(&[("m".into(), Some(vec![1]))]).unwrap();
+    assert_eq!(engine.get_meta("m").unwrap(), Some(vec![1]));
     assert_eq!(engine.capabilities(), engine.engine().capabilities());
-    assert_eq!((engine.injected(), engine.deliver_late()), (Injected::default(), 0));
+    assert_eq!((engine.injected(), engine.deliver_delayed()), (FaultCounts::default(), 0));
 }
 
 #[test]
 fn a_lost_request_changes_nothing() {
     let engine = network(Faults { lost_requests: 1000, ..Faults::default() }, 1);
     assert!(is_lost(engine.apply(&[locked()])));
-    assert!(is_lost(engine.set_meta(&[("m".into(), Some(vec![1]))])));
+    assert!(is_lost(engine.write_meta(&[("m".into(), Some(vec![1]))])));
     assert!(is_lost(engine.advance_safe_point(ts(9))));
-    assert!(is_lost(engine.sync()) && is_lost(engine.view()) && is_lost(engine.row(&row("a"), ts(1))));
-    assert!(is_lost(engine.meta("m")) && is_lost(engine.metas("")) && is_lost(engine.safe_point()));
-    assert!(is_lost(engine.superseded(None, ts(9), 9)));
-    assert_eq!(engine.injected(), Injected { lost_requests: 10, ..Injected::default() });
+    assert!(is_lost(engine.sync()) && is_lost(engine.snapshot()) && is_lost(engine.read_row(&row("a"), ts(1))));
+    assert!(is_lost(engine.get_meta("m")) && is_lost(engine.scan_meta("")) && is_lost(engine.safe_point()));
+    assert!(is_lost(engine.gc_candidates(None, ts(9), 9)));
+    assert_eq!(engine.injected(), FaultCounts { lost_requests: 10, ..FaultCounts::default() });
     let inner = engine.engine();
-    assert_eq!(inner.row(&row("a"), ts(10)).unwrap().lock, None);
-    assert_eq!((inner.meta("m").unwrap(), inner.safe_point().unwrap()), (None, ts(0)));
+    assert_eq!(inner.read_row(&row("a"), ts(10)).unwrap().lock, None);
+    assert_eq!((inner.get_meta("m").unwrap(), inner.safe_point().unwrap()), (None, ts(0)));
     inner.apply(&[locked()]).unwrap();
-    assert!(is_lost(engine.erase(KeyspaceId(7))));
-    assert!(inner.row(&row("a"), ts(10)).unwrap().lock.is_some());
+    assert!(is_lost(engine.delete_keyspace(KeyspaceId(7))));
+    assert!(inner.read_row(&row("a"), ts(10)).unwrap().lock.is_some());
 }
 
 #[test]
 fn a_request_whose_reply_is_lost_was_carried_out() {
     let engine = network(Faults { lost_replies: 1000, ..Faults::default() }, 1);
     assert!(is_lost(engine.apply(&[locked()])));
-    assert!(is_lost(engine.set_meta(&[("m".into(), Some(vec![1]))])));
+    assert!(is_lost(engine.write_meta(&[("m".into(), Some(vec![1]))])));
     assert!(is_lost(engine.advance_safe_point(ts(9))));
-    assert_eq!(engine.injected(), Injected { lost_replies: 3, ..Injected::default() });
-    assert_eq!(engine.row(&row("a"), ts(10)).unwrap().lock, Some(lock(10)));
-    assert_eq!((engine.meta("m").unwrap(), engine.safe_point().unwrap()), (Some(vec![1]), ts(9)));
-    assert!(is_lost(engine.erase(KeyspaceId(7))));
-    assert_eq!(engine.row(&row("a"), ts(10)).unwrap().lock, None);
+    assert_eq!(engine.injected(), FaultCounts { lost_replies: 3, ..FaultCounts::default() });
+    assert_eq!(engine.read_row(&row("a"), ts(10)).unwrap().lock, Some(lock(10)));
+    assert_eq!((engine.get_meta("m").unwrap(), engine.safe_point().unwrap()), (Some(vec![1]), ts(9)));
+    assert!(is_lost(engine.delete_keyspace(KeyspaceId(7))));
+    assert_eq!(engine.read_row(&row("a"), ts(10)).unwrap().lock, None);
 }
 
 #[test]
 fn a_cut_request_leaves_the_first_groups_whole() {
     let (mut least, mut most) = (usize::MAX, 0);
     for seed in 0..50 {
-        let engine = network(Faults { cut_requests: 1000, ..Faults::default() }, seed);
-        assert_eq!(engine.apply(&[locked()]).unwrap(), [Outcome::Applied], "one group cannot be cut");
+        let engine = network(Faults { truncated_requests: 1000, ..Faults::default() }, seed);
+        assert_eq!(engine.apply(&[locked()]).unwrap(), [ApplyResult::Applied], "one group cannot be cut");
         let groups =
             [1, 2, 3, 4].map(|number: u64| group(["x", "y"].map(|key| put_write(format!("{number}{key}"), put(9)))));
         assert!(is_lost(engine.apply(&groups)));
@@ -87,20 +87,20 @@ fn a_cut_request_leaves_the_first_groups_whole() {
 /// What a decorator of this file passes on unchanged.
 macro_rules! pass_on {
     () => {
-        fn view(&self) -> Result<Arc<dyn View>, EngineError> {
-            self.0.view()
+        fn snapshot(&self) -> Result<Arc<dyn EngineSnapshot>, EngineError> {
+            self.0.snapshot()
         }
-        fn row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
-            self.0.row(row, start_ts)
+        fn read_row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
+            self.0.read_row(row, start_ts)
         }
         fn sync(&self) -> Result<(), EngineError> {
             self.0.sync()
         }
-        fn meta(&self, name: &str) -> Result<Option<Vec<u8>>, EngineError> {
-            self.0.meta(name)
+        fn get_meta(&self, name: &str) -> Result<Option<Vec<u8>>, EngineError> {
+            self.0.get_meta(name)
         }
-        fn metas(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, EngineError> {
-            self.0.metas(prefix)
+        fn scan_meta(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, EngineError> {
+            self.0.scan_meta(prefix)
         }
         fn safe_point(&self) -> Result<Timestamp, EngineError> {
             self.0.safe_point()
@@ -108,19 +108,19 @@ macro_rules! pass_on {
         fn advance_safe_point(&self, to: Timestamp) -> Result<(), EngineError> {
             self.0.advance_safe_point(to)
         }
-        fn superseded(
+        fn gc_candidates(
             &self,
-            after: Option<&Superseded>,
+            after: Option<&GcEntry>,
             upto: Timestamp,
             limit: usize,
-        ) -> Result<Vec<Superseded>, EngineError> {
-            self.0.superseded(after, upto, limit)
+        ) -> Result<Vec<GcEntry>, EngineError> {
+            self.0.gc_candidates(after, upto, limit)
         }
-        fn statuses(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {
-            self.0.statuses(before, limit)
+        fn txn_records(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {
+            self.0.txn_records(before, limit)
         }
-        fn erase(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {
-            self.0.erase(keyspace)
+        fn delete_keyspace(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {
+            self.0.delete_keyspace(keyspace)
         }
     };
 }
@@ -132,19 +132,19 @@ impl Engine for Counting {
     fn capabilities(&self) -> Capabilities {
         self.0.capabilities()
     }
-    fn apply(&self, groups: &[Group]) -> Result<Vec<Outcome>, EngineError> {
+    fn apply(&self, groups: &[RowBatch]) -> Result<Vec<ApplyResult>, EngineError> {
         self.1.fetch_add(1, Ordering::Relaxed);
         self.0.apply(groups)
     }
-    fn set_meta(&self, entries: &[(String, Option<Vec<u8>>)]) -> Result<(), EngineError> {
+    fn write_meta(&self, entries: &[(String, Option<Vec<u8>>)]) -> Result<(), EngineError> {
         self.1.fetch_add(1, Ordering::Relaxed);
-        self.0.set_meta(entries)
+        self.0.write_meta(entries)
     }
     pass_on!();
 }
 
-fn counting(faults: Faults, seed: u64) -> Unreliable<Counting> {
-    Unreliable::new(Counting(SimStorage::new().shared(), AtomicU64::new(0)), faults, seed)
+fn counting(faults: Faults, seed: u64) -> FaultyEngine<Counting> {
+    FaultyEngine::new(Counting(SimStorage::new().shared_engine(), AtomicU64::new(0)), faults, seed)
 }
 
 #[test]
@@ -153,13 +153,13 @@ fn a_duplicate_is_delivered_twice_and_either_answer_may_be_seen() {
     for seed in 0..100 {
         let engine = counting(Faults { duplicates: 1000, ..Faults::default() }, seed);
         match engine.apply(&[locked()]).unwrap().as_slice() {
-            [Outcome::Applied] => first += 1,
+            [ApplyResult::Applied] => first += 1,
             // The second delivery finds what the first one left.
-            [Outcome::Refused { index: 0, row }] if row.lock == Some(lock(10)) => second += 1,
+            [ApplyResult::PreconditionFailed { index: 0, row }] if row.lock == Some(lock(10)) => second += 1,
             other => panic!("{other:?}"),
         }
-        engine.set_meta(&[("m".into(), Some(vec![1]))]).unwrap();
-        engine.row(&row("a"), ts(1)).unwrap();
+        engine.write_meta(&[("m".into(), Some(vec![1]))]).unwrap();
+        engine.read_row(&row("a"), ts(1)).unwrap();
         assert_eq!(engine.engine().1.load(Ordering::Relaxed), 4);
         assert_eq!(engine.injected().duplicates, 2);
     }
@@ -172,18 +172,18 @@ fn a_late_copy_arrives_at_a_later_call_and_its_answer_is_thrown_away() {
     for seed in 0..100 {
         let engine = counting(Faults { late_duplicates: 1000, late_by_max: 10, ..Faults::default() }, seed);
         let deliveries = || engine.engine().1.load(Ordering::Relaxed);
-        assert_eq!(engine.apply(&[locked()]).unwrap(), [Outcome::Applied]);
+        assert_eq!(engine.apply(&[locked()]).unwrap(), [ApplyResult::Applied]);
         assert_eq!(deliveries(), 1);
         engine.set_faults(Faults::default());
         // The lock goes, and the copy, whose guard holds again, brings it back: this is what rollback records are for.
         engine.apply(&[group([RowChange { lock: Edit::Delete, ..change("a", 10) }])]).unwrap();
         for _ in 0..10 {
-            engine.row(&row("a"), ts(10)).unwrap();
+            engine.read_row(&row("a"), ts(10)).unwrap();
         }
         assert_eq!(deliveries(), 3, "the copy never came");
         let injected = engine.injected();
         assert_eq!((injected.late_copies, injected.late_deliveries), (1, 1));
-        assert_eq!(engine.row(&row("a"), ts(10)).unwrap().lock.is_some(), injected.late_applied == 1);
+        assert_eq!(engine.read_row(&row("a"), ts(10)).unwrap().lock.is_some(), injected.late_applied == 1);
         // One that came with the very next call was still in front of the lock's end.
         applied += injected.late_applied;
         refused += 1 - injected.late_applied;
@@ -196,10 +196,10 @@ fn a_lost_request_can_still_arrive_late() {
     let faults = Faults { lost_requests: 1000, late_duplicates: 1000, late_by_max: u64::MAX, ..Faults::default() };
     let engine = network(faults, 3);
     assert!(is_lost(engine.apply(&[locked()])));
-    assert_eq!(engine.engine().row(&row("a"), ts(10)).unwrap().lock, None);
-    assert_eq!(engine.deliver_late(), 1);
-    assert_eq!(engine.engine().row(&row("a"), ts(10)).unwrap().lock, Some(lock(10)));
-    assert_eq!(engine.deliver_late(), 0);
+    assert_eq!(engine.engine().read_row(&row("a"), ts(10)).unwrap().lock, None);
+    assert_eq!(engine.deliver_delayed(), 1);
+    assert_eq!(engine.engine().read_row(&row("a"), ts(10)).unwrap().lock, Some(lock(10)));
+    assert_eq!(engine.deliver_delayed(), 0);
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn late_copies_do_not_pile_up() {
     let waiting = LATE_COPIES_MAX as u64;
     assert_eq!(engine.injected().late_copies, 500);
     assert_eq!(engine.injected().late_deliveries, 500 - waiting);
-    assert_eq!(engine.deliver_late() as u64, waiting);
+    assert_eq!(engine.deliver_delayed() as u64, waiting);
     assert_eq!(engine.engine().1.load(Ordering::Relaxed), 1000);
 }
 
@@ -225,25 +225,25 @@ fn delays_call_the_hook_for_request_and_reply() {
         seen.1.fetch_max(millis, Ordering::Relaxed);
     });
     let faults = Faults { delays: 1000, delay_max_ms: 20, ..Faults::default() };
-    let engine = Unreliable::with_pause(SimStorage::new().embedded(), faults, 1, pause);
+    let engine = FaultyEngine::with_pause(SimStorage::new().exclusive_engine(), faults, 1, pause);
     for _ in 0..100 {
         engine.apply(&[group([put_lock("a", lock(10))])]).unwrap();
-        engine.view().unwrap().lock(&row("a")).unwrap();
+        engine.snapshot().unwrap().lock(&row("a")).unwrap();
     }
-    assert_eq!(engine.injected(), Injected { delays: 600, ..Injected::default() });
+    assert_eq!(engine.injected(), FaultCounts { delays: 600, ..FaultCounts::default() });
     assert_eq!((paused.0.load(Ordering::Relaxed), paused.1.load(Ordering::Relaxed)), (600, 20));
 }
 
 #[test]
 fn the_seed_decides_everything() {
     let run = |seed| {
-        let engine = network(Faults::of_a_bad_network(), seed);
+        let engine = network(Faults::bad_network(), seed);
         let answers: Vec<String> = (0..300)
             .map(|number| {
                 let guards: Guards = vec![Guard::NoCommitAfter(ts(number + 10))].into();
                 let write = |key: &str| RowChange { guards: guards.clone(), ..put_write(key, put(number + 10)) };
                 let answer = engine.apply(&[group([write("a")]), group([write("b")])]);
-                format!("{answer:?} {:?}", engine.row(&row("a"), ts(1)))
+                format!("{answer:?} {:?}", engine.read_row(&row("a"), ts(1)))
             })
             .collect();
         (answers, engine.injected(), all_writes(engine.engine()))
@@ -251,7 +251,7 @@ fn the_seed_decides_everything() {
     let (answers, injected, writes) = run(1);
     assert!(run(1) == (answers.clone(), injected, writes), "the same seed ran differently");
     assert!(run(2).0 != answers);
-    let Injected { lost_requests, lost_replies, cut_requests, duplicates, late_deliveries, delays, .. } = injected;
+    let FaultCounts { lost_requests, lost_replies, cut_requests, duplicates, late_deliveries, delays, .. } = injected;
     for count in [lost_requests, lost_replies, cut_requests, duplicates, late_deliveries, delays] {
         assert!(count > 5, "{injected:?}");
     }
@@ -264,27 +264,27 @@ const SMALL: usize = 3;
 
 impl Engine for Small {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { group_rows_max: SMALL, ..self.0.capabilities() }
+        Capabilities { batch_rows_max: SMALL, ..self.0.capabilities() }
     }
-    fn apply(&self, groups: &[Group]) -> Result<Vec<Outcome>, EngineError> {
-        match groups.iter().map(|group| group.rows()).find(|rows| *rows > SMALL) {
+    fn apply(&self, groups: &[RowBatch]) -> Result<Vec<ApplyResult>, EngineError> {
+        match groups.iter().map(|group| group.row_count()).find(|rows| *rows > SMALL) {
             Some(asked) => Err(EngineError::Limit { what: "a group's rows", asked, limit: SMALL }),
             None => self.0.apply(groups),
         }
     }
-    fn set_meta(&self, entries: &[(String, Option<Vec<u8>>)]) -> Result<(), EngineError> {
-        self.0.set_meta(entries)
+    fn write_meta(&self, entries: &[(String, Option<Vec<u8>>)]) -> Result<(), EngineError> {
+        self.0.write_meta(entries)
     }
     pass_on!();
 }
 
 #[test]
 fn an_engine_with_a_limit_allows_it_and_refuses_one_more() {
-    let bare: fn(u64) -> Subject = |seed| Subject::new(Small(SimStorage::new().shared()), seed);
+    let bare: fn(u64) -> Subject = |seed| Subject::new(Small(SimStorage::new().shared_engine()), seed);
     check("small", 0..1, bare, crate::groups::the_limit_is_allowed_and_one_more_refused_before_it_begins);
     let behind_a_network: fn(u64) -> Subject = |seed| {
-        let faults = Faults { late_duplicates: 0, ..Faults::of_a_bad_network() };
-        Subject::new(Answered(Unreliable::new(Small(SimStorage::new().shared()), faults, seed)), seed)
+        let faults = Faults { late_duplicates: 0, ..Faults::bad_network() };
+        Subject::new(Answered(FaultyEngine::new(Small(SimStorage::new().shared_engine()), faults, seed)), seed)
     };
     let case = crate::groups::the_limit_is_allowed_and_one_more_refused_before_it_begins;
     check("small behind a bad network", 0..20, behind_a_network, case);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use percolite::engine::{EngineError, Group, NextVersions, Outcome, Page, RowRange};
+use percolite::engine::{ApplyResult, EngineError, OnePhaseWrites, PageRequest, RowBatch, RowRange};
 use percolite::row::{Bytes, Edit, Guard, Lock, Mutation, Row, RowChange, RowKey, Status, WriteRecord};
 use percolite::timestamp::Timestamp;
 use percolite::writes::Writes;
@@ -22,8 +22,8 @@ pub fn a_refused_group_changes_nothing_in_any_row(engine: &Subject) {
     let keys = ["a", "b", "c", "d"];
     make(&**engine, keys.map(|key| RowChange { write: Edit::Put(put(20)), ..put_data(key, 19, "kept") }));
     make(&**engine, [put_lock("z", lock(10))]);
-    let before = keys.map(|key| engine.row(&row(key), ts(50)).unwrap());
-    let metas = engine.metas("").unwrap();
+    let before = keys.map(|key| engine.read_row(&row(key), ts(50)).unwrap());
+    let metas = engine.scan_meta("").unwrap();
     for refusing in 0..=keys.len() {
         let mut changes: Vec<RowChange> = keys
             .iter()
@@ -40,15 +40,18 @@ pub fn a_refused_group_changes_nothing_in_any_row(engine: &Subject) {
         changes[0].guards = vec![Guard::LockAbsent, Guard::NoCommitAfter(ts(20))].into();
         changes.insert(refusing, guarded(&[Guard::LockAbsent], put_lock("z", lock(50))));
         let outcomes = engine.apply(&[group(changes)]).unwrap();
-        assert!(matches!(outcomes[..], [Outcome::Refused { index, .. }] if index == refusing), "{outcomes:?}");
-        assert_eq!(keys.map(|key| engine.row(&row(key), ts(50)).unwrap()), before);
-        let view = engine.view().unwrap();
+        assert!(
+            matches!(outcomes[..], [ApplyResult::PreconditionFailed { index, .. }] if index == refusing),
+            "{outcomes:?}"
+        );
+        assert_eq!(keys.map(|key| engine.read_row(&row(key), ts(50)).unwrap()), before);
+        let view = engine.snapshot().unwrap();
         for key in keys {
             assert_eq!(view.data(&row(key), ts(19)).unwrap(), Some(b"kept".to_vec()));
             assert_eq!(view.data(&row(key), ts(50)).unwrap(), None);
-            assert_eq!(view.version(&row(key), ts(99)).unwrap(), None);
+            assert_eq!(view.version_at(&row(key), ts(99)).unwrap(), None);
         }
-        assert_eq!(engine.metas("").unwrap(), metas, "the work list has entries that were not made");
+        assert_eq!(engine.scan_meta("").unwrap(), metas, "the work list has entries that were not made");
     }
 }
 
@@ -75,11 +78,11 @@ pub fn groups_see_those_before_them_in_the_same_call(engine: &Subject) {
             || [group([put_write("x", put(5))]), group([guarded(&[Guard::LockAbsent], put_write("y", put(5)))])];
         let [x, y] = others();
         let outcomes = engine.apply(&[x, group([first.clone()]), y, group([second])]).unwrap();
-        assert_eq!(outcomes[..3], [Outcome::Applied, Outcome::Applied, Outcome::Applied]);
-        assert_eq!(outcomes[3] == Outcome::Applied, *allowed, "{guard:?} after {first:?} in the same call");
-        assert_eq!(engine.view().unwrap().data(&row(key), ts(19)).unwrap().is_some(), *allowed);
-        let seen = engine.row(&row(key), ts(19)).unwrap();
-        if let Outcome::Refused { row, .. } = &outcomes[3] {
+        assert_eq!(outcomes[..3], [ApplyResult::Applied, ApplyResult::Applied, ApplyResult::Applied]);
+        assert_eq!(outcomes[3] == ApplyResult::Applied, *allowed, "{guard:?} after {first:?} in the same call");
+        assert_eq!(engine.snapshot().unwrap().data(&row(key), ts(19)).unwrap().is_some(), *allowed);
+        let seen = engine.read_row(&row(key), ts(19)).unwrap();
+        if let ApplyResult::PreconditionFailed { row, .. } = &outcomes[3] {
             assert_eq!(**row, seen, "the refusal tells of the row before the group in front of it");
         }
     }
@@ -87,13 +90,16 @@ pub fn groups_see_those_before_them_in_the_same_call(engine: &Subject) {
     let first = group(["f", "g", "h"].map(|key| guarded(&[Guard::NoCommitAfter(ts(30))], put_lock(key, lock(30)))));
     let second = group([put_data("i", 40, "no"), guarded(&[Guard::LockAbsent], put_data("g", 40, "no"))]);
     let outcomes = engine.apply(&[first, second]).unwrap();
-    assert_eq!(outcomes[0], Outcome::Applied);
-    assert!(matches!(&outcomes[1], Outcome::Refused { index: 1, row } if row.lock == Some(lock(30))), "{outcomes:?}");
-    assert_eq!(engine.view().unwrap().data(&row("i"), ts(40)).unwrap(), None);
+    assert_eq!(outcomes[0], ApplyResult::Applied);
+    assert!(
+        matches!(&outcomes[1], ApplyResult::PreconditionFailed { index: 1, row } if row.lock == Some(lock(30))),
+        "{outcomes:?}"
+    );
+    assert_eq!(engine.snapshot().unwrap().data(&row("i"), ts(40)).unwrap(), None);
     // The last of several groups on one row wins.
     let outcomes = engine.apply(&[20, 21, 22, 23].map(|at| group([put_write("j", put(at))]))).unwrap();
-    assert_eq!(outcomes, vec![Outcome::Applied; 4]);
-    assert_eq!(engine.row(&row("j"), ts(1)).unwrap().write, Some(put(23)));
+    assert_eq!(outcomes, vec![ApplyResult::Applied; 4]);
+    assert_eq!(engine.read_row(&row("j"), ts(1)).unwrap().write, Some(put(23)));
 }
 
 pub fn a_refused_group_is_not_seen_by_those_after_it(engine: &Subject) {
@@ -102,9 +108,12 @@ pub fn a_refused_group_is_not_seen_by_those_after_it(engine: &Subject) {
     let after = group([guarded(&[Guard::LockAbsent], put_data("b", 30, "after"))]);
     let last = group([guarded(&[Guard::LockIs(lock(10).stamp())], put_data("a", 30, "last"))]);
     let outcomes = engine.apply(&[refused, after, last]).unwrap();
-    assert!(matches!(&outcomes[0], Outcome::Refused { index: 1, row } if row.lock == Some(lock(10))), "{outcomes:?}");
-    assert_eq!(outcomes[1..], [Outcome::Applied, Outcome::Applied]);
-    let view = engine.view().unwrap();
+    assert!(
+        matches!(&outcomes[0], ApplyResult::PreconditionFailed { index: 1, row } if row.lock == Some(lock(10))),
+        "{outcomes:?}"
+    );
+    assert_eq!(outcomes[1..], [ApplyResult::Applied, ApplyResult::Applied]);
+    let view = engine.snapshot().unwrap();
     assert_eq!(view.lock(&row("b")).unwrap(), None);
     assert_eq!(view.lock(&row("a")).unwrap(), Some(lock(10)));
     assert_eq!(view.data(&row("b"), ts(30)).unwrap(), Some(b"after".to_vec()));
@@ -113,23 +122,26 @@ pub fn a_refused_group_is_not_seen_by_those_after_it(engine: &Subject) {
 
 pub fn nothing_to_do_is_done(engine: &Subject) {
     assert_eq!(engine.apply(&[]).unwrap(), []);
-    assert_eq!(engine.apply(&[group([]), group([])]).unwrap(), [Outcome::Applied, Outcome::Applied]);
-    assert_eq!(engine.apply(&[group([change("a", 10)])]).unwrap(), [Outcome::Applied]);
+    assert_eq!(engine.apply(&[group([]), group([])]).unwrap(), [ApplyResult::Applied, ApplyResult::Applied]);
+    assert_eq!(engine.apply(&[group([change("a", 10)])]).unwrap(), [ApplyResult::Applied]);
     let unmet = guarded(&[Guard::LockIs(lock(10).stamp())], change("a", 10));
     let outcomes = engine.apply(&[group([]), group([unmet]), group([])]).unwrap();
     assert!(
-        matches!(outcomes[..], [Outcome::Applied, Outcome::Refused { index: 0, .. }, Outcome::Applied]),
+        matches!(
+            outcomes[..],
+            [ApplyResult::Applied, ApplyResult::PreconditionFailed { index: 0, .. }, ApplyResult::Applied]
+        ),
         "a guard is checked even where nothing is to be changed: {outcomes:?}"
     );
-    assert_eq!(engine.row(&row("a"), ts(10)).unwrap(), Row::default());
-    engine.set_meta(&[]).unwrap();
+    assert_eq!(engine.read_row(&row("a"), ts(10)).unwrap(), Row::default());
+    engine.write_meta(&[]).unwrap();
     engine.sync().unwrap();
 }
 
 /// Where the engine has no limit worth the name, a large group stands for it.
 pub fn the_limit_is_allowed_and_one_more_refused_before_it_begins(engine: &Subject) {
     const PLENTY: usize = 3000;
-    let limit = engine.capabilities().group_rows_max;
+    let limit = engine.capabilities().batch_rows_max;
     let rows = |count: usize, at: u64| group((0..count).map(|number| put_write(format!("{number:06}"), put(at))));
     make(&**engine, rows(limit.min(PLENTY), 20).changes().into_owned());
     assert_eq!(all_writes(&**engine).len(), limit.min(PLENTY));
@@ -147,7 +159,7 @@ pub fn the_limit_is_allowed_and_one_more_refused_before_it_begins(engine: &Subje
     }
     // The limit is one of a group, not of a call.
     let outcomes = engine.apply(&[rows(limit, 40), rows(limit, 41)]).unwrap();
-    assert_eq!(outcomes, [Outcome::Applied, Outcome::Applied]);
+    assert_eq!(outcomes, [ApplyResult::Applied, ApplyResult::Applied]);
 }
 
 pub fn racing_guarded_changes_lose_no_update(engine: &Subject) {
@@ -162,13 +174,13 @@ pub fn racing_guarded_changes_lose_no_update(engine: &Subject) {
                     // A ttl that nobody else writes makes each change one of a kind.
                     let ttl_ms = tickets.fetch_add(1, Ordering::Relaxed);
                     loop {
-                        let Some(seen) = engine.row(&row("counter"), ts(10)).unwrap().lock else { panic!() };
+                        let Some(seen) = engine.read_row(&row("counter"), ts(10)).unwrap().lock else { panic!() };
                         let next = Lock { sequence: seen.sequence + 1, ttl_ms, ..seen.clone() };
                         let counter = guarded(&[Guard::LockIs(seen.stamp())], put_lock("counter", next.clone()));
                         // With an engine that repeats, the mirror tells whether a refusal is of our own making.
                         let mirror = put_status("mirror", ttl_ms, Status::Committed(ts(next.sequence.into())));
                         engine.apply(&[group([counter, mirror])]).unwrap();
-                        if engine.row(&row("mirror"), ts(ttl_ms)).unwrap().status.is_some() {
+                        if engine.read_row(&row("mirror"), ts(ttl_ms)).unwrap().status.is_some() {
                             break;
                         }
                     }
@@ -176,10 +188,10 @@ pub fn racing_guarded_changes_lose_no_update(engine: &Subject) {
             });
         }
     });
-    let counter = engine.row(&row("counter"), ts(10)).unwrap().lock.unwrap();
+    let counter = engine.read_row(&row("counter"), ts(10)).unwrap().lock.unwrap();
     assert_eq!(u64::from(counter.sequence), THREADS * EACH);
     let mut counted: Vec<_> =
-        (100..100 + THREADS * EACH).map(|at| engine.row(&row("mirror"), ts(at)).unwrap().status).collect();
+        (100..100 + THREADS * EACH).map(|at| engine.read_row(&row("mirror"), ts(at)).unwrap().status).collect();
     counted.sort_by_key(|status| match status {
         Some(Status::Committed(at)) => *at,
         other => panic!("{other:?}"),
@@ -235,11 +247,14 @@ impl Model {
         })
     }
 
-    fn apply(&mut self, group: &Group) -> Outcome {
+    fn apply(&mut self, group: &RowBatch) -> ApplyResult {
         let changes = group.changes();
         for (index, change) in changes.iter().enumerate() {
             if !self.allows(change) {
-                return Outcome::Refused { index, row: Box::new(self.row(&change.row, change.start_ts)) };
+                return ApplyResult::PreconditionFailed {
+                    index,
+                    row: Box::new(self.row(&change.row, change.start_ts)),
+                };
             }
         }
         for change in changes.iter() {
@@ -265,7 +280,7 @@ impl Model {
                 self.superseded.remove(&(*at, key.clone()));
             }
         }
-        Outcome::Applied
+        ApplyResult::Applied
     }
 }
 
@@ -332,7 +347,7 @@ fn random_change(dice: &mut Dice, key: &str, unique: u64) -> RowChange {
 }
 
 /// Some rows' next versions.
-fn random_versions(dice: &mut Dice, unique: u64) -> Group {
+fn random_versions(dice: &mut Dice, unique: u64) -> RowBatch {
     let (start_ts, commit_ts) = (2 * dice.below(8), 2 * dice.below(8) + 1);
     let unchanged_since = if dice.one_in(2) { Some(ts(dice.below(16))) } else { None };
     let mut writes = Writes::default();
@@ -349,7 +364,12 @@ fn random_versions(dice: &mut Dice, unique: u64) -> Group {
         writes.insert(row(key), mutation, |_, _, _| Ok::<_, ()>(())).unwrap();
     }
     let (txn, commit_ts) = (txn(start_ts), ts(commit_ts));
-    Group::NextVersions(NextVersions { txn, commit_ts, unchanged_since, writes: Arc::new(writes) })
+    RowBatch::OnePhaseWrites(OnePhaseWrites {
+        txn,
+        commit_ts,
+        no_commit_after: unchanged_since,
+        writes: Arc::new(writes),
+    })
 }
 
 pub fn random_changes_leave_what_a_model_says(engine: &Subject) {
@@ -359,7 +379,7 @@ pub fn random_changes_leave_what_a_model_says(engine: &Subject) {
     for call in 0..400 {
         // With an engine that repeats, groups of one call could undo each other's guards.
         let count = if engine.repeats { 1 } else { dice.below(5) };
-        let groups: Vec<Group> = (0..count)
+        let groups: Vec<RowBatch> = (0..count)
             .map(|number| {
                 if dice.one_in(4) {
                     return random_versions(&mut dice, call * 100 + number * 10);
@@ -373,8 +393,8 @@ pub fn random_changes_leave_what_a_model_says(engine: &Subject) {
                 group(changes.collect::<Vec<_>>())
             })
             .collect();
-        let expected: Vec<Outcome> = groups.iter().map(|group| model.apply(group)).collect();
-        refusals += expected.iter().filter(|outcome| **outcome != Outcome::Applied).count();
+        let expected: Vec<ApplyResult> = groups.iter().map(|group| model.apply(group)).collect();
+        refusals += expected.iter().filter(|outcome| **outcome != ApplyResult::Applied).count();
         assert_eq!(engine.apply(&groups).unwrap(), expected, "call {call}: {groups:?}");
         if dice.one_in(100) {
             model.safe_point = model.safe_point.max(dice.below(8));
@@ -388,13 +408,13 @@ pub fn random_changes_leave_what_a_model_says(engine: &Subject) {
 }
 
 fn assert_holds(engine: &Subject, model: &Model) {
-    let view = engine.view().unwrap();
-    let page = Page { range: &RowRange::all(), backwards: false, limit: 100, bookmark: None };
-    assert_eq!(view.locks(&page).unwrap(), model.locks.clone().into_iter().collect::<Vec<_>>());
-    assert_eq!(view.writes(&page).unwrap(), model.writes.clone().into_iter().collect::<Vec<_>>());
+    let view = engine.snapshot().unwrap();
+    let page = PageRequest { range: &RowRange::all(), backwards: false, limit: 100, cursor: None };
+    assert_eq!(view.scan_locks(&page).unwrap(), model.locks.clone().into_iter().collect::<Vec<_>>());
+    assert_eq!(view.scan_writes(&page).unwrap(), model.writes.clone().into_iter().collect::<Vec<_>>());
     let superseded: Vec<_> = model.superseded.iter().cloned().collect();
-    assert_eq!(engine.superseded(None, Timestamp::MAX, 1000).unwrap(), superseded);
-    let mut statuses = engine.statuses(ts(9), 1000).unwrap();
+    assert_eq!(engine.gc_candidates(None, Timestamp::MAX, 1000).unwrap(), superseded);
+    let mut statuses = engine.txn_records(ts(9), 1000).unwrap();
     statuses.sort();
     let expected: Vec<_> = model.statuses.keys().filter(|(_, start_ts)| *start_ts < ts(9)).cloned().collect();
     assert_eq!(statuses, expected);
@@ -404,14 +424,14 @@ fn assert_holds(engine: &Subject, model: &Model) {
         for at in 0..20 {
             let newest = model.versions.range((key.clone(), ts(0))..=(key.clone(), ts(at))).next_back();
             assert_eq!(
-                view.version(&key, ts(at)).unwrap().as_ref(),
+                view.version_at(&key, ts(at)).unwrap().as_ref(),
                 newest.map(|(_, version)| version),
                 "{key:?} {at}"
             );
         }
         for start_ts in (0..16).step_by(2).map(ts) {
-            assert_eq!(view.status(&key, start_ts).unwrap(), model.statuses.get(&(key.clone(), start_ts)).copied());
-            assert_eq!(engine.row(&key, start_ts).unwrap(), model.row(&key, start_ts));
+            assert_eq!(view.txn_record(&key, start_ts).unwrap(), model.statuses.get(&(key.clone(), start_ts)).copied());
+            assert_eq!(engine.read_row(&key, start_ts).unwrap(), model.row(&key, start_ts));
         }
         for start_ts in (1000..1008).chain(2000..2008).map(ts) {
             assert_eq!(

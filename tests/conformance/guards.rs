@@ -1,6 +1,6 @@
 //! Each guard, true and false, and what a refusal says.
 
-use percolite::engine::Outcome;
+use percolite::engine::ApplyResult;
 use percolite::owner::OwnerId;
 use percolite::row::{Edit, Guard, Lock, LockStamp, Row, RowChange, Status, TxnId, WriteRecord};
 
@@ -140,21 +140,24 @@ pub fn a_refused_row_answers_with_what_was_found(engine: &Subject) {
         [Guard::LockAbsent, Guard::NoCommitAfter(ts(19)), Guard::NoRecordOf(ts(30)), Guard::SafePointBelow(ts(2))];
     for guard in guards {
         let asked = RowChange { guards: vec![guard].into(), status: Edit::Delete, ..change("a", 30) };
-        let refused = Outcome::Refused { index: 0, row: Box::new(found.clone()) };
+        let refused = ApplyResult::PreconditionFailed { index: 0, row: Box::new(found.clone()) };
         assert_eq!(engine.apply(&[group([asked])]).unwrap(), [refused], "{guard:?}");
     }
     // The status is that of the transaction that the change names.
     let asked = RowChange { guards: vec![Guard::LockAbsent].into(), lock: Edit::Put(lock(31)), ..change("a", 31) };
-    let refused = Outcome::Refused { index: 0, row: Box::new(Row { status: None, ..found.clone() }) };
+    let refused = ApplyResult::PreconditionFailed { index: 0, row: Box::new(Row { status: None, ..found.clone() }) };
     assert_eq!(engine.apply(&[group([asked])]).unwrap(), [refused]);
-    assert_eq!(engine.row(&row("a"), ts(30)).unwrap(), found, "and a plain look sees the same");
+    assert_eq!(engine.read_row(&row("a"), ts(30)).unwrap(), found, "and a plain look sees the same");
     let absent = Row { safe_point: ts(3), ..Row::default() };
     let asked = RowChange {
         guards: vec![Guard::LockIs(lock(31).stamp())].into(),
         lock: Edit::Put(lock(32)),
         ..change("b", 32)
     };
-    assert_eq!(engine.apply(&[group([asked])]).unwrap(), [Outcome::Refused { index: 0, row: Box::new(absent) }]);
+    assert_eq!(
+        engine.apply(&[group([asked])]).unwrap(),
+        [ApplyResult::PreconditionFailed { index: 0, row: Box::new(absent) }]
+    );
 }
 
 pub fn a_refusal_names_the_first_change_whose_guard_fails(engine: &Subject) {
@@ -173,7 +176,7 @@ pub fn a_refusal_names_the_first_change_whose_guard_fails(engine: &Subject) {
     ];
     for (changes, first, found) in cases {
         let outcomes = engine.apply(&[group(changes)]).unwrap();
-        let [Outcome::Refused { index, row }] = outcomes.as_slice() else { panic!("{outcomes:?}") };
+        let [ApplyResult::PreconditionFailed { index, row }] = outcomes.as_slice() else { panic!("{outcomes:?}") };
         assert_eq!((*index, &row.lock), (first, &found));
     }
 }

@@ -12,11 +12,11 @@ fn set(engine: &Subject, entries: &[(&str, Option<&str>)]) {
         .iter()
         .map(|(name, value)| ((*name).to_owned(), value.map(|value| value.as_bytes().to_vec())))
         .collect();
-    engine.set_meta(&entries).unwrap();
+    engine.write_meta(&entries).unwrap();
 }
 
 fn names(engine: &Subject, prefix: &str) -> Vec<String> {
-    engine.metas(prefix).unwrap().into_iter().map(|(name, _)| name).collect()
+    engine.scan_meta(prefix).unwrap().into_iter().map(|(name, _)| name).collect()
 }
 
 pub fn entries_come_by_prefix_and_in_order(engine: &Subject) {
@@ -29,14 +29,14 @@ pub fn entries_come_by_prefix_and_in_order(engine: &Subject) {
         let expected: Vec<&str> = all.into_iter().filter(|name| name.starts_with(prefix)).collect();
         assert_eq!(names(engine, prefix), expected, "prefix {prefix:?}");
     }
-    for (name, value) in engine.metas("").unwrap() {
+    for (name, value) in engine.scan_meta("").unwrap() {
         assert_eq!(name.as_bytes(), value);
-        assert_eq!(engine.meta(&name).unwrap(), Some(value));
+        assert_eq!(engine.get_meta(&name).unwrap(), Some(value));
     }
-    assert_eq!(engine.meta("a/3").unwrap(), None);
+    assert_eq!(engine.get_meta("a/3").unwrap(), None);
     set(engine, &[("a/1", None), ("a/2", Some("")), ("nothing", None)]);
     assert_eq!(names(engine, "a/"), ["a/", "a/10", "a/2"]);
-    assert_eq!(engine.meta("a/2").unwrap(), Some(Vec::new()), "an empty entry is an entry");
+    assert_eq!(engine.get_meta("a/2").unwrap(), Some(Vec::new()), "an empty entry is an entry");
     // Rows, whatever their keys, are no entries.
     make(&**engine, [put_write("a/9", put(20))]);
     assert_eq!(names(engine, "a/"), ["a/", "a/10", "a/2"]);
@@ -52,7 +52,7 @@ pub fn entries_are_set_all_or_none(engine: &Subject) {
         let reader = scope.spawn(|| {
             let (mut looks, mut last) = (0, Vec::new());
             while looks < LOOKS && !done.load(Ordering::Relaxed) {
-                let found = engine.metas("pair/").unwrap();
+                let found = engine.scan_meta("pair/").unwrap();
                 let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
                 assert!(matches!(names[..], [] | ["pair/a", "pair/b", "pair/even" | "pair/odd"]), "{names:?}");
                 assert!(found.windows(2).all(|pair| pair[0].1 == pair[1].1), "{found:?}");
@@ -85,12 +85,12 @@ pub fn the_safe_point_never_goes_back(engine: &Subject) {
     for (to, stands) in steps {
         engine.advance_safe_point(ts(to)).unwrap();
         assert_eq!(engine.safe_point().unwrap(), ts(stands), "after a step to {to}");
-        assert_eq!(engine.row(&row("a"), ts(1)).unwrap().safe_point, ts(stands));
+        assert_eq!(engine.read_row(&row("a"), ts(1)).unwrap().safe_point, ts(stands));
     }
 }
 
 pub fn the_deletions_list_is_ordered_and_bounded(engine: &Subject) {
-    assert_eq!(engine.superseded(None, Timestamp::MAX, 10).unwrap(), []);
+    assert_eq!(engine.gc_candidates(None, Timestamp::MAX, 10).unwrap(), []);
     let deleted = [(300, "a"), (20, "z"), (20, "b"), (255, "c"), (256, "b"), (65_536, "\0"), (21, "")];
     for (at, key) in deleted {
         make(&**engine, [put_write(key, deletion(at)), put_write("put", put(at))]);
@@ -103,25 +103,25 @@ pub fn the_deletions_list_is_ordered_and_bounded(engine: &Subject) {
         for limit in [1, 2, 3, 6, 7, 8, usize::MAX] {
             let mut expected: Vec<_> = all.iter().filter(|(at, _)| *at <= ts(upto)).cloned().collect();
             expected.truncate(limit);
-            assert_eq!(engine.superseded(None, ts(upto), limit).unwrap(), expected, "{limit} up to {upto}");
+            assert_eq!(engine.gc_candidates(None, ts(upto), limit).unwrap(), expected, "{limit} up to {upto}");
         }
     }
     for after in &all {
         let expected: Vec<_> = all.iter().filter(|entry| *entry > after).cloned().collect();
-        assert_eq!(engine.superseded(Some(after), Timestamp::MAX, 10).unwrap(), expected, "after {after:?}");
+        assert_eq!(engine.gc_candidates(Some(after), Timestamp::MAX, 10).unwrap(), expected, "after {after:?}");
         let first: Vec<_> = expected.into_iter().take(1).collect();
-        assert_eq!(engine.superseded(Some(after), Timestamp::MAX, 1).unwrap(), first, "one after {after:?}");
+        assert_eq!(engine.gc_candidates(Some(after), Timestamp::MAX, 1).unwrap(), first, "one after {after:?}");
     }
     let absent = (ts(21), row("m"));
-    assert_eq!(engine.superseded(Some(&absent), ts(255), 10).unwrap(), [(ts(255), row("c"))]);
-    assert_eq!(engine.superseded(Some(&all[3]), ts(20), 10).unwrap(), [], "the end lies before");
+    assert_eq!(engine.gc_candidates(Some(&absent), ts(255), 10).unwrap(), [(ts(255), row("c"))]);
+    assert_eq!(engine.gc_candidates(Some(&all[3]), ts(20), 10).unwrap(), [], "the end lies before");
     // Other bookkeeping is not on the list.
     set(engine, &[("deletee", Some("x")), ("deleted", Some("x")), ("deleted0", Some("x"))]);
-    assert_eq!(engine.superseded(None, Timestamp::MAX, 100).unwrap(), all);
+    assert_eq!(engine.gc_candidates(None, Timestamp::MAX, 100).unwrap(), all);
 }
 
 pub fn statuses_are_listed_by_row_below_a_timestamp(engine: &Subject) {
-    assert_eq!(engine.statuses(Timestamp::MAX, 10).unwrap(), []);
+    assert_eq!(engine.txn_records(Timestamp::MAX, 10).unwrap(), []);
     let ended = [("b", 10), ("a\0", 30), ("b", 30), ("a", 20), ("b", 20), ("", 256), ("c", 255)];
     for (key, at) in ended {
         let status = if at == 20 { Status::RolledBack } else { Status::Committed(ts(at + 1)) };
@@ -135,27 +135,27 @@ pub fn statuses_are_listed_by_row_below_a_timestamp(engine: &Subject) {
     for before in [0, 10, 11, 20, 21, 30, 31, 255, 256, 257, u64::MAX] {
         let below = ended.iter().filter(|(_, at)| *at < before).map(|(key, at)| (row(key), ts(*at)));
         let expected = sorted(below.collect());
-        let found = engine.statuses(ts(before), 100).unwrap();
+        let found = engine.txn_records(ts(before), 100).unwrap();
         assert!(found.is_sorted_by_key(|(row, _)| row.clone()), "{found:?}");
         assert_eq!(sorted(found.clone()), expected, "before {before}");
         for limit in [1, 2, 3, 6, 7, 8] {
-            assert_eq!(engine.statuses(ts(before), limit).unwrap(), found[..limit.min(found.len())]);
+            assert_eq!(engine.txn_records(ts(before), limit).unwrap(), found[..limit.min(found.len())]);
         }
     }
     make(&**engine, [RowChange { status: Edit::Delete, ..change("b", 20) }]);
-    assert_eq!(engine.statuses(ts(31), 100).unwrap().len(), 4);
+    assert_eq!(engine.txn_records(ts(31), 100).unwrap().len(), 4);
 }
 
 pub fn a_list_of_none_is_empty(engine: &Subject) {
     make(&**engine, [put_write("a", deletion(20)), put_status("a", 19, Status::RolledBack)]);
-    assert_eq!(engine.superseded(None, Timestamp::MAX, 0).unwrap(), [], "none were asked for");
-    assert_eq!(engine.statuses(Timestamp::MAX, 0).unwrap(), [], "none were asked for");
+    assert_eq!(engine.gc_candidates(None, Timestamp::MAX, 0).unwrap(), [], "none were asked for");
+    assert_eq!(engine.txn_records(Timestamp::MAX, 0).unwrap(), [], "none were asked for");
 }
 
 pub fn a_collected_deletion_leaves_the_list(engine: &Subject) {
     make(&**engine, [put_write("a", deletion(20)), put_write("b", deletion(20)), put_write("c", deletion(30))]);
     make(&**engine, [put_write("a", deletion(40))]);
-    let list = || engine.superseded(None, Timestamp::MAX, 10).unwrap();
+    let list = || engine.gc_candidates(None, Timestamp::MAX, 10).unwrap();
     assert_eq!(list(), [(ts(20), row("a")), (ts(20), row("b")), (ts(30), row("c")), (ts(40), row("a"))]);
     let collected = |key: &str, at: u64| RowChange { collected: vec![ts(at)], ..change(key, 0) };
     make(&**engine, [collected("a", 20)]);
@@ -164,10 +164,10 @@ pub fn a_collected_deletion_leaves_the_list(engine: &Subject) {
         [(ts(20), row("b")), (ts(30), row("c")), (ts(40), row("a"))],
         "only that row's, only that time's"
     );
-    assert_eq!(engine.row(&row("a"), ts(0)).unwrap().write, Some(deletion(40)), "and the record itself stays");
+    assert_eq!(engine.read_row(&row("a"), ts(0)).unwrap().write, Some(deletion(40)), "and the record itself stays");
     make(&**engine, [collected("c", 29), collected("x", 30)]);
     assert_eq!(list().len(), 3, "what is not on the list cannot leave it");
     make(&**engine, [RowChange { write: Edit::Delete, ..collected("c", 30) }, collected("b", 20)]);
     assert_eq!(list(), [(ts(40), row("a"))]);
-    assert_eq!(engine.row(&row("c"), ts(0)).unwrap().write, None);
+    assert_eq!(engine.read_row(&row("c"), ts(0)).unwrap().write, None);
 }

@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use percolite::engine::sim::{SimEngine, SimStorage};
-use percolite::engine::unreliable::{Faults, Injected, Unreliable};
-use percolite::engine::{Engine, Page, RowRange};
+use percolite::engine::unreliable::{FaultCounts, Faults, FaultyEngine};
+use percolite::engine::{Engine, PageRequest, RowRange};
 use percolite::protocol::{
     Asker, CheckStatus, Commit, CommitPoint, Prewrite, Prewritten, Refusal, Resolve, RollBack, check_status, commit,
     commit_at_or_above, prewrite, resolve, roll_back,
@@ -35,7 +35,7 @@ enum Stage {
 }
 
 struct Client {
-    engine: Unreliable<SimEngine>,
+    engine: FaultyEngine<SimEngine>,
     stage: Stage,
     txn: TxnId,
     /// Rows and new values; the first is the primary.
@@ -70,7 +70,7 @@ fn account(number: usize) -> RowKey {
 
 /// The amount as of `read_ts`, or who is in the way.
 fn amount(engine: &dyn Engine, key: &RowKey, read_ts: Timestamp) -> Result<u64, Option<Lock>> {
-    let view = until_answered(|| engine.view()).unwrap();
+    let view = until_answered(|| engine.snapshot()).unwrap();
     if let Some(lock) = until_answered(|| view.lock(key)).unwrap().filter(|lock| lock.txn.start_ts < read_ts) {
         return Err(Some(lock));
     }
@@ -198,30 +198,30 @@ impl Client {
 
 /// Settles every lock that is left, as a store does that opens after everybody is gone.
 fn settle_all(engine: &SimEngine) {
-    let page = Page { range: &RowRange::all(), backwards: false, limit: 1000, bookmark: None };
-    for (key, lock) in engine.view().unwrap().locks(&page).unwrap() {
+    let page = PageRequest { range: &RowRange::all(), backwards: false, limit: 1000, cursor: None };
+    for (key, lock) in engine.snapshot().unwrap().scan_locks(&page).unwrap() {
         settle(engine, &key, &lock, Asker::Orphan);
     }
-    assert_eq!(engine.view().unwrap().locks(&page).unwrap(), []);
+    assert_eq!(engine.snapshot().unwrap().scan_locks(&page).unwrap(), []);
 }
 
 fn balances(engine: &SimEngine) -> Vec<u64> {
     (0..ACCOUNTS).map(|number| amount(engine, &account(number), Timestamp::MAX).unwrap()).collect()
 }
 
-fn transfers(seed: u64) -> (usize, usize, Injected) {
+fn transfers(seed: u64) -> (usize, usize, FaultCounts) {
     let storage = SimStorage::new();
-    let direct = storage.shared();
+    let direct = storage.shared_engine();
     let opening = |number: usize| {
         let mut write = crate::common::put(1);
         write.value = Some(crate::common::inline(money(number, OPENING)));
         put_write(format!("account {number}"), write)
     };
     crate::common::make(&direct, (0..ACCOUNTS).map(opening));
-    let faults = Faults { lost_requests: 200, late_by_max: 400, late_duplicates: 600, ..Faults::of_a_bad_network() };
+    let faults = Faults { lost_requests: 200, late_by_max: 400, late_duplicates: 600, ..Faults::bad_network() };
     let mut clients: Vec<Client> = (0..CLIENTS)
         .map(|number| Client {
-            engine: Unreliable::new(storage.shared(), faults, seed * 100 + number as u64),
+            engine: FaultyEngine::new(storage.shared_engine(), faults, seed * 100 + number as u64),
             stage: Stage::Idle,
             txn: txn(1),
             writes: Vec::new(),
@@ -242,9 +242,9 @@ fn transfers(seed: u64) -> (usize, usize, Injected) {
     let settled = balances(&direct);
     assert_eq!(settled.iter().sum::<u64>(), OPENING * ACCOUNTS as u64, "money was made or lost: {settled:?}");
     // Everybody is gone; then the last messages arrive.
-    let mut injected = Injected::default();
+    let mut injected = FaultCounts::default();
     for client in &clients {
-        client.engine.deliver_late();
+        client.engine.deliver_delayed();
         let seen = client.engine.injected();
         injected.lost_requests += seen.lost_requests;
         injected.lost_replies += seen.lost_replies;
@@ -253,9 +253,9 @@ fn transfers(seed: u64) -> (usize, usize, Injected) {
         injected.late_deliveries += seen.late_deliveries;
         injected.late_applied += seen.late_applied;
     }
-    let page = Page { range: &RowRange::all(), backwards: false, limit: 1000, bookmark: None };
-    for (key, lock) in direct.view().unwrap().locks(&page).unwrap() {
-        let ended = direct.row(&key, lock.txn.start_ts).unwrap().status;
+    let page = PageRequest { range: &RowRange::all(), backwards: false, limit: 1000, cursor: None };
+    for (key, lock) in direct.snapshot().unwrap().scan_locks(&page).unwrap() {
+        let ended = direct.read_row(&key, lock.txn.start_ts).unwrap().status;
         assert_eq!(ended, None, "a late message locked {key:?} for a transaction that had ended there");
     }
     settle_all(&direct);
@@ -263,9 +263,9 @@ fn transfers(seed: u64) -> (usize, usize, Injected) {
     // Every promise holds, and nobody was told both.
     for (start_ts, commit_ts) in &world.promised {
         assert!(!world.given_up.contains(start_ts), "{start_ts} was promised and rolled back");
-        let statuses = direct.statuses(Timestamp::MAX, usize::MAX).unwrap();
+        let statuses = direct.txn_records(Timestamp::MAX, usize::MAX).unwrap();
         let kept = statuses.iter().filter(|(_, at)| at == start_ts);
-        let kept: Vec<_> = kept.map(|(row, at)| direct.row(row, *at).unwrap().status).collect();
+        let kept: Vec<_> = kept.map(|(row, at)| direct.read_row(row, *at).unwrap().status).collect();
         let committed = percolite::row::Status::Committed(*commit_ts);
         assert!(kept.contains(&Some(committed)), "{start_ts} was promised {commit_ts}, and the rows say {kept:?}");
     }

@@ -10,13 +10,13 @@ use crate::common::{
 
 pub fn absent_keys_hold_nothing(engine: &Subject) {
     let look = |key: &str| {
-        let (view, row) = (engine.view().unwrap(), row(key));
-        assert_eq!(engine.row(&row, ts(10)).unwrap(), Row::default());
+        let (view, row) = (engine.snapshot().unwrap(), row(key));
+        assert_eq!(engine.read_row(&row, ts(10)).unwrap(), Row::default());
         assert_eq!(view.lock(&row).unwrap(), None);
         assert_eq!(view.write(&row).unwrap(), None);
-        assert_eq!(view.status(&row, ts(10)).unwrap(), None);
+        assert_eq!(view.txn_record(&row, ts(10)).unwrap(), None);
         assert_eq!(view.data(&row, ts(10)).unwrap(), None);
-        assert_eq!(view.version(&row, ts(u64::MAX)).unwrap(), None);
+        assert_eq!(view.version_at(&row, ts(u64::MAX)).unwrap(), None);
     };
     look("b");
     let neighbours = ["a", "c", "", "b\0"];
@@ -31,18 +31,24 @@ pub fn absent_keys_hold_nothing(engine: &Subject) {
         }),
     );
     look("b");
-    assert_eq!(engine.meta("nothing").unwrap(), None);
+    assert_eq!(engine.get_meta("nothing").unwrap(), None);
 }
 
 pub fn every_column_is_put_and_deleted_on_its_own(engine: &Subject) {
     let row = row("a");
     let state = || {
-        let view = engine.view().unwrap();
-        let found = engine.row(&row, ts(10)).unwrap();
+        let view = engine.snapshot().unwrap();
+        let found = engine.read_row(&row, ts(10)).unwrap();
         assert_eq!(found.lock, view.lock(&row).unwrap());
         assert_eq!(found.write, view.write(&row).unwrap());
-        assert_eq!(found.status, view.status(&row, ts(10)).unwrap());
-        (found.lock, found.write, found.status, view.data(&row, ts(10)).unwrap(), view.version(&row, ts(99)).unwrap())
+        assert_eq!(found.status, view.txn_record(&row, ts(10)).unwrap());
+        (
+            found.lock,
+            found.write,
+            found.status,
+            view.data(&row, ts(10)).unwrap(),
+            view.version_at(&row, ts(99)).unwrap(),
+        )
     };
     let rolled_back = Some(Status::RolledBack);
     let data = Some(b"data".to_vec());
@@ -77,27 +83,27 @@ pub fn every_column_is_put_and_deleted_on_its_own(engine: &Subject) {
         let committed = Some(Status::Committed(ts(at)));
         assert_eq!(state(), (Some(lock(at)), Some(deletion(at)), committed, Some(vec![at as u8]), Some(put(at + 50))));
     }
-    assert_eq!(engine.view().unwrap().data(&row, ts(11)).unwrap(), None);
+    assert_eq!(engine.snapshot().unwrap().data(&row, ts(11)).unwrap(), None);
 }
 
 pub fn data_entries_are_put_and_deleted_by_start_ts(engine: &Subject) {
     let row = row("a");
     let present = || -> Vec<u64> {
-        let view = engine.view().unwrap();
+        let view = engine.snapshot().unwrap();
         (0..40).filter(|at| view.data(&row, ts(*at)).unwrap().is_some()).collect()
     };
     make(&**engine, [put_data("a", 10, "ten")]);
     make(&**engine, [put_data("a", 20, "twenty"), put_data("b", 20, "other row")]);
     make(&**engine, [put_data("a", 30, "thirty")]);
     assert_eq!(present(), [10, 20, 30]);
-    assert_eq!(engine.view().unwrap().data(&row, ts(20)).unwrap(), Some(b"twenty".to_vec()));
+    assert_eq!(engine.snapshot().unwrap().data(&row, ts(20)).unwrap(), Some(b"twenty".to_vec()));
     // One change may touch entries of several transactions: its own, and that of the version it replaces.
     let data = vec![(ts(20), Edit::Delete), (ts(35), Edit::Put(b"new".into())), (ts(30), Edit::Keep)];
     make(&**engine, [RowChange { data, ..change("a", 35) }]);
     assert_eq!(present(), [10, 30, 35]);
-    assert_eq!(engine.view().unwrap().data(&crate::common::row("b"), ts(20)).unwrap(), Some(b"other row".to_vec()));
+    assert_eq!(engine.snapshot().unwrap().data(&crate::common::row("b"), ts(20)).unwrap(), Some(b"other row".to_vec()));
     make(&**engine, [put_data("a", 30, "")]);
-    assert_eq!(engine.view().unwrap().data(&row, ts(30)).unwrap(), Some(Vec::new()), "an empty value is a value");
+    assert_eq!(engine.snapshot().unwrap().data(&row, ts(30)).unwrap(), Some(Vec::new()), "an empty value is a value");
     make(&**engine, [RowChange { data: [10, 30, 35].map(|at| (ts(at), Edit::Delete)).to_vec(), ..change("a", 35) }]);
     assert_eq!(present(), [0; 0]);
 }
@@ -113,29 +119,29 @@ pub fn statuses_and_versions_do_not_disturb_each_other(engine: &Subject) {
     for (at, status) in statuses {
         make(&**engine, [put_status("a", at, status)]);
     }
-    let view = engine.view().unwrap();
+    let view = engine.snapshot().unwrap();
     let newest = |upto: u64| versions.into_iter().filter(|at| *at <= upto).max().map(put);
     for upto in (0..50).chain([u64::MAX - 1, u64::MAX]) {
-        assert_eq!(view.version(&row, ts(upto)).unwrap(), newest(upto), "at or below {upto}");
+        assert_eq!(view.version_at(&row, ts(upto)).unwrap(), newest(upto), "at or below {upto}");
     }
     for (at, status) in statuses {
-        assert_eq!(view.status(&row, ts(at)).unwrap(), Some(status));
-        assert_eq!(view.status(&row, ts(at + 2)).unwrap(), None);
+        assert_eq!(view.txn_record(&row, ts(at)).unwrap(), Some(status));
+        assert_eq!(view.txn_record(&row, ts(at + 2)).unwrap(), None);
     }
     assert_eq!(view.write(&row).unwrap(), None, "history is not the newest version");
     // Forgetting a status leaves the versions, and the statuses around it.
     make(&**engine, [RowChange { status: Edit::Delete, ..change("a", 20) }]);
-    let view = engine.view().unwrap();
-    assert_eq!(view.version(&row, ts(25)).unwrap(), Some(put(21)));
-    assert_eq!(view.status(&row, ts(20)).unwrap(), None);
-    assert_eq!(view.status(&row, ts(16)).unwrap(), Some(Status::RolledBack));
+    let view = engine.snapshot().unwrap();
+    assert_eq!(view.version_at(&row, ts(25)).unwrap(), Some(put(21)));
+    assert_eq!(view.txn_record(&row, ts(20)).unwrap(), None);
+    assert_eq!(view.txn_record(&row, ts(16)).unwrap(), Some(Status::RolledBack));
     // The ends of time.
     let last = WriteRecord { commit_ts: ts(u64::MAX), ..put(41) };
     make(&**engine, [put_version("z", last.clone()), put_status("y", 0, Status::RolledBack)]);
-    let view = engine.view().unwrap();
-    assert_eq!(view.version(&crate::common::row("z"), ts(u64::MAX)).unwrap(), Some(last));
-    assert_eq!(view.version(&crate::common::row("z"), ts(u64::MAX - 1)).unwrap(), None);
-    assert_eq!(view.status(&crate::common::row("y"), ts(0)).unwrap(), Some(Status::RolledBack));
+    let view = engine.snapshot().unwrap();
+    assert_eq!(view.version_at(&crate::common::row("z"), ts(u64::MAX)).unwrap(), Some(last));
+    assert_eq!(view.version_at(&crate::common::row("z"), ts(u64::MAX - 1)).unwrap(), None);
+    assert_eq!(view.txn_record(&crate::common::row("y"), ts(0)).unwrap(), Some(Status::RolledBack));
 }
 
 pub fn rows_that_are_prefixes_of_each_other_never_mix(engine: &Subject) {
@@ -148,16 +154,16 @@ pub fn rows_that_are_prefixes_of_each_other_never_mix(engine: &Subject) {
         make(&**engine, [put_lock(key, lock(at))]);
         make(&**engine, [put_write(key, put(at + 1))]);
     }
-    let view = engine.view().unwrap();
+    let view = engine.snapshot().unwrap();
     for (number, key) in (0u64..).zip(keys) {
         let own = 1000 * (number + 1);
         for other in (0u64..).zip(keys).map(|(number, _)| 1000 * (number + 1)) {
             let is_own = own == other;
             assert_eq!(view.data(&row(key), ts(other)).unwrap().is_some(), is_own, "{key:?} {other}");
-            assert_eq!(view.status(&row(key), ts(other)).unwrap().is_some(), is_own, "{key:?} {other}");
+            assert_eq!(view.txn_record(&row(key), ts(other)).unwrap().is_some(), is_own, "{key:?} {other}");
         }
-        assert_eq!(view.version(&row(key), ts(u64::MAX)).unwrap(), Some(put(own + 1)), "{key:?}");
-        assert_eq!(view.version(&row(key), ts(own)).unwrap(), None, "{key:?}");
+        assert_eq!(view.version_at(&row(key), ts(u64::MAX)).unwrap(), Some(put(own + 1)), "{key:?}");
+        assert_eq!(view.version_at(&row(key), ts(own)).unwrap(), None, "{key:?}");
         assert_eq!(view.lock(&row(key)).unwrap(), Some(lock(own)));
         assert_eq!(view.write(&row(key)).unwrap(), Some(put(own + 1)));
     }
@@ -173,15 +179,15 @@ pub fn keys_and_values_of_any_bytes_and_size_come_back(engine: &Subject) {
             let locked = Lock { primary: row(key), intent, ..lock(30) };
             make(&**engine, [RowChange { write: Edit::Put(written.clone()), ..put_lock(key, locked.clone()) }]);
             make(&**engine, [put_data(key, 30, value)]);
-            let found = engine.row(&row(key), ts(30)).unwrap();
+            let found = engine.read_row(&row(key), ts(30)).unwrap();
             assert!(found.lock == Some(locked) && found.write == Some(written), "{} bytes", value.len());
-            assert_eq!(engine.view().unwrap().data(&row(key), ts(30)).unwrap().as_deref(), Some(value));
+            assert_eq!(engine.snapshot().unwrap().data(&row(key), ts(30)).unwrap().as_deref(), Some(value));
         }
     }
     for intent in [Intent::Hold, Intent::Delete, Intent::Put(Value::InData)] {
         let locked = Lock { intent, sequence: u32::MAX, ttl_ms: u64::MAX, min_commit_ts: ts(u64::MAX), ..lock(50) };
         make(&**engine, [put_lock("k", locked.clone())]);
-        assert_eq!(engine.row(&row("k"), ts(50)).unwrap().lock, Some(locked));
+        assert_eq!(engine.read_row(&row("k"), ts(50)).unwrap().lock, Some(locked));
     }
 }
 
@@ -190,7 +196,7 @@ pub fn many_cells_at_once_are_what_each_is_alone(engine: &Subject) {
     let key = |number: usize| format!("{:03}", number % ROWS);
     make(&**engine, (0..ROWS).step_by(2).map(|number| put_write(key(number), put(20 + number as u64))));
     make(&**engine, (0..ROWS).step_by(3).map(|number| put_lock(key(number), lock(10 + number as u64))));
-    let view = engine.view().unwrap();
+    let view = engine.snapshot().unwrap();
     make(&**engine, (0..ROWS).step_by(4).map(|number| put_write(key(number), put(9000))));
     // In no order, some asked for twice, some not there.
     let rows: Vec<RowKey> = (0..2 * ROWS).map(|number| row(key(number * 331))).collect();
@@ -199,7 +205,7 @@ pub fn many_cells_at_once_are_what_each_is_alone(engine: &Subject) {
             .iter()
             .map(|row| {
                 let mut found = None;
-                view.cell(column, row, &mut |content| found = Some(content.to_vec())).unwrap();
+                view.get_cell(column, row, &mut |content| found = Some(content.to_vec())).unwrap();
                 found
             })
             .collect();
@@ -207,7 +213,7 @@ pub fn many_cells_at_once_are_what_each_is_alone(engine: &Subject) {
             let asked: Vec<&RowKey> = rows[..count].iter().collect();
             let mut found = vec![None; count];
             let see = &mut |number: usize, content: &[u8]| found[number] = Some(content.to_vec());
-            view.each_cell(column, &asked, see).unwrap();
+            view.multi_get_cell(column, &asked, see).unwrap();
             assert_eq!(found, alone[..count], "{count} of {column:?}");
         }
     }

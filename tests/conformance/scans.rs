@@ -3,13 +3,17 @@
 use std::ops::Bound;
 
 use percolite::engine::storage::Column;
-use percolite::engine::{Bookmark, Cells, PAGE_BYTES, Page, RowRange, View};
+use percolite::engine::{EngineSnapshot, PAGE_BYTES_MAX, PageBuffer, PageRequest, RowRange, ScanCursor};
 use percolite::row::{Edit, Intent, KeyspaceId, Lock, RowChange, RowKey, WriteRecord};
 
 use crate::common::{Dice, Subject, between, change, inline, lock, make, put, put_lock, put_write, row, ts};
 
-fn written(view: &dyn View, range: &RowRange, backwards: bool, limit: usize) -> Vec<RowKey> {
-    view.writes(&Page { range, backwards, limit, bookmark: None }).unwrap().into_iter().map(|(row, _)| row).collect()
+fn written(view: &dyn EngineSnapshot, range: &RowRange, backwards: bool, limit: usize) -> Vec<RowKey> {
+    view.scan_writes(&PageRequest { range, backwards, limit, cursor: None })
+        .unwrap()
+        .into_iter()
+        .map(|(row, _)| row)
+        .collect()
 }
 
 /// What a page should hold, of rows in ascending order.
@@ -56,7 +60,7 @@ fn bounds(border: &[u8]) -> [Bound<Vec<u8>>; 3] {
 
 pub fn pages_go_both_ways_within_any_bounds(engine: &Subject) {
     let rows = populate(engine);
-    let view = engine.view().unwrap();
+    let view = engine.snapshot().unwrap();
     let borders = borders(&rows);
     for start in &borders {
         for end in &borders {
@@ -89,18 +93,18 @@ pub fn a_bookmark_changes_no_answer(engine: &Subject) {
     for (at, row) in (100..).zip(&rows) {
         make(&**engine, [RowChange { row: row.clone(), ..put_lock("", lock(at)) }]);
     }
-    let older = engine.view().unwrap();
+    let older = engine.snapshot().unwrap();
     make(&**engine, [put_write("a\0\x01", put(90))]);
-    let view = engine.view().unwrap();
+    let view = engine.snapshot().unwrap();
     let now = written(view.as_ref(), &RowRange::all(), false, usize::MAX);
     assert_ne!(now, rows);
 
     // As scans use it: page after page of one range.
     for backwards in [false, true] {
-        let (bookmark, mut range, mut found) = (Bookmark::default(), RowRange::all(), Vec::new());
+        let (bookmark, mut range, mut found) = (ScanCursor::default(), RowRange::all(), Vec::new());
         loop {
-            let page = Page { range: &range, backwards, limit: 3, bookmark: Some(&bookmark) };
-            let rows: Vec<RowKey> = view.writes(&page).unwrap().into_iter().map(|(row, _)| row).collect();
+            let page = PageRequest { range: &range, backwards, limit: 3, cursor: Some(&bookmark) };
+            let rows: Vec<RowKey> = view.scan_writes(&page).unwrap().into_iter().map(|(row, _)| row).collect();
             let Some(last) = rows.last() else { break };
             *(if backwards { &mut range.end } else { &mut range.start }) = Bound::Excluded(last.as_bytes().to_vec());
             found.extend(rows);
@@ -109,7 +113,7 @@ pub fn a_bookmark_changes_no_answer(engine: &Subject) {
     }
 
     // One bookmark for whatever comes: going on now and then, in any view, column, direction and range.
-    let bookmark = Bookmark::default();
+    let bookmark = ScanCursor::default();
     let borders = borders(&rows);
     let mut dice = Dice(engine.seed);
     let mut last: Option<Vec<u8>> = None;
@@ -131,11 +135,11 @@ pub fn a_bookmark_changes_no_answer(engine: &Subject) {
         }
         let (view, all) = if of_now { (&view, &now) } else { (&older, &rows) };
         let limit = 1 + dice.index(4);
-        let page = Page { range: &range, backwards, limit, bookmark: Some(&bookmark) };
+        let page = PageRequest { range: &range, backwards, limit, cursor: Some(&bookmark) };
         let found: Vec<RowKey> = if locks {
-            view.locks(&page).unwrap().into_iter().map(|(row, _)| row).collect()
+            view.scan_locks(&page).unwrap().into_iter().map(|(row, _)| row).collect()
         } else {
-            view.writes(&page).unwrap().into_iter().map(|(row, _)| row).collect()
+            view.scan_writes(&page).unwrap().into_iter().map(|(row, _)| row).collect()
         };
         let all = if locks { &rows } else { all };
         assert_eq!(found, expected(all, &range, backwards, limit), "{range:?} {backwards} {locks}");
@@ -153,17 +157,17 @@ pub fn a_page_ends_when_it_is_large(engine: &Subject) {
         let lock = Lock { intent: Intent::Put(large), ..lock(20) };
         make(&**engine, [RowChange { lock: Edit::Put(lock), write: Edit::Put(write), ..change([at], 9) }]);
     }
-    let view = engine.view().unwrap();
+    let view = engine.snapshot().unwrap();
     for (column, backwards) in [Column::Lock, Column::Write].into_iter().flat_map(|one| [(one, false), (one, true)]) {
-        let (bookmark, mut range, mut cells) = (Bookmark::default(), RowRange::all(), Cells::default());
+        let (bookmark, mut range, mut cells) = (ScanCursor::default(), RowRange::all(), PageBuffer::default());
         let mut found = Vec::new();
         let mut pages = 0;
         loop {
-            let page = Page { range: &range, backwards, limit: usize::MAX, bookmark: Some(&bookmark) };
-            let has_more = view.page(column, &page, &mut cells).unwrap();
+            let page = PageRequest { range: &range, backwards, limit: usize::MAX, cursor: Some(&bookmark) };
+            let has_more = view.scan_page(column, &page, &mut cells).unwrap();
             let Some((last, content)) = cells.last() else { break };
             let before = cells.size_bytes() - last.len() - content.len();
-            assert!(before < PAGE_BYTES, "{before} bytes, and one more cell");
+            assert!(before < PAGE_BYTES_MAX, "{before} bytes, and one more cell");
             found.extend(cells.iter().map(|(row, _)| row.to_vec()));
             *(if backwards { &mut range.end } else { &mut range.start }) = Bound::Excluded(last.to_vec());
             pages += 1;
@@ -181,12 +185,12 @@ pub fn a_page_ends_when_it_is_large(engine: &Subject) {
 
 pub fn a_page_that_has_no_cell_is_the_last(engine: &Subject) {
     make(&**engine, ["a", "b", "c"].map(|key| put_lock(key, lock(10))));
-    let view = engine.view().unwrap();
+    let view = engine.snapshot().unwrap();
     for (limit, backwards) in [1, 2, 3, 4].into_iter().flat_map(|limit| [(limit, false), (limit, true)]) {
-        let (mut range, mut cells, mut found) = (RowRange::all(), Cells::default(), 0);
+        let (mut range, mut cells, mut found) = (RowRange::all(), PageBuffer::default(), 0);
         loop {
-            let page = Page { range: &range, backwards, limit, bookmark: None };
-            let has_more = view.page(Column::Lock, &page, &mut cells).unwrap();
+            let page = PageRequest { range: &range, backwards, limit, cursor: None };
+            let has_more = view.scan_page(Column::Lock, &page, &mut cells).unwrap();
             found += cells.len();
             let Some((last, _)) = cells.last() else {
                 assert!(!has_more, "an empty page that is not the last, {limit} cells a page");
@@ -206,7 +210,7 @@ pub fn an_inverted_range_is_empty(engine: &Subject) {
     make(&**engine, ["a", "b", "c"].map(|key| RowChange { write: Edit::Put(put(20)), ..put_lock(key, lock(10)) }));
     let (a, b, c) = (row("a"), row("b"), row("c"));
     let (a, b, c) = (a.as_bytes(), b.as_bytes(), c.as_bytes());
-    let view = engine.view().unwrap();
+    let view = engine.snapshot().unwrap();
     let empty = [
         between(Bound::Included(c), Bound::Included(a)),
         between(Bound::Included(c), Bound::Excluded(a)),
@@ -219,9 +223,9 @@ pub fn an_inverted_range_is_empty(engine: &Subject) {
     ];
     for range in &empty {
         for backwards in [false, true] {
-            let page = Page { range, backwards, limit: 10, bookmark: None };
-            assert_eq!(view.writes(&page).unwrap(), [], "{range:?} {backwards}");
-            assert_eq!(view.locks(&page).unwrap(), [], "{range:?} {backwards}");
+            let page = PageRequest { range, backwards, limit: 10, cursor: None };
+            assert_eq!(view.scan_writes(&page).unwrap(), [], "{range:?} {backwards}");
+            assert_eq!(view.scan_locks(&page).unwrap(), [], "{range:?} {backwards}");
         }
     }
     let one = between(Bound::Included(b), Bound::Included(b));
@@ -233,7 +237,7 @@ pub fn no_row_is_missed_or_repeated_at_page_borders(engine: &Subject) {
     let rows = populate(engine);
     for backwards in [false, true] {
         for limit in 1..=rows.len() + 1 {
-            let view = engine.view().unwrap();
+            let view = engine.snapshot().unwrap();
             let mut range = RowRange::all();
             let mut found: Vec<RowKey> = Vec::new();
             loop {
@@ -265,14 +269,14 @@ pub fn emptied_rows_are_on_no_page(engine: &Subject) {
     });
     make(&**engine, changes);
     let left: Vec<RowKey> = (0..60).filter(|number| !emptied(*number)).map(|number| row(&keys[number])).collect();
-    let view = engine.view().unwrap();
+    let view = engine.snapshot().unwrap();
     for backwards in [false, true] {
         // A page is full as long as there are rows: emptied ones do not count.
         for limit in [1, 5, 13, 14, 100] {
             let range = RowRange::all();
             assert_eq!(written(view.as_ref(), &range, backwards, limit), expected(&left, &range, backwards, limit));
-            let page = Page { range: &range, backwards, limit, bookmark: None };
-            let locked: Vec<RowKey> = view.locks(&page).unwrap().into_iter().map(|(row, _)| row).collect();
+            let page = PageRequest { range: &range, backwards, limit, cursor: None };
+            let locked: Vec<RowKey> = view.scan_locks(&page).unwrap().into_iter().map(|(row, _)| row).collect();
             assert_eq!(locked, expected(&left, &range, backwards, limit));
         }
     }
@@ -285,18 +289,18 @@ pub fn locks_and_writes_are_scanned_apart(engine: &Subject) {
     );
     // Unbounded must not run over into another column, in either direction.
     make(&**engine, [crate::common::put_data("d", 10, "data"), crate::common::put_version("e", put(20))]);
-    engine.set_meta(&[("zzz".into(), Some(vec![1])), ("\0".into(), Some(vec![2]))]).unwrap();
-    let view = engine.view().unwrap();
+    engine.write_meta(&[("zzz".into(), Some(vec![1])), ("\0".into(), Some(vec![2]))]).unwrap();
+    let view = engine.snapshot().unwrap();
     for backwards in [false, true] {
-        let page = Page { range: &RowRange::all(), backwards, limit: 10, bookmark: None };
+        let page = PageRequest { range: &RowRange::all(), backwards, limit: 10, cursor: None };
         let mut writes = vec![(row("a"), put(20)), (row("c"), put(40))];
         let mut locks = vec![(row("b"), lock(30)), (row("c"), lock(50))];
         if backwards {
             writes.reverse();
             locks.reverse();
         }
-        assert_eq!(view.writes(&page).unwrap(), writes);
-        assert_eq!(view.locks(&page).unwrap(), locks);
+        assert_eq!(view.scan_writes(&page).unwrap(), writes);
+        assert_eq!(view.scan_locks(&page).unwrap(), locks);
     }
     assert_eq!(view.data(&row("d"), ts(10)).unwrap(), Some(b"data".to_vec()));
 }

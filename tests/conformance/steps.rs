@@ -1,6 +1,6 @@
 //! The protocol's steps over an engine whose replies get lost: every step may be made twice.
 
-use percolite::engine::{Engine, EngineError, Outcome};
+use percolite::engine::{ApplyResult, Engine, EngineError};
 use percolite::protocol::{
     Asker, CheckStatus, Collect, Commit, CommitPoint, Heartbeat, OnePhase, Prewrite, Prewritten, Refusal, Replaced,
     Resolve, RollBack, Step, check_status, collect, commit, forget, heartbeat, one_phase, prewrite, resolve, roll_back,
@@ -19,7 +19,7 @@ pub fn run<T>(
     start_ts: Timestamp,
     step: &dyn Fn(&Row) -> Result<Step<T>, Refusal>,
 ) -> Result<T, Refusal> {
-    let look = || until_answered(|| engine.row(row, start_ts)).unwrap();
+    let look = || until_answered(|| engine.read_row(row, start_ts)).unwrap();
     let mut seen = look();
     for _ in 0..ROUNDS_MAX {
         let (change, answer) = match step(&seen)? {
@@ -27,9 +27,9 @@ pub fn run<T>(
             Step::Apply(change, answer) => (change, answer),
         };
         match engine.apply(&[group([change])]).as_deref() {
-            Ok([Outcome::Applied]) => return Ok(answer),
-            Ok([Outcome::Refused { row, .. }]) => seen = Row::clone(row),
-            Err(EngineError::Unknown(_)) => seen = look(),
+            Ok([ApplyResult::Applied]) => return Ok(answer),
+            Ok([ApplyResult::PreconditionFailed { row, .. }]) => seen = Row::clone(row),
+            Err(EngineError::Undetermined(_)) => seen = look(),
             other => panic!("{other:?}"),
         }
     }
@@ -38,9 +38,9 @@ pub fn run<T>(
 
 /// Everything there is to see of a row and of the transactions in this file.
 fn state(engine: &Subject, key: &RowKey) -> impl PartialEq + std::fmt::Debug + use<> {
-    let view = engine.view().unwrap();
-    let each = [10, 20, 30].map(|at| (engine.row(key, ts(at)).unwrap(), view.data(key, ts(at)).unwrap()));
-    (each, view.version(key, ts(99)).unwrap(), engine.superseded(None, Timestamp::MAX, 99).unwrap())
+    let view = engine.snapshot().unwrap();
+    let each = [10, 20, 30].map(|at| (engine.read_row(key, ts(at)).unwrap(), view.data(key, ts(at)).unwrap()));
+    (each, view.version_at(key, ts(99)).unwrap(), engine.gc_candidates(None, Timestamp::MAX, 99).unwrap())
 }
 
 /// Makes the step; then delivers its change once more, as a network would, and makes the step again.
@@ -52,7 +52,7 @@ fn twice<T: Clone + PartialEq + std::fmt::Debug>(
     step: &dyn Fn(&Row) -> Result<Step<T>, Refusal>,
 ) {
     let key = row(key);
-    let sent = match step(&engine.row(&key, ts(start_ts)).unwrap()) {
+    let sent = match step(&engine.read_row(&key, ts(start_ts)).unwrap()) {
         Ok(Step::Apply(change, _)) => Some(group([change])),
         _ => None,
     };
@@ -121,8 +121,8 @@ pub fn every_step_made_twice_answers_the_same(engine: &Subject) {
         twice(engine, key, 10, Ok(Prewritten::Committed(ts(17))), &|row| prewrite(row, &late));
         let never = RollBack { row: row(key), txn: ten };
         twice(engine, key, 10, Err(Refusal::Committed(ts(17))), &|row| roll_back(row, &never));
-        assert_eq!(engine.row(&row(key), ts(10)).unwrap().lock, None);
-        assert_eq!(engine.row(&row(key), ts(10)).unwrap().write.unwrap().commit_ts, ts(17));
+        assert_eq!(engine.read_row(&row(key), ts(10)).unwrap().lock, None);
+        assert_eq!(engine.read_row(&row(key), ts(10)).unwrap().write.unwrap().commit_ts, ts(17));
     }
 
     // Another transaction, rolled back by its owner on one row, by others on the rest.
@@ -149,8 +149,8 @@ pub fn every_step_made_twice_answers_the_same(engine: &Subject) {
         twice(engine, key, 20, Err(Refusal::RolledBack), &|row| prewrite(row, &late));
         twice(engine, key, 20, Err(Refusal::RolledBack), &|row| commit(row, &point));
         twice(engine, key, 20, Err(Refusal::RolledBack), &|row| heartbeat(row, &life));
-        assert_eq!(engine.row(&row(key), ts(20)).unwrap().write.unwrap().commit_ts, ts(17));
-        assert_eq!(engine.view().unwrap().data(&row(key), ts(20)).unwrap(), None);
+        assert_eq!(engine.read_row(&row(key), ts(20)).unwrap().write.unwrap().commit_ts, ts(17));
+        assert_eq!(engine.snapshot().unwrap().data(&row(key), ts(20)).unwrap(), None);
     }
 
     // One phase, in its three kinds. A hold leaves no trace, so there its answer is the only thing to compare.
@@ -178,22 +178,22 @@ pub fn every_step_made_twice_answers_the_same(engine: &Subject) {
         make(&**engine, [change()]);
         assert_eq!(all(), after);
     };
-    clean(&|| collect(&engine.row(&row("third"), ts(0)).unwrap(), &deleted));
-    assert_eq!(engine.row(&row("third"), ts(30)).unwrap().write, None);
-    let replaced = engine.view().unwrap().version(&row("second"), ts(30)).unwrap();
+    clean(&|| collect(&engine.read_row(&row("third"), ts(0)).unwrap(), &deleted));
+    assert_eq!(engine.read_row(&row("third"), ts(30)).unwrap().write, None);
+    let replaced = engine.snapshot().unwrap().version_at(&row("second"), ts(30)).unwrap();
     let kept = Collect {
         row: row("second"),
         superseded_at: vec![ts(31)],
         replaced: replaced.iter().map(Replaced::from).collect(),
     };
     assert_eq!(kept.replaced.len(), 1);
-    clean(&|| collect(&engine.row(&row("second"), ts(0)).unwrap(), &kept));
-    let newest = engine.row(&row("second"), ts(30)).unwrap().write;
+    clean(&|| collect(&engine.read_row(&row("second"), ts(0)).unwrap(), &kept));
+    let newest = engine.read_row(&row("second"), ts(30)).unwrap().write;
     assert_eq!(newest.map(|version| version.commit_ts), Some(ts(31)));
-    assert_eq!(engine.view().unwrap().version(&row("second"), ts(99)).unwrap(), None);
-    assert_eq!(engine.superseded(None, Timestamp::MAX, 9).unwrap(), []);
+    assert_eq!(engine.snapshot().unwrap().version_at(&row("second"), ts(99)).unwrap(), None);
+    assert_eq!(engine.gc_candidates(None, Timestamp::MAX, 9).unwrap(), []);
     clean(&|| forget(row("primary"), ts(10)));
-    assert_eq!(engine.row(&row("primary"), ts(10)).unwrap().status, None);
+    assert_eq!(engine.read_row(&row("primary"), ts(10)).unwrap().status, None);
 }
 
 /// The change that a step asks for, on its way to the engine.
@@ -234,7 +234,7 @@ pub fn requests_that_arrive_after_the_end_change_nothing(engine: &Subject) {
                 run(&**engine, &row(&key), ts(10), &|row| roll_back(row, &request)).unwrap();
             } else {
                 run(&**engine, &row(&key), ts(10), &|row| prewrite(row, &locking)).unwrap();
-                let locked = engine.row(&row(&key), ts(10)).unwrap();
+                let locked = engine.read_row(&row(&key), ts(10)).unwrap();
                 let asker = Asker::Shared { current_ts: ts(16), push_above: Some(ts(15)) };
                 let again = Prewrite { sequence: 2, mutation: Mutation::Delete, ..locking.clone() };
                 let back = RollBack { row: row(&key), txn: ten };
@@ -258,8 +258,8 @@ pub fn requests_that_arrive_after_the_end_change_nothing(engine: &Subject) {
     let late = sent(prewrite(&Row::default(), &request("row 0 false", ten, b"late")));
     make(&**engine, [forget(row("row 0 false"), ts(10))]);
     engine.advance_safe_point(ts(11)).unwrap();
-    assert!(matches!(engine.apply(&[group([late])]).unwrap()[..], [Outcome::Refused { .. }]));
-    assert_eq!(engine.row(&row("row 0 false"), ts(10)).unwrap().lock, None);
+    assert!(matches!(engine.apply(&[group([late])]).unwrap()[..], [ApplyResult::PreconditionFailed { .. }]));
+    assert_eq!(engine.read_row(&row("row 0 false"), ts(10)).unwrap().lock, None);
 }
 
 /// The reply to the first commit was lost; the owner asks again.
@@ -273,7 +273,7 @@ pub fn a_held_row_committed_twice_answers_the_same(engine: &Subject) {
         twice(engine, key, 10, Ok(ts(17)), &|row| commit(row, &follow));
         let late = run(&**engine, &row(key), ts(10), &|row| prewrite(row, &hold));
         assert!(!matches!(late, Ok(Prewritten::Locked { .. })), "a late prewrite locked the row anew");
-        assert_eq!(engine.row(&row(key), ts(10)).unwrap().lock, None);
+        assert_eq!(engine.read_row(&row(key), ts(10)).unwrap().lock, None);
     }
 }
 
@@ -301,7 +301,7 @@ pub fn a_resolver_that_comes_late_has_nothing_to_do(engine: &Subject) {
         assert_eq!(run(&**engine, &row(key), ts(10), &|row| resolve(row, &forward)), Ok(()));
         make(&**engine, [put_write(key, put(25))]);
         assert_eq!(run(&**engine, &row(key), ts(10), &|row| resolve(row, &forward)), Ok(()), "{key}");
-        assert_eq!(engine.row(&row(key), ts(10)).unwrap().write, Some(put(25)));
+        assert_eq!(engine.read_row(&row(key), ts(10)).unwrap().write, Some(put(25)));
     }
 }
 
@@ -313,12 +313,12 @@ pub fn a_deleted_row_that_was_held_since_can_be_collected(engine: &Subject) {
     let follow = commit_at("a", ten, 17, false);
     assert_eq!(run(&**engine, &row("a"), ts(10), &|row| commit(row, &follow)), Ok(ts(17)));
     // Every transaction is newer than all of this by now.
-    for (deleted_at, row) in engine.superseded(None, Timestamp::MAX, 9).unwrap() {
+    for (deleted_at, row) in engine.gc_candidates(None, Timestamp::MAX, 9).unwrap() {
         let request = Collect { row: row.clone(), superseded_at: vec![deleted_at], replaced: Vec::new() };
-        let change = collect(&engine.row(&row, ts(0)).unwrap(), &request);
+        let change = collect(&engine.read_row(&row, ts(0)).unwrap(), &request);
         let outcomes = engine.apply(&[group([change])]).unwrap();
-        assert_eq!(outcomes, [Outcome::Applied], "on a row that nobody else touches");
+        assert_eq!(outcomes, [ApplyResult::Applied], "on a row that nobody else touches");
     }
-    assert_eq!(engine.superseded(None, Timestamp::MAX, 9).unwrap(), [], "the collector will meet it for ever");
-    assert_eq!(engine.row(&row("a"), ts(0)).unwrap().write, None);
+    assert_eq!(engine.gc_candidates(None, Timestamp::MAX, 9).unwrap(), [], "the collector will meet it for ever");
+    assert_eq!(engine.read_row(&row("a"), ts(0)).unwrap().write, None);
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ScopedJoinHandle;
 
-use percolite::engine::{Page, RowRange, View};
+use percolite::engine::{EngineSnapshot, PageRequest, RowRange};
 use percolite::row::{Edit, Lock, RowChange, RowKey, Status, Value, WriteRecord};
 
 use crate::common::{Pace, ROOM, Subject, change, inline, lock, make, put, row, ts};
@@ -25,14 +25,14 @@ fn everything(key: &str, at: u64) -> RowChange {
 
 /// All that a view can tell of the rows.
 fn told(
-    view: &dyn View,
+    view: &dyn EngineSnapshot,
 ) -> Vec<(Option<Lock>, Option<WriteRecord>, Option<Status>, Option<Vec<u8>>, Option<Value>, bool)> {
     let range = RowRange::all();
     let mut told = Vec::new();
     for backwards in [false, true] {
-        let page = Page { range: &range, backwards, limit: 100, bookmark: None };
-        let writes: Vec<(RowKey, WriteRecord)> = view.writes(&page).unwrap();
-        let locks: Vec<(RowKey, Lock)> = view.locks(&page).unwrap();
+        let page = PageRequest { range: &range, backwards, limit: 100, cursor: None };
+        let writes: Vec<(RowKey, WriteRecord)> = view.scan_writes(&page).unwrap();
+        let locks: Vec<(RowKey, Lock)> = view.scan_locks(&page).unwrap();
         for key in KEYS.map(row) {
             let write = writes.iter().find(|(found, _)| *found == key).map(|(_, write)| write.clone());
             let lock = locks.iter().find(|(found, _)| *found == key).map(|(_, lock)| lock.clone());
@@ -40,11 +40,11 @@ fn told(
         }
     }
     for key in KEYS.map(row) {
-        let version = view.version(&key, ts(u64::MAX)).unwrap().and_then(|version| version.value);
+        let version = view.version_at(&key, ts(u64::MAX)).unwrap().and_then(|version| version.value);
         told.push((
             view.lock(&key).unwrap(),
             view.write(&key).unwrap(),
-            view.status(&key, ts(1)).unwrap(),
+            view.txn_record(&key, ts(1)).unwrap(),
             view.data(&key, ts(1)).unwrap(),
             version,
             false,
@@ -54,9 +54,9 @@ fn told(
 }
 
 pub fn a_view_stays_as_it_was_while_everything_changes(engine: &Subject) {
-    let mut kept: Vec<(u64, Arc<dyn View>, Vec<_>)> = Vec::new();
+    let mut kept: Vec<(u64, Arc<dyn EngineSnapshot>, Vec<_>)> = Vec::new();
     let keep = |kept: &mut Vec<_>, at| {
-        let view = engine.view().unwrap();
+        let view = engine.snapshot().unwrap();
         let now = told(view.as_ref());
         kept.push((at, view, now));
     };
@@ -76,7 +76,7 @@ pub fn a_view_stays_as_it_was_while_everything_changes(engine: &Subject) {
                 }],
             ),
             3 => make(&**engine, [everything("d", at), everything("c", at)]),
-            _ if at == 34 => engine.erase(ROOM).unwrap(),
+            _ if at == 34 => engine.delete_keyspace(ROOM).unwrap(),
             _ => engine.sync().unwrap(),
         }
         keep(&mut kept, at);
@@ -95,13 +95,13 @@ pub fn a_view_stays_as_it_was_while_everything_changes(engine: &Subject) {
 pub fn a_view_sees_everything_applied_before_it(engine: &Subject) {
     for at in 10..60 {
         make(&**engine, [everything("a", at)]);
-        let view = engine.view().unwrap();
+        let view = engine.snapshot().unwrap();
         let row = row("a");
         assert_eq!(view.lock(&row).unwrap(), Some(lock(at)));
         assert_eq!(view.write(&row).unwrap(), Some(put(at)));
-        assert_eq!(view.status(&row, ts(1)).unwrap(), Some(Status::Committed(ts(at))));
+        assert_eq!(view.txn_record(&row, ts(1)).unwrap(), Some(Status::Committed(ts(at))));
         assert_eq!(view.data(&row, ts(1)).unwrap(), Some(at.to_be_bytes().into()));
-        assert_eq!(view.version(&row, ts(5)).unwrap().unwrap().value, Some(inline(at.to_string())));
+        assert_eq!(view.version_at(&row, ts(5)).unwrap().unwrap().value, Some(inline(at.to_string())));
     }
 }
 
@@ -109,24 +109,24 @@ pub fn a_view_is_of_one_moment_in_all_columns_and_rows(engine: &Subject) {
     const ROUNDS_MAX: u64 = 1_000_000;
     const MOMENTS: u64 = 15;
     let done = AtomicBool::new(false);
-    let check = |view: &dyn View| {
+    let check = |view: &dyn EngineSnapshot| {
         let mut moments = Vec::new();
         for key in KEYS.map(row) {
             moments.push(view.write(&key).unwrap().map(|write| write.commit_ts.to_u64()));
             moments.push(view.lock(&key).unwrap().map(|lock| lock.txn.start_ts.to_u64()));
             moments.push(view.data(&key, ts(1)).unwrap().map(|data| u64::from_be_bytes(data.try_into().unwrap())));
-            moments.push(view.status(&key, ts(1)).unwrap().map(|status| match status {
+            moments.push(view.txn_record(&key, ts(1)).unwrap().map(|status| match status {
                 Status::Committed(at) => at.to_u64(),
                 Status::RolledBack => 0,
             }));
-            moments.push(view.version(&key, ts(5)).unwrap().map(|version| match version.value {
+            moments.push(view.version_at(&key, ts(5)).unwrap().map(|version| match version.value {
                 Some(Value::Inline(bytes)) => String::from_utf8(bytes.to_vec()).unwrap().parse().unwrap(),
                 _ => 0,
             }));
         }
-        let page = Page { range: &RowRange::all(), backwards: false, limit: 100, bookmark: None };
-        moments.extend(view.writes(&page).unwrap().iter().map(|(_, write)| Some(write.commit_ts.to_u64())));
-        moments.extend(view.locks(&page).unwrap().iter().map(|(_, lock)| Some(lock.txn.start_ts.to_u64())));
+        let page = PageRequest { range: &RowRange::all(), backwards: false, limit: 100, cursor: None };
+        moments.extend(view.scan_writes(&page).unwrap().iter().map(|(_, write)| Some(write.commit_ts.to_u64())));
+        moments.extend(view.scan_locks(&page).unwrap().iter().map(|(_, lock)| Some(lock.txn.start_ts.to_u64())));
         moments.dedup();
         assert_eq!(moments.len(), 1, "one view, several moments: {moments:?}");
         moments[0].unwrap()
@@ -138,7 +138,7 @@ pub fn a_view_is_of_one_moment_in_all_columns_and_rows(engine: &Subject) {
         let reader = || {
             let (mut seen, mut last) = (0, 0);
             while seen < MOMENTS && !done.load(Ordering::Relaxed) {
-                let moment = check(engine.view().unwrap().as_ref());
+                let moment = check(engine.snapshot().unwrap().as_ref());
                 pace.looked();
                 assert!(moment >= last, "a later view shows an earlier moment: {moment} after {last}");
                 seen += u64::from(moment != last);
@@ -159,5 +159,5 @@ pub fn a_view_is_of_one_moment_in_all_columns_and_rows(engine: &Subject) {
             assert_eq!(reader.join().unwrap(), MOMENTS, "the reader saw too little to tell");
         }
     });
-    assert_eq!(check(engine.view().unwrap().as_ref()), last);
+    assert_eq!(check(engine.snapshot().unwrap().as_ref()), last);
 }

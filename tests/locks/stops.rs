@@ -32,7 +32,8 @@ impl World {
 
     pub fn open_at(memory: &SimStorage, builder: Builder) -> Self {
         let tap = Arc::<Control>::default();
-        let engine = Tap { engine: Arc::new(memory.embedded()), control: Arc::clone(&tap), group_rows_max: usize::MAX };
+        let engine =
+            Tap { engine: Arc::new(memory.exclusive_engine()), control: Arc::clone(&tap), group_rows_max: usize::MAX };
         let store = builder.open_engine(Arc::new(engine)).unwrap();
         let rows = store.keyspace("rows").unwrap();
         Self { store, rows, tap, memory: memory.clone() }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use percolite::engine::EngineError;
-use percolite::engine::folder::{FolderSetup, FolderStorage};
+use percolite::engine::folder::{FolderOptions, FolderStorage};
 use percolite::engine::sim::SimStorage;
 use percolite::oracle::MemoryOracle;
 use percolite::runtime::System;
@@ -113,7 +113,7 @@ impl Case {
         let ttl = if self.is("ttl_ms") { duration(self.value) } else { Duration::from_secs(3) };
         let runtime = || Arc::new(System::default());
         Commons {
-            engine: Arc::new(SimStorage::new().shared()),
+            engine: Arc::new(SimStorage::new().shared_engine()),
             oracle: Arc::new(MemoryOracle::new(runtime())),
             waiter: Arc::new(Pause(runtime())),
             ttl_ms: u64::try_from(ttl.as_millis()).unwrap(),
@@ -134,7 +134,7 @@ impl Case {
         let copy = self.folder.join("copy");
         store.checkpoint(&copy)?;
         let figures = store.engine_figures()?;
-        assert!(figures.columns.iter().map(|column| column.bytes).sum::<u64>() > 1000, "{figures:?}");
+        assert!(figures.columns.iter().map(|column| column.sst_bytes).sum::<u64>() > 1000, "{figures:?}");
         store.close()?;
         for builder in [self.builder(), self.builder().read_only(true)] {
             read_back(&builder.open(&path)?)?;
@@ -265,27 +265,27 @@ impl Case {
         same(self.builder().repair(&path, self.folder.join("repaired"), |_| ()).map(drop).unwrap_err());
         same(self.builder().in_memory().map(drop).unwrap_err());
         same(self.builder().open_sim(&SimStorage::new()).map(drop).unwrap_err());
-        same(self.builder().open_engine(Arc::new(SimStorage::new().embedded())).map(drop).unwrap_err());
+        same(self.builder().open_engine(Arc::new(SimStorage::new().exclusive_engine())).map(drop).unwrap_err());
         self.refused_by_the_engine(&path, told);
         assert_eq!(std::fs::read_dir(&self.folder).unwrap().count(), 0, "something was made");
     }
 
     fn refused_by_the_engine(&self, path: &Path, told: &str) {
         let value = usize::try_from(self.value).unwrap_or_default();
-        let usual = FolderSetup {
-            cache: 4 << 20,
-            write_buffers: 4 << 20,
+        let usual = FolderOptions {
+            block_cache_bytes: 4 << 20,
+            write_buffer_bytes: 4 << 20,
             compression: Compression::Lz4,
-            accept_lost_commits: None,
+            accept_data_loss: None,
         };
         let setup = match self.option.as_str() {
-            "cache_bytes" => FolderSetup { cache: value, ..usual },
-            "write_buffer_bytes" => FolderSetup { write_buffers: value, ..usual },
+            "cache_bytes" => FolderOptions { block_cache_bytes: value, ..usual },
+            "write_buffer_bytes" => FolderOptions { write_buffer_bytes: value, ..usual },
             _ => return,
         };
         for open in [FolderStorage::open, FolderStorage::open_read_only] {
             let why = open(path, setup).map(drop).unwrap_err();
-            assert!(matches!(why, EngineError::OutOfBounds(_)), "{why}");
+            assert!(matches!(why, EngineError::InvalidOption(_)), "{why}");
             assert_eq!(why.to_string(), told);
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use percolite::engine::RowRange;
 use percolite::engine::sim::SimStorage;
-use percolite::engine::storage::{Column, Reader};
+use percolite::engine::storage::{CellReader, Column};
 use percolite::{
     Compression, DumpHeader, DumpOptions, Dumped, ErrorKind, Existing, KEY_MAX_BYTES, RetryLimits, Store, TxnOptions,
 };

@@ -79,7 +79,7 @@ fn every_error_of_a_failure_says_what_a_reopened_store_shows() {
                     store.transact(|txn| txn.put(&rows, "not yet durable", "")).unwrap();
                     match fault {
                         Fault::WriteMade => memory.fail_write(nth),
-                        Fault::WriteRefused => memory.refuse_write(nth),
+                        Fault::WriteRefused => memory.reject_write(nth),
                         Fault::Sync => memory.fail_sync(nth),
                     }
                     let answer = call(&store, &rows);
@@ -158,7 +158,7 @@ fn a_large_transaction_whose_primary_was_unlocked_meets_a_conflict_that_names_th
     txn.put(&rows, "b", [7; 600]).unwrap();
     let row = rows.row_of("a");
     let change = RowChange { lock: Edit::Delete, ..RowChange::new(row.clone(), txn.start_ts()) };
-    memory.embedded().apply(&[vec![change].into()]).unwrap();
+    memory.exclusive_engine().apply(&[vec![change].into()]).unwrap();
     let read_ts = txn.read_ts();
     let why = txn.commit().unwrap_err();
     let conflict = why.conflict().expect("no conflict");

@@ -82,7 +82,10 @@ fn a_store_that_has_lost_acknowledged_commits_opens_only_with_the_fingerprint_of
     let lost = store.lost_logs();
     assert_eq!((lost.len(), lost[0].fingerprint), (1, accepted));
     assert_eq!(fs::read(&lost[0].file).unwrap(), was, "the damaged segment is not kept");
-    assert!(lost[0].bytes > 50 * 100 && lost[0].to_string().contains("acknowledged commits were lost"), "{lost:?}");
+    assert!(
+        lost[0].lost_bytes > 50 * 100 && lost[0].to_string().contains("acknowledged commits were lost"),
+        "{lost:?}"
+    );
     let verified = store.verify(|_| ()).unwrap();
     assert!(!verified.is_sound() && verified.problems.is_empty() && verified.lost_logs == lost);
     let rows = store.existing_keyspace("rows").unwrap();

@@ -208,21 +208,24 @@ mod on_disk {
                 })
                 .unwrap();
             let figures = store.engine_figures().unwrap();
-            most = most.max(figures.write_buffer_bytes + figures.cache_bytes);
+            most = most.max(figures.memtable_bytes + figures.block_cache_bytes);
         }
         let snapshot = store.snapshot().unwrap();
         assert_eq!(snapshot.range(&rows, ..).map(Result::unwrap).count(), 4096);
         let figures = store.engine_figures().unwrap();
-        most = most.max(figures.write_buffer_bytes + figures.cache_bytes);
+        most = most.max(figures.memtable_bytes + figures.block_cache_bytes);
         assert!(most < LIMIT as u64 && most > 1 << 20, "{most}");
-        assert_eq!(figures.cache_limit_bytes, LIMIT as u64 / 2);
-        assert!(figures.snapshots >= 1 && !figures.is_write_stopped && figures.background_errors == 0, "{figures:?}");
-        assert!(figures.log_bytes > 0 && figures.columns.len() == Column::ALL.len(), "{figures:?}");
+        assert_eq!(figures.block_cache_capacity_bytes, LIMIT as u64 / 2);
+        assert!(
+            figures.open_snapshots >= 1 && !figures.is_write_stopped && figures.background_errors == 0,
+            "{figures:?}"
+        );
+        assert!(figures.wal_bytes > 0 && figures.columns.len() == Column::ALL.len(), "{figures:?}");
         // Transactions of this size are streamed, and so long values are stored apart. What tables have is counted, so all is handed down.
         store.checkpoint(folder.path().join("copy")).unwrap();
         let figures = store.engine_figures().unwrap();
         let written = figures.columns.iter().find(|column| column.column == Column::Data).unwrap();
-        assert!(written.bytes > 20 << 20 && written.files > 0 && written.cells >= 4096, "{figures:?}");
+        assert!(written.sst_bytes > 20 << 20 && written.sst_files > 0 && written.estimated_keys >= 4096, "{figures:?}");
         let why = Store::in_memory().unwrap().engine_figures().unwrap_err();
         assert!(matches!(why.kind(), ErrorKind::InvalidArgument(_)), "{why}");
     }
@@ -299,7 +302,7 @@ mod on_disk {
     #[test]
     fn tables_are_compressed_or_not_as_was_said_and_read_either_way() {
         let bytes =
-            |store: &Store| store.engine_figures().unwrap().columns.iter().map(|column| column.bytes).sum::<u64>();
+            |store: &Store| store.engine_figures().unwrap().columns.iter().map(|column| column.sst_bytes).sum::<u64>();
         let folder = tempfile::tempdir().unwrap();
         let mut sizes = Vec::new();
         for (name, compression) in [("plain", Compression::None), ("packed", Compression::Lz4)] {

@@ -180,7 +180,7 @@ fn records_of_many_dead_are_forgotten_no_more_at_once_than_the_engine_can_change
 
 /// On an engine that changes no more than three rows together.
 fn open_limited(builder: Builder, memory: &SimStorage) -> (Store, Keyspace) {
-    let store = builder.open_engine(Arc::new(memory.embedded().with_group_rows_max(3))).unwrap();
+    let store = builder.open_engine(Arc::new(memory.exclusive_engine().with_batch_rows_max(3))).unwrap();
     let rows = store.keyspace("rows").unwrap();
     (store, rows)
 }

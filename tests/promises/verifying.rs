@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use percolite::engine::RowRange;
-use percolite::engine::storage::{Batch, Column, Reader, Storage};
+use percolite::engine::storage::{Batch, CellReader, Column, Storage};
 use percolite::keys::data_key;
 use percolite::row::{Intent, KeyspaceId, Lock, TxnId, Value, WriteRecord};
 use percolite::{CommitProtocol, ErrorKind, OwnerId, RowKey, Store, Timestamp, Verified};
@@ -44,7 +44,7 @@ fn bytes(record: &impl Record) -> Vec<u8> {
 fn told(change: impl FnOnce(KeyspaceId, &mut dyn FnMut(Column, &[u8], Option<Vec<u8>>))) -> Vec<String> {
     let memory = SimStorage::new();
     let id = filled(&memory);
-    let mut batch = memory.batch(0);
+    let mut batch = memory.new_batch(0);
     change(id, &mut |column, key, value| match value {
         Some(value) => batch.put(column, key, &value),
         None => batch.delete(column, key),
@@ -167,12 +167,12 @@ fn a_kept_version_that_the_collector_has_forgotten_is_found() {
     memory.scan(Column::Meta, &all, false, keep).unwrap();
     assert_eq!(list.len(), 2, "two versions were replaced");
     for entry in &list {
-        let mut batch = memory.batch(0);
+        let mut batch = memory.new_batch(0);
         batch.delete(Column::Meta, entry);
         memory.write(batch).unwrap();
         let told: Vec<String> = verified(&memory).problems.iter().map(ToString::to_string).collect();
         assert!(told.len() == 1 && told[0].contains("the collector does not know it"), "{told:?}");
-        let mut batch = memory.batch(0);
+        let mut batch = memory.new_batch(0);
         batch.put(Column::Meta, entry, b"");
         memory.write(batch).unwrap();
     }

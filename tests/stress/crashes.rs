@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use percolite::engine::Engine;
 use percolite::engine::sim::SimStorage;
-use percolite::engine::unreliable::{Faults, Unreliable};
+use percolite::engine::unreliable::{Faults, FaultyEngine};
 use percolite::{Durability, ErrorKind, Keyspace, Store, Timestamp, Txn, TxnOptions};
 
 use crate::common::{Reads, Run, any_options, every_way, number, read_number};
@@ -89,17 +89,17 @@ fn lives(mut dice: Dice, durability: Durability) {
 }
 
 fn open(memory: &SimStorage, dice: &mut Dice, durability: Durability) -> Tables {
-    open_on(Arc::new(memory.embedded()), dice, durability)
+    open_on(Arc::new(memory.exclusive_engine()), dice, durability)
 }
 
 /// Half of the time a disk whose answers may come late, so that much can happen between a sync and its answer.
 fn slow_at_times(memory: &SimStorage, dice: &mut Dice) -> Arc<dyn Engine> {
     if dice.one_in(2) {
-        return Arc::new(memory.embedded());
+        return Arc::new(memory.exclusive_engine());
     }
     let faults = Faults { delays: 100, delay_max_ms: 40, ..Faults::default() };
     let pause = Arc::new(|millis| sleep(Duration::from_micros(10 * millis)));
-    Arc::new(Unreliable::with_pause(memory.embedded(), faults, dice.next(), pause))
+    Arc::new(FaultyEngine::with_pause(memory.exclusive_engine(), faults, dice.next(), pause))
 }
 
 fn open_on(engine: Arc<dyn Engine>, dice: &mut Dice, durability: Durability) -> Tables {

@@ -7,7 +7,7 @@ use std::thread::{Scope, ScopedJoinHandle, ThreadId, current};
 use std::time::Duration;
 
 use percolite::engine::sim::SimStorage;
-use percolite::engine::unreliable::{Faults, Unreliable};
+use percolite::engine::unreliable::{Faults, FaultyEngine};
 use percolite::runtime::{Joined, Parker, Runtime, System};
 use percolite::{CommitPoint, CommitProtocol, Durability, Keyspace, Store, Txn, TxnOptions};
 
@@ -152,7 +152,7 @@ fn a_commit_that_finishes_late_hides_no_conflict() {
     let _run = Run::begin("races::a_commit_that_finishes_late_hides_no_conflict");
     let runtime = Arc::new(Holding::default());
     // An engine that can change more together has nothing behind the commit point.
-    let row_by_row = SimStorage::new().embedded().with_group_rows_max(2);
+    let row_by_row = SimStorage::new().exclusive_engine().with_batch_rows_max(2);
     let builder = Store::builder().runtime(Arc::clone(&runtime) as Arc<dyn Runtime>);
     let store = builder.open_engine(Arc::new(row_by_row)).unwrap();
     let rows = store.keyspace("rows").unwrap();
@@ -230,7 +230,7 @@ fn open_holding(runtime: &Arc<Holding>, memory: &SimStorage) -> Store {
         }
     };
     let always = Faults { delays: 1000, ..Faults::default() };
-    let engine = Arc::new(Unreliable::with_pause(memory.embedded(), always, 1, Arc::new(pause)));
+    let engine = Arc::new(FaultyEngine::with_pause(memory.exclusive_engine(), always, 1, Arc::new(pause)));
     Store::builder().runtime(Arc::clone(runtime) as Arc<dyn Runtime>).open_engine(engine).unwrap()
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use percolite::engine::Engine;
 use percolite::engine::sim::SimStorage;
-use percolite::engine::unreliable::{Faults, Unreliable};
+use percolite::engine::unreliable::{Faults, FaultyEngine};
 use percolite::oracle::{MemoryOracle, Oracle};
 use percolite::runtime::{Runtime, System};
 use percolite::{Builder, CommitProtocol, Commons, Pause, Store};
@@ -54,7 +54,7 @@ impl Home {
 
     /// Shared, and every client has a bad network of its own in front.
     pub fn unreliable(seed: u64, ttl_ms: u64) -> Self {
-        Self::Shared(Server::new(Some((Faults::of_a_bad_network(), seed)), ttl_ms))
+        Self::Shared(Server::new(Some((Faults::bad_network(), seed)), ttl_ms))
     }
 
     #[cfg(feature = "rocks")]
@@ -67,7 +67,7 @@ impl Home {
         match self {
             Self::Embedded(memory) => builder.open_sim(memory).unwrap(),
             Self::RowByRow(memory) => {
-                let engine = memory.embedded().with_group_rows_max(2);
+                let engine = memory.exclusive_engine().with_batch_rows_max(2);
                 builder.protocol(CommitProtocol::TwoPhase).open_engine(Arc::new(engine)).unwrap()
             }
             Self::Shared(server) => server.open(builder),
@@ -107,8 +107,8 @@ impl Server {
     fn open(&self, builder: Builder) -> Store {
         let client = self.clients.fetch_add(1, Ordering::Relaxed);
         let engine: Arc<dyn Engine> = match self.faults {
-            Some((faults, seed)) => Arc::new(Unreliable::new(self.memory.shared(), faults, seed ^ client)),
-            None => Arc::new(self.memory.shared()),
+            Some((faults, seed)) => Arc::new(FaultyEngine::new(self.memory.shared_engine(), faults, seed ^ client)),
+            None => Arc::new(self.memory.shared_engine()),
         };
         let commons = Commons {
             engine,

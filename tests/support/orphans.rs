@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use percolite::engine::Group;
+use percolite::engine::RowBatch;
 use percolite::row::{Edit, Intent, Lock, RowChange, Status, TxnId, Value, WriteRecord};
 use percolite::{Builder, RowKey, Store};
 
@@ -36,7 +36,7 @@ pub fn leave_locks(path: &Path, committed: bool) {
         change.lock = Edit::Put(lock.clone());
         change
     };
-    let apply = |changes| drop(engine.apply(&[Group::Changes(changes)]).unwrap());
+    let apply = |changes| drop(engine.apply(&[RowBatch::Changes(changes)]).unwrap());
     apply(vec![locked(&a), locked(&b)]);
     if committed {
         let mut change = RowChange::new(a, id.start_ts);

@@ -11,7 +11,7 @@ use super::super::{CommitRequest, refused};
 use super::Embedded;
 use super::resolve::Resolved;
 use super::stream::own_lock;
-use crate::engine::{Group, NextVersions};
+use crate::engine::{OnePhaseWrites, RowBatch};
 use crate::error::{Conflict, ConflictReason, Error, ErrorKind, Result};
 use crate::observe::{Part, Spent};
 use crate::pipeline::{Conditions, Held, Purpose, Refused, Settled, Submission};
@@ -51,18 +51,23 @@ impl Embedded {
         }
     }
 
-    fn next_versions(&self, txn: TxnId, read_ts: Timestamp, writes: &Arc<Writes>) -> Result<Group> {
+    fn next_versions(&self, txn: TxnId, read_ts: Timestamp, writes: &Arc<Writes>) -> Result<RowBatch> {
         // Stamped by the pipeline.
         let commit_ts = txn.start_ts;
         if !self.needs_replaced() {
             let (unchanged_since, writes) = (Some(read_ts), Arc::clone(writes));
-            return Ok(Group::NextVersions(NextVersions { txn, commit_ts, unchanged_since, writes }));
+            return Ok(RowBatch::OnePhaseWrites(OnePhaseWrites {
+                txn,
+                commit_ts,
+                no_commit_after: unchanged_since,
+                writes,
+            }));
         }
         let keep_replaced = self.history.is_some();
         let change = |(row, mutation)| {
             self.one_phase_change(&OnePhase { row, txn, read_ts, commit_ts, mutation, keep_replaced })
         };
-        writes.iter().map(change).collect::<Result<_>>().map(Group::Changes)
+        writes.iter().map(change).collect::<Result<_>>().map(RowBatch::Changes)
     }
 
     pub(super) fn commit_two_phase(&self, request: CommitRequest<'_>) -> Result<Timestamp> {
@@ -125,7 +130,7 @@ impl Embedded {
 
     /// How many rows go in one group. One is left free: with the last rows of a transaction the status goes from its primary.
     pub(super) fn group_rows(&self) -> usize {
-        (self.pipeline.engine().capabilities().group_rows_max - 1).clamp(1, GROUP_ROWS)
+        (self.pipeline.engine().capabilities().batch_rows_max - 1).clamp(1, GROUP_ROWS)
     }
 
     /// Locks rows together. The answer is what was locked, except for a streaming transaction, which forgets it. Only such
@@ -169,7 +174,7 @@ impl Embedded {
                     if found.lock.as_ref().is_some_and(|lock| lock.txn == txn) =>
                 {
                     // Where one row was written before, others may have been.
-                    let view = self.pipeline.engine().view()?;
+                    let view = self.pipeline.engine().snapshot()?;
                     for (row, _) in rows {
                         if let Some(lock) = own_lock(&*view, txn, row)? {
                             own.insert(row, lock);
@@ -272,7 +277,7 @@ impl Embedded {
     /// The row, with the version that a commit replaces. Without long values and history nothing of it has to be read: the guards
     /// say what it must look like.
     fn replaced(&self, row: &RowKey, txn: TxnId) -> Result<Row> {
-        Ok(if self.needs_replaced() { self.pipeline.engine().row(row, txn.start_ts)? } else { Row::default() })
+        Ok(if self.needs_replaced() { self.pipeline.engine().read_row(row, txn.start_ts)? } else { Row::default() })
     }
 
     /// Whether something becomes of the version that a commit replaces.
@@ -295,7 +300,7 @@ impl Embedded {
         };
         let (verdict, Some((row, lock))) = (self.clear(obstacle, txn, read_ts)?, in_the_way) else { return Ok(()) };
         let Some(verdict) = verdict else { return Ok(()) };
-        let view = self.pipeline.engine().view()?;
+        let view = self.pipeline.engine().snapshot()?;
         let mut same = Vec::new();
         for next in rows.skip_while(|next| **next != row).skip(1).take(self.group_rows()) {
             let found = view.lock(next)?.filter(|found| (found.txn, &found.primary) == (lock.txn, &lock.primary));
@@ -308,7 +313,7 @@ impl Embedded {
     fn clear(&self, obstacle: Refused, txn: TxnId, read_ts: Timestamp) -> Result<Option<CommitPoint>> {
         let (row, lock) = match &obstacle {
             Refused::Lock(row, Some(stamp)) => {
-                let found = self.pipeline.engine().row(row, txn.start_ts)?.lock;
+                let found = self.pipeline.engine().read_row(row, txn.start_ts)?.lock;
                 match found {
                     Some(lock) if lock.txn == stamp.txn => (row, lock),
                     _ => return Ok(None),
@@ -358,7 +363,7 @@ impl Embedded {
             // Whoever tries again must see it, or would meet it once more. A failure will be heard of soon enough.
             let _ = self.pipeline.wait_visible(ts);
         }
-        let found = self.pipeline.engine().row(&row, txn.start_ts).unwrap_or_default();
+        let found = self.pipeline.engine().read_row(&row, txn.start_ts).unwrap_or_default();
         let their = match reason {
             // Written again meanwhile, it says nothing of that commit any more, and the later one is as much in the way.
             ConflictReason::CommittedAt(ts) => found.write.filter(|write| write.commit_ts >= ts).map(|write| {

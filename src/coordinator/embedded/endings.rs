@@ -7,7 +7,7 @@
 use std::ops::Bound;
 
 use super::Embedded;
-use crate::engine::{Page, RowRange};
+use crate::engine::{PageRequest, RowRange};
 use crate::error::Result;
 use crate::pipeline::{Purpose, Refused, Settled};
 use crate::protocol::{CommitPoint, RollBack, forget, let_go};
@@ -70,8 +70,8 @@ impl Embedded {
     /// What is left to do after the page.
     fn end_page_of(&self, mut ending: Ending) -> Result<Option<Ending>> {
         let limit = self.group_rows();
-        let page = Page { range: &ending.rest, backwards: false, limit, bookmark: None };
-        let found = self.pipeline.engine().view()?.locks(&page)?;
+        let page = PageRequest { range: &ending.rest, backwards: false, limit, cursor: None };
+        let found = self.pipeline.engine().snapshot()?.scan_locks(&page)?;
         let ends_here = mutated!(ShortPageEndsStream) && found.len() < limit;
         let last = found.last().map(|(row, _)| Bound::Excluded(row.as_bytes().to_vec()));
         let own: Vec<_> = found.into_iter().filter(|(_, lock)| lock.txn == ending.txn).collect();
@@ -124,7 +124,7 @@ impl Embedded {
             };
             let Some(done) = done else { return Ok(()) };
             // Whoever has done this one is at work on the others, too.
-            let view = self.pipeline.engine().view()?;
+            let view = self.pipeline.engine().snapshot()?;
             let mut still = Vec::with_capacity(left.len());
             for locked in left {
                 if locked.0 != done && view.lock(&locked.0)?.is_some_and(|lock| lock.txn == txn) {

@@ -80,7 +80,7 @@ impl Embedded {
         let kept = *history.kept.lock();
         let next = Kept { from: self.collectable_at_most(), ..kept };
         let engine = self.pipeline.engine();
-        if next.from > kept.from && !engine.superseded(None, next.from, 1)?.is_empty() {
+        if next.from > kept.from && !engine.gc_candidates(None, next.from, 1)?.is_empty() {
             if !mutated!(FloorNotKept) {
                 Kept::write(Some(next), engine).map_err(|why| self.pipeline.poison(why.into()))?;
             }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use super::Embedded;
 use super::resolve::Resolved;
-use crate::engine::{EngineError, Page, RowRange, Superseded, View};
+use crate::engine::{EngineError, EngineSnapshot, GcEntry, PageRequest, RowRange};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::{Purpose, Settled};
 use crate::protocol::{Collect, Replaced, collect, forget};
@@ -122,14 +122,18 @@ impl Shared {
 /// before is tombstones, so from the list's beginning a page would cost more the more was collected.
 pub struct Pass {
     /// The last entry that was looked at.
-    after: Superseded,
+    after: GcEntry,
     floor: Timestamp,
 }
 
-fn to_be_collected(view: &dyn View, row: RowKey, superseded_at: Vec<Timestamp>) -> Result<RowChange, EngineError> {
+fn to_be_collected(
+    view: &dyn EngineSnapshot,
+    row: RowKey,
+    superseded_at: Vec<Timestamp>,
+) -> Result<RowChange, EngineError> {
     let mut replaced: Vec<Replaced> = Vec::new();
     for ts in &superseded_at {
-        replaced.extend(view.version(&row, ts.previous())?.as_ref().map(Replaced::from));
+        replaced.extend(view.version_at(&row, ts.previous())?.as_ref().map(Replaced::from));
     }
     replaced.dedup();
     let as_read = view.row(&row, Timestamp::ZERO)?;
@@ -159,8 +163,8 @@ impl Embedded {
         let mut found = 0;
         if pipeline.may_have_orphans() {
             let range = RowRange { start: position.clone(), end: Bound::Unbounded };
-            let page = Page { range: &range, backwards: false, limit: PAGE_ROWS, bookmark: None };
-            let locks = pipeline.engine().view()?.locks(&page)?;
+            let page = PageRequest { range: &range, backwards: false, limit: PAGE_ROWS, cursor: None };
+            let locks = pipeline.engine().snapshot()?.scan_locks(&page)?;
             found = self.sweep_locks(&locks)?;
             let ends_here = mutated!(ShortPageEndsSweep) && locks.len() < PAGE_ROWS;
             if let Some((row, _)) = locks.last().filter(|_| !ends_here) {
@@ -208,7 +212,7 @@ impl Embedded {
     /// Takes away what says how transactions before `before` ended. None of them may have a lock left.
     fn forget_ended(&self, before: Timestamp) -> Result<()> {
         let engine = self.pipeline.engine();
-        if engine.statuses(before, 1)?.is_empty() {
+        if engine.txn_records(before, 1)?.is_empty() {
             return Ok(());
         }
         crash_point!(SafePointBefore);
@@ -216,7 +220,7 @@ impl Embedded {
         self.pipeline.sync_now()?;
         crash_point!(SafePointDurable);
         loop {
-            let ended = engine.statuses(before, PAGE_ROWS)?;
+            let ended = engine.txn_records(before, PAGE_ROWS)?;
             if ended.is_empty() {
                 return Ok(());
             }
@@ -235,13 +239,13 @@ impl Embedded {
             None if mutated!(CollectsTooEarly) => (None, self.pipeline.current_view().read_ts),
             None => (None, self.collectable()?),
         };
-        let entries = self.pipeline.engine().superseded(after.as_ref(), floor, PAGE_ROWS)?;
+        let entries = self.pipeline.engine().gc_candidates(after.as_ref(), floor, PAGE_ROWS)?;
         *pass = entries.last().filter(|_| entries.len() == PAGE_ROWS).map(|last| Pass { after: last.clone(), floor });
         let mut rows: BTreeMap<RowKey, Vec<Timestamp>> = BTreeMap::new();
         for (superseded_at, row) in entries {
             rows.entry(row).or_default().push(superseded_at);
         }
-        let view = self.pipeline.engine().view()?;
+        let view = self.pipeline.engine().snapshot()?;
         let (mut unguarded, mut damage) = (Vec::new(), None);
         for (row, superseded_at) in rows {
             let change = match to_be_collected(&*view, row, superseded_at) {

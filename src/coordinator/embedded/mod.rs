@@ -63,7 +63,7 @@ impl Embedded {
         read_durable: bool,
         history: KeepHistory,
     ) -> Result<Arc<Self>> {
-        let long_values = AtomicBool::new(engine.meta(LONG_VALUES)?.is_some());
+        let long_values = AtomicBool::new(engine.get_meta(LONG_VALUES)?.is_some());
         let pipeline = Pipeline::open(engine, runtime, Arc::clone(&counters), conflict_slots)?;
         let history = History::open(&pipeline, history)?;
         Ok(Arc::new(Self {
@@ -99,7 +99,7 @@ impl Embedded {
         if !self.has_long_values() {
             self.pipeline
                 .engine()
-                .set_meta(&[(LONG_VALUES.into(), Some(vec![1]))])
+                .write_meta(&[(LONG_VALUES.into(), Some(vec![1]))])
                 .map_err(|why| self.pipeline.poison(why.into()))?;
             self.long_values.store(true, Ordering::Release);
         }
@@ -173,7 +173,7 @@ impl Coordinator for Embedded {
     }
 
     fn trace(&self, primary: &RowKey, txn: TxnId) -> Result<Option<CommitPoint>> {
-        Ok(trace(&self.pipeline.engine().row(primary, txn.start_ts)?, txn))
+        Ok(trace(&self.pipeline.engine().read_row(primary, txn.start_ts)?, txn))
     }
 
     fn line_up(&self, entrance: &mut Entrance, rows: &[RowKey], conflict: &Conflict, _attempt: u32) {
@@ -189,8 +189,8 @@ impl Embedded {
         let capabilities = self.pipeline.engine().capabilities();
         let bytes = |(row, mutation): (&RowKey, &Mutation)| row.as_bytes().len() + mutation.value_bytes();
         request.protocol == CommitProtocol::Auto
-            && request.writes.len() <= capabilities.group_rows_max
-            && (capabilities.group_bytes_max == usize::MAX
-                || request.writes.iter().map(bytes).sum::<usize>() <= capabilities.group_bytes_max)
+            && request.writes.len() <= capabilities.batch_rows_max
+            && (capabilities.batch_bytes_max == usize::MAX
+                || request.writes.iter().map(bytes).sum::<usize>() <= capabilities.batch_bytes_max)
     }
 }

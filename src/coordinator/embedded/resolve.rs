@@ -88,7 +88,7 @@ impl Embedded {
     }
 
     fn is_locked_by(&self, row: &RowKey, txn: TxnId) -> Result<bool> {
-        Ok(self.pipeline.engine().row(row, txn.start_ts)?.lock.is_some_and(|found| found.txn == txn))
+        Ok(self.pipeline.engine().read_row(row, txn.start_ts)?.lock.is_some_and(|found| found.txn == txn))
     }
 
     /// Runs a step on a row that others may be changing: reads, decides, submits, until one of its changes is made.
@@ -100,7 +100,7 @@ impl Embedded {
         step: impl Fn(&Row) -> Result<Step<T>, Refusal>,
     ) -> Result<Result<T, Refusal>> {
         for _ in 0..TRIES_MAX {
-            let as_read = self.pipeline.engine().row(row, start_ts)?;
+            let as_read = self.pipeline.engine().read_row(row, start_ts)?;
             let (change, answer) = match step(&as_read) {
                 Ok(Step::Apply(change, answer)) => (change, answer),
                 Ok(Step::Done(answer)) => return Ok(Ok(answer)),

@@ -16,7 +16,7 @@ use super::super::refused;
 use super::Embedded;
 use super::commit::{TwoPhase, primary_of};
 use super::endings::Ending;
-use crate::engine::View;
+use crate::engine::EngineSnapshot;
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::Spent;
 use crate::pipeline::{Conditions, Held, Purpose, Refused, Settled, Submission};
@@ -109,7 +109,7 @@ impl Embedded {
         spent: &Spent,
     ) -> Result<Timestamp> {
         let this = stream.two_phase(conditions, spent);
-        let primary = self.pipeline.engine().row(this.primary, this.txn.start_ts)?;
+        let primary = self.pipeline.engine().read_row(this.primary, this.txn.start_ts)?;
         let Some(lock) = primary.lock.filter(|lock| lock.txn == this.txn) else { return Err(self.unlocked(&this)) };
         crash_point!(StreamAll);
         let change = self.commit_change(this.txn, this.primary, &lock, lock.min_commit_ts, true)?;
@@ -151,17 +151,17 @@ impl Embedded {
 }
 
 /// The transaction's lock on the row.
-pub(super) fn own_lock(view: &dyn View, txn: TxnId, row: &RowKey) -> Result<Option<Lock>> {
+pub(super) fn own_lock(view: &dyn EngineSnapshot, txn: TxnId, row: &RowKey) -> Result<Option<Lock>> {
     Ok(view.lock(row)?.filter(|lock| lock.txn == txn))
 }
 
 /// What the transaction has written to the row and streamed out, as the view shows it.
-pub fn streamed_write(view: &dyn View, txn: TxnId, row: &RowKey) -> Result<Option<Mutation>> {
+pub fn streamed_write(view: &dyn EngineSnapshot, txn: TxnId, row: &RowKey) -> Result<Option<Mutation>> {
     own_lock(view, txn, row)?.map(|lock| mutation_of(view, row, lock)).transpose()
 }
 
 /// What a lock will do to its row.
-pub fn mutation_of(view: &dyn View, row: &RowKey, lock: Lock) -> Result<Mutation> {
+pub fn mutation_of(view: &dyn EngineSnapshot, row: &RowKey, lock: Lock) -> Result<Mutation> {
     Ok(match lock.intent {
         Intent::Put(Value::Inline(bytes)) => Mutation::Put(bytes),
         Intent::Put(Value::InData) => {

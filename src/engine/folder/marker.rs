@@ -11,28 +11,28 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
-use super::{LOG, TABLES};
+use super::{TABLES_DIR, WAL_DIR};
 use crate::engine::EngineError;
-use crate::engine::rocks::names::is_of_rocksdb;
+use crate::engine::rocks::names::is_rocksdb_file;
 use crate::wal;
 
 /// The format that this program reads and writes.
 const FORMAT: u32 = 1;
 const MARKER: &str = "PERCOLITE";
-const UNFINISHED: &str = "PERCOLITE.new";
+const MARKER_UNFINISHED: &str = "PERCOLITE.new";
 /// What the marker of a copy is called until all of it is there. A folder with this name alone is neither a store nor taken for
 /// one that is being created.
-const COPYING: &str = "PERCOLITE.copy";
+const CHECKPOINT_UNFINISHED: &str = "PERCOLITE.copy";
 /// An empty file: what the original of this copy held by leases is not held here, and goes at the first opening.
-const COPIED: &str = "PERCOLITE.copied";
+const CHECKPOINT_FLAG: &str = "PERCOLITE.copied";
 const MARKER_TEXT: &str = "percolite store, format ";
 /// What follows the format: the identity of the log. Stores of the time before the first release have nothing there.
 const IDENTITY_TEXT: &str = ", log ";
 /// The file by which RocksDB finds everything else.
-const CURRENT: &str = "CURRENT";
+const ROCKSDB_CURRENT: &str = "CURRENT";
 
 /// Of a folder with files of RocksDB, said behind what is not as it should be.
-fn may_be_repaired(path: &Path) -> String {
+fn repair_hint(path: &Path) -> String {
     let path = path.display();
     format!(
         "; if it was one, a repair (percolite repair {path} NEW, or Builder::repair) brings its rows into a new store"
@@ -40,18 +40,18 @@ fn may_be_repaired(path: &Path) -> String {
 }
 
 /// A folder that this handle has for itself.
-pub struct Claim {
+pub struct LockedDir {
     /// Locked while the store is open.
-    pub marker: Marker,
+    pub marker: StoreLock,
     /// Of the log; `None` if the store is still to be created.
     pub identity: Option<u64>,
 }
 
 /// A marker that is locked until this is dropped.
 #[derive(Debug)]
-pub struct Marker(File);
+pub struct StoreLock(File);
 
-impl Drop for Marker {
+impl Drop for StoreLock {
     /// By hand, because closing is not enough: a process that another thread is about to start has inherited the open file for a
     /// moment, and would keep the lock as long.
     fn drop(&mut self) {
@@ -60,9 +60,9 @@ impl Drop for Marker {
 }
 
 /// Makes sure that the folder is a store of this format or may become one, and locks it.
-pub fn claim(path: &Path) -> Result<Claim, EngineError> {
+pub fn lock_exclusive(path: &Path) -> Result<LockedDir, EngineError> {
     fs::create_dir_all(path).map_err(|why| not_a_folder(path).unwrap_or_else(|| cannot("create", path, &why)))?;
-    let (marker, unfinished) = (path.join(MARKER), path.join(UNFINISHED));
+    let (marker, unfinished) = (path.join(MARKER), path.join(MARKER_UNFINISHED));
     loop {
         let is_new = !exists(&marker)?;
         if is_new && !is_empty(path)? && !exists(&unfinished)? {
@@ -71,31 +71,31 @@ pub fn claim(path: &Path) -> Result<Claim, EngineError> {
             if exists(&marker)? {
                 continue;
             }
-            return Err(no_marker(path));
+            return Err(missing_marker_error(path));
         }
         let name = if is_new { &unfinished } else { &marker };
         let opened = OpenOptions::new().read(true).write(true).create(is_new).truncate(false).open(name);
         let file = opened.map_err(|why| match why.kind() {
-            ErrorKind::IsADirectory => foreign_marker(name),
+            ErrorKind::IsADirectory => invalid_marker_error(name),
             _ => cannot("open", name, &why),
         })?;
         let file = match file.try_lock() {
-            Ok(()) => Marker(file),
+            Ok(()) => StoreLock(file),
             Err(TryLockError::WouldBlock) => {
                 let what = format!("{} is already open in this or another process", path.display());
-                return Err(EngineError::Busy(what));
+                return Err(EngineError::AlreadyOpen(what));
             }
             Err(TryLockError::Error(why)) => return Err(cannot("lock", name, &why)),
         };
         if !is_new {
             let identity = check_format(path, &marker, &file.0)?;
-            check_database(path)?;
-            return Ok(Claim { marker: file, identity: Some(identity) });
+            check_tables_exist(path)?;
+            return Ok(LockedDir { marker: file, identity: Some(identity) });
         }
         // Another process may have finished the store between the look and the lock.
         if !exists(&marker)? {
-            begin_again(path)?;
-            return Ok(Claim { marker: file, identity: None });
+            reset_unfinished(path)?;
+            return Ok(LockedDir { marker: file, identity: None });
         }
         // Made anew by looking for it, a moment too late. Whoever else has it open finds the same.
         let _ = fs::remove_file(&unfinished);
@@ -104,17 +104,17 @@ pub fn claim(path: &Path) -> Result<Claim, EngineError> {
 
 /// Makes sure that the folder is a store of this format, and sees to it that nobody opens it for writing as long as the answer
 /// lives. Changes nothing. Others may look at it, too.
-pub fn examine(path: &Path) -> Result<(Marker, u64), EngineError> {
+pub fn lock_shared(path: &Path) -> Result<(StoreLock, u64), EngineError> {
     let marker = path.join(MARKER);
     let file = match File::open(&marker) {
         Ok(file) => file,
         Err(why) if why.kind() == ErrorKind::NotFound || why.kind() == ErrorKind::NotADirectory => {
             let other = not_a_folder(path).map(|why| EngineError::NotAStore(why.to_string()));
             let what = other.unwrap_or_else(|| match path.try_exists() {
-                Ok(true) if path.join(UNFINISHED).exists() => {
+                Ok(true) if path.join(MARKER_UNFINISHED).exists() => {
                     EngineError::NotAStore(format!("the store in {} was never finished: it is empty", path.display()))
                 }
-                Ok(true) => no_marker(path),
+                Ok(true) => missing_marker_error(path),
                 _ => EngineError::NotAStore(format!("there is no folder {}", path.display())),
             });
             return Err(what);
@@ -122,9 +122,9 @@ pub fn examine(path: &Path) -> Result<(Marker, u64), EngineError> {
         Err(why) => return Err(cannot("open", &marker, &why)),
     };
     let file = match file.try_lock_shared() {
-        Ok(()) => Marker(file),
+        Ok(()) => StoreLock(file),
         Err(TryLockError::WouldBlock) => {
-            return Err(EngineError::Busy(format!(
+            return Err(EngineError::AlreadyOpen(format!(
                 "{} is open for writing in this or another process, and can be looked at when that has closed it",
                 path.display()
             )));
@@ -132,16 +132,16 @@ pub fn examine(path: &Path) -> Result<(Marker, u64), EngineError> {
         Err(TryLockError::Error(why)) => return Err(cannot("lock", &marker, &why)),
     };
     let identity = check_format(path, &marker, &file.0)?;
-    check_database(path)?;
+    check_tables_exist(path)?;
     Ok((file, identity))
 }
 
 /// Keeps writers away from a folder that was a store, however much of it is left. `None` when its marker is gone. Changes nothing.
-pub fn examine_damaged(path: &Path) -> Result<Option<Marker>, EngineError> {
+pub fn lock_for_repair(path: &Path) -> Result<Option<StoreLock>, EngineError> {
     list(path).map_err(|_| {
         not_a_folder(path).unwrap_or_else(|| EngineError::NotAStore(format!("there is no folder {}", path.display())))
     })?;
-    if !holds_rows(path) {
+    if !has_data_files(path) {
         return Err(EngineError::NotAStore(format!(
             "{} has no tables and no log: there is nothing to repair",
             path.display()
@@ -150,55 +150,58 @@ pub fn examine_damaged(path: &Path) -> Result<Option<Marker>, EngineError> {
     let marker = path.join(MARKER);
     let Ok(file) = File::open(&marker) else { return Ok(None) };
     if let Err(TryLockError::WouldBlock) = file.try_lock_shared() {
-        return Err(EngineError::Busy(format!("{} is open for writing in this or another process", path.display())));
+        return Err(EngineError::AlreadyOpen(format!(
+            "{} is open for writing in this or another process",
+            path.display()
+        )));
     }
-    let file = Marker(file);
+    let file = StoreLock(file);
     let mut text = Vec::new();
     // A marker that cannot be read is damage like any other.
     let _ = (&file.0).read_to_end(&mut text);
-    match read_marker(&text) {
-        Some(Marked::Other(format)) => Err(other_format(path, format)),
+    match parse_marker(&text) {
+        Some(MarkerContent::OtherFormat(format)) => Err(format_error(path, format)),
         _ => Ok(Some(file)),
     }
 }
 
 /// The store is there from here on: the marker appears whole or not at all, and after everything else.
-pub fn finish(path: &Path, marker: &Marker, identity: u64) -> io::Result<()> {
-    mark(path, &marker.0, UNFINISHED, identity)
+pub fn commit_marker(path: &Path, marker: &StoreLock, identity: u64) -> io::Result<()> {
+    write_marker(path, &marker.0, MARKER_UNFINISHED, identity)
 }
 
 /// Makes a store of a folder that a copy of a database was put into.
-pub fn mark_copy(path: &Path, identity: u64) -> io::Result<()> {
-    File::create(path.join(COPIED))?.sync_all()?;
-    mark(path, &File::create(path.join(COPYING))?, COPYING, identity)
+pub fn commit_checkpoint_marker(path: &Path, identity: u64) -> io::Result<()> {
+    File::create(path.join(CHECKPOINT_FLAG))?.sync_all()?;
+    write_marker(path, &File::create(path.join(CHECKPOINT_UNFINISHED))?, CHECKPOINT_UNFINISHED, identity)
 }
 
 /// Whether the folder is a copy of a store that was not opened for writing yet.
-pub fn is_copy(path: &Path) -> bool {
-    path.join(COPIED).exists()
+pub fn is_fresh_checkpoint(path: &Path) -> bool {
+    path.join(CHECKPOINT_FLAG).exists()
 }
 
 /// Makes a copy a store of its own.
-pub fn adopt(path: &Path) -> io::Result<()> {
-    fs::remove_file(path.join(COPIED))?;
+pub fn clear_checkpoint_flag(path: &Path) -> io::Result<()> {
+    fs::remove_file(path.join(CHECKPOINT_FLAG))?;
     File::open(path)?.sync_all()
 }
 
-fn mark(path: &Path, mut marker: &File, name: &str, identity: u64) -> io::Result<()> {
+fn write_marker(path: &Path, mut marker: &File, name: &str, identity: u64) -> io::Result<()> {
     marker.set_len(0)?;
     marker.write_all(format!("{MARKER_TEXT}{FORMAT}{IDENTITY_TEXT}{identity:016x}\n").as_bytes())?;
     marker.sync_all()?;
     fs::rename(path.join(name), path.join(MARKER))?;
     let sync = |folder: &Path| File::open(folder)?.sync_all();
     sync(path)?;
-    sync_above(&path.canonicalize()?, sync)
+    sync_ancestors(&path.canonicalize()?, sync)
 }
 
 /// Syncs every folder above. Any of them may be new, made by this or an earlier attempt that was cut short.
-fn sync_above(path: &Path, sync: impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
+fn sync_ancestors(path: &Path, sync: impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
     for (distance, folder) in path.ancestors().skip(1).enumerate() {
         match sync(folder) {
-            Err(why) if distance > 0 && is_out_of_reach(why.kind()) => {}
+            Err(why) if distance > 0 && is_tolerated(why.kind()) => {}
             synced => synced?,
         }
     }
@@ -206,7 +209,7 @@ fn sync_above(path: &Path, sync: impl Fn(&Path) -> io::Result<()>) -> io::Result
 }
 
 /// What may not be read, or is of a sort that cannot be synced, was not made for this store.
-fn is_out_of_reach(why: ErrorKind) -> bool {
+fn is_tolerated(why: ErrorKind) -> bool {
     matches!(why, ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem | ErrorKind::InvalidInput)
 }
 
@@ -214,27 +217,27 @@ fn exists(file: &Path) -> Result<bool, EngineError> {
     file.try_exists().map_err(|why| cannot("look for", file, &why))
 }
 
-fn check_database(path: &Path) -> Result<(), EngineError> {
-    if exists(&path.join(TABLES).join(CURRENT))? {
+fn check_tables_exist(path: &Path) -> Result<(), EngineError> {
+    if exists(&path.join(TABLES_DIR).join(ROCKSDB_CURRENT))? {
         return Ok(());
     }
     Err(EngineError::Corruption(format!("{} has the marker of a store, but its database is gone", path.display())))
 }
 
 /// Whether there is anything here that rows can be in.
-fn holds_rows(path: &Path) -> bool {
+fn has_data_files(path: &Path) -> bool {
     let has = |folder: &str, end: &str| {
         let entries = list(&path.join(folder)).unwrap_or_default();
-        entries.iter().any(|entry| entry.extension().is_some_and(|found| found == end) && is_made_by_creation(entry))
+        entries.iter().any(|entry| entry.extension().is_some_and(|found| found == end) && is_store_file(entry))
     };
-    has(TABLES, "sst") || has(LOG, "segment")
+    has(TABLES_DIR, "sst") || has(WAL_DIR, "segment")
 }
 
-fn no_marker(path: &Path) -> EngineError {
+fn missing_marker_error(path: &Path) -> EngineError {
     let what = if is_empty(path).unwrap_or_default() {
         "is an empty folder, not a percolite store".into()
-    } else if holds_rows(path) {
-        let repair = may_be_repaired(path);
+    } else if has_data_files(path) {
+        let repair = repair_hint(path);
         format!("has tables or a log and no file {MARKER}: it is not a percolite store{repair}")
     } else {
         format!("is not empty and has no file {MARKER}: it is not a percolite store")
@@ -242,21 +245,21 @@ fn no_marker(path: &Path) -> EngineError {
     EngineError::NotAStore(format!("{} {what}", path.display()))
 }
 
-enum Marked {
+enum MarkerContent {
     /// Of this format, with the identity of the log.
-    Ours(u64),
+    Current(u64),
     /// Of another one; 0: of a time before the first release.
-    Other(u32),
+    OtherFormat(u32),
 }
 
-fn read_marker(text: &[u8]) -> Option<Marked> {
+fn parse_marker(text: &[u8]) -> Option<MarkerContent> {
     let text = std::str::from_utf8(text).ok()?.strip_suffix('\n')?.strip_prefix(MARKER_TEXT)?;
     let Some((format, identity)) = text.split_once(IDENTITY_TEXT) else {
-        return text.parse::<u32>().ok().map(|_| Marked::Other(0));
+        return text.parse::<u32>().ok().map(|_| MarkerContent::OtherFormat(0));
     };
     match format.parse().ok()? {
-        FORMAT => u64::from_str_radix(identity, 16).ok().filter(|_| identity.len() == 16).map(Marked::Ours),
-        other => Some(Marked::Other(other)),
+        FORMAT => u64::from_str_radix(identity, 16).ok().filter(|_| identity.len() == 16).map(MarkerContent::Current),
+        other => Some(MarkerContent::OtherFormat(other)),
     }
 }
 
@@ -264,14 +267,14 @@ fn read_marker(text: &[u8]) -> Option<Marked> {
 fn check_format(path: &Path, marker: &Path, mut file: &File) -> Result<u64, EngineError> {
     let mut text = Vec::new();
     file.read_to_end(&mut text).map_err(|why| cannot("read", marker, &why))?;
-    match read_marker(&text) {
-        Some(Marked::Ours(identity)) => Ok(identity),
-        Some(Marked::Other(other)) => Err(other_format(path, other)),
-        None => Err(foreign_marker(marker)),
+    match parse_marker(&text) {
+        Some(MarkerContent::Current(identity)) => Ok(identity),
+        Some(MarkerContent::OtherFormat(other)) => Err(format_error(path, other)),
+        None => Err(invalid_marker_error(marker)),
     }
 }
 
-fn other_format(path: &Path, other: u32) -> EngineError {
+fn format_error(path: &Path, other: u32) -> EngineError {
     let path = path.display();
     EngineError::NotAStore(if other == 0 {
         format!(
@@ -283,18 +286,18 @@ fn other_format(path: &Path, other: u32) -> EngineError {
 }
 
 /// Removes what a creation that was cut short has left, if there is nothing else.
-fn begin_again(path: &Path) -> Result<(), EngineError> {
+fn reset_unfinished(path: &Path) -> Result<(), EngineError> {
     let failed = |why: &io::Error| cannot("look into", path, why);
     let mut left = Vec::new();
-    let (log, tables) = (path.join(LOG), path.join(TABLES));
+    let (log, tables) = (path.join(WAL_DIR), path.join(TABLES_DIR));
     for entry in list(path).map_err(|why| failed(&why))? {
         if entry == log || entry == tables {
             left.extend(list(&entry).map_err(|why| failed(&why))?);
-        } else if entry.file_name() != Some(OsStr::new(UNFINISHED)) {
+        } else if entry.file_name() != Some(OsStr::new(MARKER_UNFINISHED)) {
             left.push(entry);
         }
     }
-    if let Some(foreign) = left.iter().find(|entry| entry.parent() == Some(path) || !is_made_by_creation(entry)) {
+    if let Some(foreign) = left.iter().find(|entry| entry.parent() == Some(path) || !is_store_file(entry)) {
         let what = format!("a store was begun in it, but {} is no part of one", foreign.display());
         return Err(EngineError::NotAStore(format!("{} is not a percolite store: {what}", path.display())));
     }
@@ -306,9 +309,9 @@ fn begin_again(path: &Path) -> Result<(), EngineError> {
 }
 
 /// Whether it is a file as RocksDB or the log make it.
-fn is_made_by_creation(file: &Path) -> bool {
+fn is_store_file(file: &Path) -> bool {
     let name = file.file_name().and_then(OsStr::to_str).unwrap_or_default();
-    is_of_rocksdb(file) || log::is_segment(name) && file.symlink_metadata().is_ok_and(|found| found.is_file())
+    is_rocksdb_file(file) || wal::is_segment_name(name) && file.symlink_metadata().is_ok_and(|found| found.is_file())
 }
 
 fn is_empty(path: &Path) -> Result<bool, EngineError> {
@@ -326,16 +329,16 @@ fn not_a_folder(path: &Path) -> Option<EngineError> {
         Err(_) if path.is_symlink() => "a link to nothing",
         _ => return None,
     };
-    Some(EngineError::Open(format!("{} is {what}", path.display())))
+    Some(EngineError::Io(format!("{} is {what}", path.display())))
 }
 
-fn foreign_marker(marker: &Path) -> EngineError {
-    let repair = marker.parent().filter(|path| holds_rows(path)).map(may_be_repaired).unwrap_or_default();
+fn invalid_marker_error(marker: &Path) -> EngineError {
+    let repair = marker.parent().filter(|path| has_data_files(path)).map(repair_hint).unwrap_or_default();
     EngineError::NotAStore(format!("{} is not a percolite store's{repair}", marker.display()))
 }
 
 fn cannot(what: &str, path: &Path, why: &io::Error) -> EngineError {
-    EngineError::Open(format!("cannot {what} {}: {why}", path.display()))
+    EngineError::Io(format!("cannot {what} {}: {why}", path.display()))
 }
 
 #[cfg(test)]
@@ -351,7 +354,7 @@ mod tests {
             seen.borrow_mut().push(folder.to_owned());
             if folder == Path::new("/mnt") { Err(ErrorKind::PermissionDenied.into()) } else { Ok(()) }
         };
-        sync_above(Path::new("/mnt/n1/a/store"), sync).unwrap();
+        sync_ancestors(Path::new("/mnt/n1/a/store"), sync).unwrap();
         assert_eq!(seen.into_inner(), ["/mnt/n1/a", "/mnt/n1", "/mnt", "/"].map(PathBuf::from));
     }
 
@@ -359,7 +362,7 @@ mod tests {
     fn a_folder_above_that_fails_to_sync_fails_the_creation() {
         for (failing, kind) in [("/a/b", ErrorKind::PermissionDenied), ("/a", ErrorKind::Other)] {
             let sync = |folder: &Path| if folder == Path::new(failing) { Err(kind.into()) } else { Ok(()) };
-            assert_eq!(sync_above(Path::new("/a/b/store"), sync).unwrap_err().kind(), kind);
+            assert_eq!(sync_ancestors(Path::new("/a/b/store"), sync).unwrap_err().kind(), kind);
         }
     }
 }

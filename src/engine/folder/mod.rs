@@ -8,7 +8,7 @@
 //! | `STATUS` | what the process that has it open has published |
 //!
 //! Everything is written to the log and read from the window above it until a hand-down brings it into the tables: see
-//! `layered`. Creation makes the tables, then the log, then the marker, each durable before the next; without the marker
+//! `lsm`. Creation makes the tables, then the log, then the marker, each durable before the next; without the marker
 //! a folder is no store. `salvage` opens what is left of a damaged one.
 
 pub(super) mod marker;
@@ -18,22 +18,22 @@ mod torn;
 
 use std::path::{Path, PathBuf};
 
-use self::marker::{Claim, claim, examine, finish, mark_copy};
-pub(crate) use self::published::published;
-use super::layered::{Layered, LayeredBatch, LayeredView, Setup};
+use self::marker::{LockedDir, commit_checkpoint_marker, commit_marker, lock_exclusive, lock_shared};
+pub(crate) use self::published::read;
 use super::local::LocalEngine;
-use super::rocks::names::remove_unfinished_options;
-use super::rocks::{RocksSetup, RocksStorage};
-use super::storage::{Column, Reader, Storage};
-use super::{Bookmark, EngineError, EngineFigures, LostLog, RowRange, WriteStalls};
+use super::lsm::{LsmBatch, LsmOptions, LsmSnapshot, LsmStorage};
+use super::rocks::names::remove_stale_options_files;
+use super::rocks::{RocksOptions, RocksStorage};
+use super::storage::{CellReader, Column, Storage};
+use super::{DataLoss, EngineError, EngineStats, RowRange, ScanCursor, WriteStallStats};
 use crate::bounds;
-use crate::disk::FolderDisk;
+use crate::disk::OsDisk;
 use crate::runtime::{Runtime as _, System};
 use crate::sync::Mutex;
 use crate::wal;
 
-const LOG: &str = "log";
-const TABLES: &str = "tables";
+const WAL_DIR: &str = "log";
+const TABLES_DIR: &str = "tables";
 
 /// The engine over a folder.
 pub type FolderEngine = LocalEngine<FolderStorage>;
@@ -41,84 +41,87 @@ pub type FolderEngine = LocalEngine<FolderStorage>;
 /// How a folder is to be opened: memory, in bytes, and how tables are compressed. Out of bounds, opening returns
 /// [`EngineError::OutOfBounds`].
 #[derive(Clone, Copy, Debug)]
-pub struct FolderSetup {
+pub struct FolderOptions {
     /// For blocks of tables: within [`bounds::CACHE_BYTES`].
-    pub cache: usize,
+    pub block_cache_bytes: usize,
     /// For writes that are not in tables yet: within [`bounds::WRITE_BUFFER_BYTES`].
-    pub write_buffers: usize,
+    pub write_buffer_bytes: usize,
     /// Of the tables that are written from now on. Those that exist stay as they are, and readable.
     pub compression: super::Compression,
     /// The fingerprint of a loss of acknowledged commits with which to open all the same.
-    pub accept_lost_commits: Option<u64>,
+    pub accept_data_loss: Option<u64>,
 }
 
-impl FolderSetup {
+impl FolderOptions {
     /// Two thirds are for the window: a generation that is written and one on its way down, each of which may get twice full. The last
     /// third is for what RocksDB makes of the one.
-    fn tables(self) -> Result<RocksSetup, EngineError> {
-        bounds::WRITE_BUFFER_BYTES.check(self.write_buffers as u128)?;
-        let tables =
-            RocksSetup { cache: self.cache, write_buffers: self.write_buffers / 3, compression: self.compression };
+    fn table_options(self) -> Result<RocksOptions, EngineError> {
+        bounds::WRITE_BUFFER_BYTES.check(self.write_buffer_bytes as u128)?;
+        let tables = RocksOptions {
+            block_cache_bytes: self.block_cache_bytes,
+            write_buffer_bytes: self.write_buffer_bytes / 3,
+            compression: self.compression,
+        };
         tables.check().map(|()| tables)
     }
 
-    fn memory_limit(self) -> usize {
-        self.write_buffers / 6
+    fn memtable_bytes(self) -> usize {
+        self.write_buffer_bytes / 6
     }
 }
 
 /// A folder as a [`Storage`]: see the [module](self).
 pub struct FolderStorage {
-    layers: Layered<FolderDisk, RocksStorage>,
+    lsm: LsmStorage<OsDisk, RocksStorage>,
     path: PathBuf,
-    lost: Vec<LostLog>,
+    accepted_losses: Vec<DataLoss>,
 }
 
 impl FolderStorage {
     /// Opens the store in `path`, which is created if it is missing or empty.
-    pub fn open(path: &Path, setup: FolderSetup) -> Result<Self, EngineError> {
-        let tables_setup = setup.tables()?;
-        let Claim { marker, identity } = claim(path)?;
+    pub fn open(path: &Path, setup: FolderOptions) -> Result<Self, EngineError> {
+        let tables_setup = setup.table_options()?;
+        let LockedDir { marker, identity } = lock_exclusive(path)?;
         // Of a life that was killed. On what cannot be written to there are greater troubles.
-        let _ = published::publish(path, None);
+        let _ = published::write(path, None);
         let is_new = identity.is_none();
         let identity = identity.unwrap_or_else(random);
-        let (log, tables) = (path.join(LOG), path.join(TABLES));
+        let (log, tables) = (path.join(WAL_DIR), path.join(TABLES_DIR));
         if is_new {
             for folder in [&log, &tables] {
-                std::fs::create_dir(folder).map_err(|why| cannot("create", folder, &why))?;
+                std::fs::create_dir(folder).map_err(|why| io_error("create", folder, &why))?;
             }
         } else {
-            remove_unfinished_options(&tables);
-            torn::mend(path, tables_setup, identity)?;
+            remove_stale_options_files(&tables);
+            torn::truncate_torn_manifest(path, tables_setup, identity)?;
         }
         let tables = RocksStorage::open(&tables, tables_setup, is_new, marker)?;
-        let setup = Setup {
-            identity,
+        let setup = LsmOptions {
+            wal_id: identity,
             is_new,
             random: Box::new(random),
-            memory_limit: setup.memory_limit(),
-            accepted_loss: setup.accept_lost_commits,
-            has_worker: true,
+            memtable_bytes: setup.memtable_bytes(),
+            accept_data_loss: setup.accept_data_loss,
+            background_flush: true,
         };
-        let layers = Layered::open(FolderDisk::new(&log), tables, setup)?;
-        if let Some(marker) = layers.tables().marker().filter(|_| is_new) {
+        let lsm = LsmStorage::open(OsDisk::new(&log), tables, setup)?;
+        if let Some(marker) = lsm.tables().store_lock().filter(|_| is_new) {
             crash_point!(CreateBefore);
-            finish(path, marker, identity).map_err(|why| cannot("create a store in", path, &why))?;
+            commit_marker(path, marker, identity).map_err(|why| io_error("create a store in", path, &why))?;
         }
         crash_point!(CreateDone);
-        Ok(Self { layers, path: path.to_owned(), lost: lost_logs(&log)? })
+        Ok(Self { lsm, path: path.to_owned(), accepted_losses: read_accepted_losses(&log)? })
     }
 
     /// Opens the store in `path` to look at it: nothing in the folder is changed, and writing fails. What is only in the log is read
     /// into memory.
-    pub fn open_read_only(path: &Path, setup: FolderSetup) -> Result<Self, EngineError> {
-        let tables_setup = setup.tables()?;
-        let (marker, identity) = examine(path)?;
-        let tables = RocksStorage::open_read_only(&path.join(TABLES), tables_setup, Some(marker))?;
-        let log = path.join(LOG);
-        let layers = Layered::open_read_only(FolderDisk::new(&log), tables, identity, random())?;
-        Ok(Self { layers, path: path.to_owned(), lost: lost_logs(&log)? })
+    pub fn open_read_only(path: &Path, setup: FolderOptions) -> Result<Self, EngineError> {
+        let tables_setup = setup.table_options()?;
+        let (marker, identity) = lock_shared(path)?;
+        let tables = RocksStorage::open_read_only(&path.join(TABLES_DIR), tables_setup, Some(marker))?;
+        let log = path.join(WAL_DIR);
+        let lsm = LsmStorage::open_read_only(OsDisk::new(&log), tables, identity, random())?;
+        Ok(Self { lsm, path: path.to_owned(), accepted_losses: read_accepted_losses(&log)? })
     }
 }
 
@@ -126,25 +129,30 @@ fn random() -> u64 {
     System::default().random()
 }
 
-fn cannot(what: &str, path: &Path, why: &std::io::Error) -> EngineError {
-    EngineError::Open(format!("cannot {what} {}: {why}", path.display()))
+fn io_error(what: &str, path: &Path, why: &std::io::Error) -> EngineError {
+    EngineError::Io(format!("cannot {what} {}: {why}", path.display()))
 }
 
 /// The losses that were accepted, the oldest first.
-fn lost_logs(log: &Path) -> Result<Vec<LostLog>, EngineError> {
-    let accepted = log::accepted(&FolderDisk::new(log));
-    let mut losses = accepted.map_err(|why| EngineError::Open(format!("cannot read {}: {why}", log.display())))?;
-    losses.sort_by_key(|lost| lost.first);
-    let file = |lost: &log::Lost| log.join(format!("lost-{:016x}-{}", lost.fingerprint, lost.file));
+fn read_accepted_losses(log: &Path) -> Result<Vec<DataLoss>, EngineError> {
+    let accepted = wal::accepted_data_losses(&OsDisk::new(log));
+    let mut losses = accepted.map_err(|why| EngineError::Io(format!("cannot read {}: {why}", log.display())))?;
+    losses.sort_by_key(|lost| lost.first_missing);
+    let file = |lost: &wal::DataLoss| log.join(format!("lost-{:016x}-{}", lost.fingerprint, lost.segment));
     Ok(losses
         .iter()
-        .map(|lost| LostLog { file: file(lost), offset: lost.offset, bytes: lost.bytes, fingerprint: lost.fingerprint })
+        .map(|lost| DataLoss {
+            file: file(lost),
+            offset: lost.offset,
+            lost_bytes: lost.intact_bytes,
+            fingerprint: lost.fingerprint,
+        })
         .collect())
 }
 
-impl Reader for FolderStorage {
+impl CellReader for FolderStorage {
     fn get<T>(&self, column: Column, key: &[u8], read: impl FnOnce(&[u8]) -> T) -> Result<Option<T>, EngineError> {
-        self.layers.get(column, key, read)
+        self.lsm.get(column, key, read)
     }
 
     fn scan(
@@ -154,64 +162,63 @@ impl Reader for FolderStorage {
         backwards: bool,
         visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), EngineError> {
-        self.layers.scan(column, range, backwards, visit)
+        self.lsm.scan(column, range, backwards, visit)
     }
 
-    fn scan_on(
+    fn resume_scan(
         &self,
-        bookmark: &Bookmark,
+        bookmark: &ScanCursor,
         column: Column,
         range: &RowRange,
         backwards: bool,
         visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), EngineError> {
-        self.layers.scan_on(bookmark, column, range, backwards, visit)
+        self.lsm.resume_scan(bookmark, column, range, backwards, visit)
     }
 }
 
 impl Storage for FolderStorage {
-    type View = LayeredView<FolderDisk, RocksStorage>;
-    type Batch<'a> = LayeredBatch;
+    type Snapshot = LsmSnapshot<OsDisk, RocksStorage>;
+    type Batch<'a> = LsmBatch;
 
-    fn writing(&self) -> &Mutex<()> {
-        self.layers.writing()
+    fn write_lock(&self) -> &Mutex<()> {
+        self.lsm.write_lock()
     }
 
-    fn view(&self) -> Result<Self::View, EngineError> {
-        self.layers.view()
+    fn snapshot(&self) -> Result<Self::Snapshot, EngineError> {
+        self.lsm.snapshot()
     }
 
-    fn batch(&self, bytes: usize) -> LayeredBatch {
-        self.layers.batch(bytes)
+    fn new_batch(&self, bytes: usize) -> LsmBatch {
+        self.lsm.new_batch(bytes)
     }
 
-    fn write(&self, batch: LayeredBatch) -> Result<(), EngineError> {
-        self.layers.write(batch)
+    fn write(&self, batch: LsmBatch) -> Result<(), EngineError> {
+        self.lsm.write(batch)
     }
 
     fn sync(&self) -> Result<(), EngineError> {
-        self.layers.sync()
+        self.lsm.sync()
     }
 
     /// Tables never change, so they are linked; the copy gets a log of its own, empty, that goes on from their position. The marker comes
     /// last, so that a copy that was cut short is no store.
     fn checkpoint(&self, folder: &Path) -> Result<(), EngineError> {
-        let failed =
-            |why: String| EngineError::Open(format!("cannot make a checkpoint in {}: {why}", folder.display()));
+        let failed = |why: String| EngineError::Io(format!("cannot make a checkpoint in {}: {why}", folder.display()));
         if folder.symlink_metadata().is_ok() {
             return Err(failed("it is there already, and a checkpoint needs a folder of its own".into()));
         }
-        let (log, tables) = (folder.join(LOG), folder.join(TABLES));
+        let (log, tables) = (folder.join(WAL_DIR), folder.join(TABLES_DIR));
         let above = folder.parent().filter(|above| !above.as_os_str().is_empty());
         let made = above.map_or(Ok(()), std::fs::create_dir_all).and_then(|()| std::fs::create_dir(folder));
         made.map_err(|why| failed(why.to_string()))?;
-        let copied = self.layers.copy_tables(|tables_of, position| {
+        let copied = self.lsm.with_flushed_tables(|tables_of, position| {
             std::fs::create_dir(&log).map_err(|why| failed(why.to_string()))?;
-            tables_of.copy(&tables, failed)?;
+            tables_of.checkpoint(&tables, failed)?;
             let identity = random();
-            log::create(FolderDisk::new(&log), identity, position, random()).map_err(|why| failed(why.to_string()))?;
+            wal::create(OsDisk::new(&log), identity, position, random()).map_err(|why| failed(why.to_string()))?;
             crash_point!(CheckpointUnmarked);
-            mark_copy(folder, identity).map_err(|why| failed(why.to_string()))?;
+            commit_checkpoint_marker(folder, identity).map_err(|why| failed(why.to_string()))?;
             crash_point!(CheckpointDone);
             Ok(())
         });
@@ -219,34 +226,35 @@ impl Storage for FolderStorage {
         copied.inspect_err(|_| drop(std::fs::remove_dir_all(folder)))
     }
 
-    fn figures(&self) -> Result<EngineFigures, EngineError> {
-        let log = std::fs::read_dir(self.path.join(LOG)).into_iter().flatten().flatten();
+    fn stats(&self) -> Result<EngineStats, EngineError> {
+        let log = std::fs::read_dir(self.path.join(WAL_DIR)).into_iter().flatten().flatten();
         let log_bytes = log.filter_map(|entry| entry.metadata().ok()).map(|found| found.len()).sum();
-        Ok(EngineFigures { log_bytes, ..self.layers.figures()? })
+        Ok(EngineStats { wal_bytes: log_bytes, ..self.lsm.stats()? })
     }
 
-    fn stored_between(&self, column: Column, start: &[u8], end: &[u8]) -> Option<u64> {
-        self.layers.stored_between(column, start, end)
+    fn approximate_size(&self, column: Column, start: &[u8], end: &[u8]) -> Option<u64> {
+        self.lsm.approximate_size(column, start, end)
     }
 
-    fn stalls(&self) -> WriteStalls {
-        self.layers.stalls()
+    fn write_stalls(&self) -> WriteStallStats {
+        self.lsm.write_stalls()
     }
 
-    fn is_copy(&self) -> bool {
-        marker::is_copy(&self.path)
+    fn is_fresh_checkpoint(&self) -> bool {
+        marker::is_fresh_checkpoint(&self.path)
     }
 
-    fn adopt(&self) -> Result<(), EngineError> {
+    fn clear_checkpoint_flag(&self) -> Result<(), EngineError> {
         self.sync()?;
-        marker::adopt(&self.path).map_err(|why| cannot("make a store of its own of", &self.path, &why))
+        marker::clear_checkpoint_flag(&self.path)
+            .map_err(|why| io_error("make a store of its own of", &self.path, &why))
     }
 
-    fn lost_logs(&self) -> Vec<LostLog> {
-        self.lost.clone()
+    fn data_losses(&self) -> Vec<DataLoss> {
+        self.accepted_losses.clone()
     }
 
-    fn publish(&self, document: Option<&[u8]>) -> Result<(), EngineError> {
-        published::publish(&self.path, document).map_err(|why| cannot("publish the status in", &self.path, &why))
+    fn write_status_file(&self, document: Option<&[u8]>) -> Result<(), EngineError> {
+        published::write(&self.path, document).map_err(|why| io_error("publish the status in", &self.path, &why))
     }
 }

@@ -10,38 +10,42 @@
 
 use std::path::Path;
 
-use super::{LOG, TABLES, random};
-use crate::disk::FolderDisk;
+use super::{TABLES_DIR, WAL_DIR, random};
+use crate::disk::OsDisk;
 use crate::engine::EngineError;
-use crate::engine::lsm::Layered;
-use crate::engine::rocks::rebuild::{Aside, copy_aside};
-use crate::engine::rocks::{RocksSetup, RocksStorage, manifest};
+use crate::engine::lsm::LsmStorage;
+use crate::engine::rocks::rebuild::{ScratchDir, copy_to_scratch};
+use crate::engine::rocks::{RocksOptions, RocksStorage, manifest};
 
 /// Where the copy is made; a process that died may have left one.
-const COPY: &str = "tables.torn";
+const SCRATCH_DIR: &str = "tables.torn";
 
 /// Cuts the manifest if a power cut has torn it. What is damaged otherwise is left to RocksDB, which refuses it.
-pub fn mend(folder: &Path, setup: RocksSetup, identity: u64) -> Result<(), EngineError> {
-    let tables = folder.join(TABLES);
-    let Some(place) = manifest::broken_tail(&tables)? else { return Ok(()) };
-    let aside = folder.join(COPY);
+pub fn truncate_torn_manifest(folder: &Path, setup: RocksOptions, identity: u64) -> Result<(), EngineError> {
+    let tables = folder.join(TABLES_DIR);
+    let Some(place) = manifest::find_torn_record(&tables)? else { return Ok(()) };
+    let aside = folder.join(SCRATCH_DIR);
     // If it cannot be removed, it cannot be made.
     let _ = std::fs::remove_dir_all(&aside);
-    let tried = without_tail(&tables, &aside, setup).and_then(|(tables, aside)| {
-        Layered::open_read_only(FolderDisk::new(folder.join(LOG)), tables, identity, random()).map(|_| aside)
+    let tried = open_truncated_copy(&tables, &aside, setup).and_then(|(tables, aside)| {
+        LsmStorage::open_read_only(OsDisk::new(folder.join(WAL_DIR)), tables, identity, random()).map(|_| aside)
     });
     match tried {
-        Ok(_) => manifest::cut(&place),
+        Ok(_) => manifest::truncate(&place),
         Err(EngineError::Corruption(_)) => Ok(()),
         Err(why) => Err(why),
     }
 }
 
 /// The tables as of the last whole record of the manifest, to be read: a copy of them, made in `aside`.
-pub fn without_tail(tables: &Path, aside: &Path, setup: RocksSetup) -> Result<(RocksStorage, Aside), EngineError> {
-    let (files, aside) = copy_aside(tables, aside)?;
-    if let Some(place) = manifest::broken_tail(&files)? {
-        manifest::cut(&place)?;
+pub fn open_truncated_copy(
+    tables: &Path,
+    aside: &Path,
+    setup: RocksOptions,
+) -> Result<(RocksStorage, ScratchDir), EngineError> {
+    let (files, aside) = copy_to_scratch(tables, aside)?;
+    if let Some(place) = manifest::find_torn_record(&files)? {
+        manifest::truncate(&place)?;
     }
     Ok((RocksStorage::open_read_only(&files, setup, None)?, aside))
 }

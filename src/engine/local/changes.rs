@@ -2,45 +2,45 @@
 
 use crate::codec::{History, Put, Record};
 use crate::engine::storage::{Batch, Column};
-use crate::engine::{Group, NextVersions};
+use crate::engine::{OnePhaseWrites, RowBatch};
 use crate::keys::{data_key, history_key};
 use crate::row::{Edit, Mutation, RowChange, RowKey};
 use crate::timestamp::Timestamp;
 
 /// What the names of the collector's work list begin with. They had only deletions at first.
-pub(crate) const SUPERSEDED: &str = "deleted/";
+pub(crate) const GC_PREFIX: &str = "deleted/";
 
 /// What most cells take in a batch besides their key and value.
 const CELL_OVERHEAD_BYTES: usize = 32;
 
 /// About what a batch of the groups takes. Growing costs as much as filling.
-pub fn batch_bytes(groups: &[Group]) -> usize {
-    groups.iter().map(|group| group.size_bytes() + group.rows() * CELL_OVERHEAD_BYTES).sum()
+pub fn estimate_batch_bytes(groups: &[RowBatch]) -> usize {
+    groups.iter().map(|group| group.size_bytes() + group.row_count() * CELL_OVERHEAD_BYTES).sum()
 }
 
 /// A batch that is being filled.
-pub struct Changes<B> {
+pub struct CellBatchBuilder<B> {
     pub batch: B,
 }
 
-impl<B: Batch> Changes<B> {
+impl<B: Batch> CellBatchBuilder<B> {
     /// What [`Changes::add`] would make of each change. A load is little else than this.
-    pub fn add_versions(&mut self, versions: &NextVersions) {
-        let NextVersions { txn, commit_ts, .. } = *versions;
+    pub fn add_one_phase(&mut self, versions: &OnePhaseWrites) {
+        let OnePhaseWrites { txn, commit_ts, .. } = *versions;
         for (row, mutation) in versions.writes.iter() {
             if let Mutation::Put(value) = mutation {
                 let record = Put { commit_ts, start_ts: txn.start_ts, owner: txn.owner, value };
                 self.batch.put_encoded(Column::Write, row.as_bytes(), |bytes| record.encode(bytes));
             } else {
-                self.add(&versions.change(row, mutation));
+                self.add_change(&versions.change(row, mutation));
             }
         }
     }
 
-    pub fn add(&mut self, change: &RowChange) {
+    pub fn add_change(&mut self, change: &RowChange) {
         let row = change.row.as_bytes();
-        self.edit(Column::Lock, row, &change.lock);
-        self.edit(Column::Write, row, &change.write);
+        self.apply_edit(Column::Lock, row, &change.lock);
+        self.apply_edit(Column::Write, row, &change.write);
         for (start_ts, edit) in &change.data {
             let key = data_key(&change.row, *start_ts);
             match edit {
@@ -67,14 +67,14 @@ impl<B: Batch> Changes<B> {
         if let Edit::Put(written) = &change.write
             && (written.value.is_none() || change.version.is_some())
         {
-            self.batch.put(Column::Meta, &superseded_key(written.commit_ts, &change.row), &[]);
+            self.batch.put(Column::Meta, &gc_key(written.commit_ts, &change.row), &[]);
         }
         for ts in &change.collected {
-            self.batch.delete(Column::Meta, &superseded_key(*ts, &change.row));
+            self.batch.delete(Column::Meta, &gc_key(*ts, &change.row));
         }
     }
 
-    fn edit<T: Record>(&mut self, column: Column, key: &[u8], edit: &Edit<T>) {
+    fn apply_edit<T: Record>(&mut self, column: Column, key: &[u8], edit: &Edit<T>) {
         match edit {
             Edit::Keep => {}
             Edit::Put(record) => self.put(column, key, record),
@@ -88,12 +88,12 @@ impl<B: Batch> Changes<B> {
 }
 
 /// Where the collector's work list has a row that was deleted at `ts`, or in which a version was replaced then.
-pub(crate) fn superseded_key(ts: Timestamp, row: &RowKey) -> Vec<u8> {
-    [SUPERSEDED.as_bytes(), &ts.to_u64().to_be_bytes(), row.as_bytes()].concat()
+pub(crate) fn gc_key(ts: Timestamp, row: &RowKey) -> Vec<u8> {
+    [GC_PREFIX.as_bytes(), &ts.to_u64().to_be_bytes(), row.as_bytes()].concat()
 }
 
 /// Splits such a key; `None` when it is none.
-pub(crate) fn split_superseded(key: &[u8]) -> Option<(Timestamp, RowKey)> {
-    let (ts, row) = key.strip_prefix(SUPERSEDED.as_bytes())?.split_first_chunk()?;
+pub(crate) fn parse_gc_key(key: &[u8]) -> Option<(Timestamp, RowKey)> {
+    let (ts, row) = key.strip_prefix(GC_PREFIX.as_bytes())?.split_first_chunk()?;
     Some((Timestamp::from_u64(u64::from_be_bytes(*ts)), RowKey::from_bytes(row)?))
 }

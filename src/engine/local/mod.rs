@@ -13,14 +13,15 @@ use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
-use self::changes::Changes;
-pub(crate) use self::changes::{SUPERSEDED, split_superseded, superseded_key};
+use self::changes::CellBatchBuilder;
+pub(crate) use self::changes::{GC_PREFIX, gc_key, parse_gc_key};
 pub(crate) use self::view::SAFE_POINT;
-use self::view::{LocalView, PageSize, read_guarded, read_row, read_safe_point};
+use self::view::{LocalSnapshot, PageLimits, read_for_preconditions, read_row, read_safe_point};
 use super::cells::decode;
 use super::storage::{Batch as _, Column, Storage};
 use super::{
-    Capabilities, Engine, EngineError, EngineFigures, Group, LostLog, Outcome, RowRange, Superseded, View, WriteStalls,
+    ApplyResult, Capabilities, DataLoss, Engine, EngineError, EngineSnapshot, EngineStats, GcEntry, RowBatch, RowRange,
+    WriteStallStats,
 };
 use crate::codec::History;
 use crate::keys::{after_prefix, keyspace_bounds, split_history_key};
@@ -33,26 +34,26 @@ pub struct LocalEngine<S> {
     storage: S,
     exclusive: bool,
     group_rows_max: usize,
-    pages: PageSize,
+    page_limits: PageLimits,
 }
 
 impl<S: Storage> LocalEngine<S> {
     /// An engine over `storage`. `exclusive`: while this handle lives, it alone writes to the storage.
     pub fn new(storage: S, exclusive: bool) -> Self {
-        Self { storage, exclusive, group_rows_max: usize::MAX, pages: PageSize::DEFAULT }
+        Self { storage, exclusive, group_rows_max: usize::MAX, page_limits: PageLimits::DEFAULT }
     }
 
     /// Limits a group to `rows` rows, as other engines do; a store that has the engine for itself needs at least two. A commit of more
     /// rows takes two phases, and one that a crash interrupts in the second leaves locks to be rolled forward.
     #[must_use]
-    pub fn with_group_rows_max(self, rows: usize) -> Self {
+    pub fn with_batch_rows_max(self, rows: usize) -> Self {
         Self { group_rows_max: rows, ..self }
     }
 
     /// Ends a page after `cells` cells, at least one, or with the cell that takes it to `bytes` bytes.
     #[must_use]
-    pub fn with_pages_of(self, cells: usize, bytes: usize) -> Self {
-        Self { pages: PageSize { cells: cells.max(1), bytes }, ..self }
+    pub fn with_page_limits(self, cells: usize, bytes: usize) -> Self {
+        Self { page_limits: PageLimits { cells: cells.max(1), bytes }, ..self }
     }
 
     /// What lies beneath.
@@ -60,18 +61,18 @@ impl<S: Storage> LocalEngine<S> {
         &self.storage
     }
 
-    fn check_limits(&self, group: &Group) -> Result<(), EngineError> {
-        let limit = self.capabilities().group_rows_max;
-        let asked = group.rows();
+    fn check_limits(&self, group: &RowBatch) -> Result<(), EngineError> {
+        let limit = self.capabilities().batch_rows_max;
+        let asked = group.row_count();
         if asked > limit { Err(EngineError::Limit { what: "a group's rows", asked, limit }) } else { Ok(()) }
     }
 
-    fn refusal(&self, changes: &[RowChange]) -> Result<Option<Outcome>, EngineError> {
+    fn check_preconditions(&self, changes: &[RowChange]) -> Result<Option<ApplyResult>, EngineError> {
         for (index, change) in changes.iter().enumerate().filter(|(_, change)| !change.guards.is_empty()) {
-            let row = read_guarded(&self.storage, change)?;
+            let row = read_for_preconditions(&self.storage, change)?;
             if !change.guards.iter().all(|guard| guard.holds(&row)) {
                 let row = read_row(&self.storage, &change.row, change.start_ts)?;
-                return Ok(Some(Outcome::Refused { index, row: Box::new(row) }));
+                return Ok(Some(ApplyResult::PreconditionFailed { index, row: Box::new(row) }));
             }
         }
         Ok(None)
@@ -80,61 +81,61 @@ impl<S: Storage> LocalEngine<S> {
 
 impl<S: Storage> Engine for LocalEngine<S> {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { group_rows_max: self.group_rows_max, group_bytes_max: usize::MAX, exclusive: self.exclusive }
+        Capabilities { batch_rows_max: self.group_rows_max, batch_bytes_max: usize::MAX, exclusive: self.exclusive }
     }
 
-    fn view(&self) -> Result<Arc<dyn View>, EngineError> {
-        Ok(Arc::new(LocalView { reader: self.storage.view()?, pages: self.pages }))
+    fn snapshot(&self) -> Result<Arc<dyn EngineSnapshot>, EngineError> {
+        Ok(Arc::new(LocalSnapshot { reader: self.storage.snapshot()?, pages: self.page_limits }))
     }
 
-    fn row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
-        read_row(&self.storage.view()?, row, start_ts)
+    fn read_row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
+        read_row(&self.storage.snapshot()?, row, start_ts)
     }
 
-    fn apply(&self, groups: &[Group]) -> Result<Vec<Outcome>, EngineError> {
+    fn apply(&self, groups: &[RowBatch]) -> Result<Vec<ApplyResult>, EngineError> {
         groups.iter().try_for_each(|group| self.check_limits(group))?;
-        let _in_turn = self.storage.writing().lock();
-        let reads = groups.iter().any(Group::is_guarded);
+        let _in_turn = self.storage.write_lock().lock();
+        let reads = groups.iter().any(RowBatch::is_conditional);
         let mut outcomes = Vec::with_capacity(groups.len());
-        let mut cells = Changes { batch: self.storage.batch(changes::batch_bytes(groups)) };
-        let mut touched: HashSet<&RowKey> = HashSet::new();
+        let mut cells = CellBatchBuilder { batch: self.storage.new_batch(changes::estimate_batch_bytes(groups)) };
+        let mut dirty_rows: HashSet<&RowKey> = HashSet::new();
         for group in groups {
-            if group.is_guarded() {
+            if group.is_conditional() {
                 let changes = group.changes();
-                if changes.iter().any(|change| touched.contains(&change.row)) {
-                    self.storage.write(std::mem::replace(&mut cells.batch, self.storage.batch(0)))?;
-                    touched.clear();
+                if changes.iter().any(|change| dirty_rows.contains(&change.row)) {
+                    self.storage.write(std::mem::replace(&mut cells.batch, self.storage.new_batch(0)))?;
+                    dirty_rows.clear();
                 }
-                if let Some(refused) = self.refusal(&changes)? {
+                if let Some(refused) = self.check_preconditions(&changes)? {
                     outcomes.push(refused);
                     continue;
                 }
             }
             let changes = match group {
-                Group::Changes(changes) => changes.as_slice(),
-                Group::NextVersions(versions) => {
-                    cells.add_versions(versions);
+                RowBatch::Changes(changes) => changes.as_slice(),
+                RowBatch::OnePhaseWrites(versions) => {
+                    cells.add_one_phase(versions);
                     &[]
                 }
             };
             for change in changes {
                 if mutated!(SplitColumns) {
                     let lock = change.lock.clone();
-                    cells.add(&RowChange { lock, ..RowChange::new(change.row.clone(), change.start_ts) });
-                    self.storage.write(std::mem::replace(&mut cells.batch, self.storage.batch(0)))?;
+                    cells.add_change(&RowChange { lock, ..RowChange::new(change.row.clone(), change.start_ts) });
+                    self.storage.write(std::mem::replace(&mut cells.batch, self.storage.new_batch(0)))?;
                 }
                 if mutated!(ReplacedGoesEarly) {
                     let gone = change.data.iter().filter(|(ts, edit)| *ts != change.start_ts && *edit == Edit::Delete);
                     let data = gone.cloned().collect();
-                    cells.add(&RowChange { data, ..RowChange::new(change.row.clone(), change.start_ts) });
-                    self.storage.write(std::mem::replace(&mut cells.batch, self.storage.batch(0)))?;
+                    cells.add_change(&RowChange { data, ..RowChange::new(change.row.clone(), change.start_ts) });
+                    self.storage.write(std::mem::replace(&mut cells.batch, self.storage.new_batch(0)))?;
                 }
-                cells.add(change);
+                cells.add_change(change);
             }
             if reads {
-                touched.extend(group.keys());
+                dirty_rows.extend(group.row_keys());
             }
-            outcomes.push(Outcome::Applied);
+            outcomes.push(ApplyResult::Applied);
         }
         self.storage.write(cells.batch)?;
         Ok(outcomes)
@@ -144,11 +145,11 @@ impl<S: Storage> Engine for LocalEngine<S> {
         self.storage.sync()
     }
 
-    fn meta(&self, name: &str) -> Result<Option<Vec<u8>>, EngineError> {
+    fn get_meta(&self, name: &str) -> Result<Option<Vec<u8>>, EngineError> {
         self.storage.get(Column::Meta, name.as_bytes(), <[u8]>::to_vec)
     }
 
-    fn metas(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, EngineError> {
+    fn scan_meta(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, EngineError> {
         let mut found = Vec::new();
         self.storage.scan(Column::Meta, &prefix_range(prefix.as_bytes()), false, |key, value| {
             found.push((String::from_utf8_lossy(key).into_owned(), value.to_vec()));
@@ -157,8 +158,8 @@ impl<S: Storage> Engine for LocalEngine<S> {
         Ok(found)
     }
 
-    fn set_meta(&self, entries: &[(String, Option<Vec<u8>>)]) -> Result<(), EngineError> {
-        let mut batch = self.storage.batch(0);
+    fn write_meta(&self, entries: &[(String, Option<Vec<u8>>)]) -> Result<(), EngineError> {
+        let mut batch = self.storage.new_batch(0);
         for (name, value) in entries {
             match value {
                 Some(value) => batch.put(Column::Meta, name.as_bytes(), value),
@@ -173,30 +174,30 @@ impl<S: Storage> Engine for LocalEngine<S> {
     }
 
     fn advance_safe_point(&self, to: Timestamp) -> Result<(), EngineError> {
-        let _in_turn = self.storage.writing().lock();
+        let _in_turn = self.storage.write_lock().lock();
         if to <= read_safe_point(&self.storage)? {
             return Ok(());
         }
-        self.set_meta(&[(SAFE_POINT.into(), Some(to.to_u64().to_be_bytes().to_vec()))])
+        self.write_meta(&[(SAFE_POINT.into(), Some(to.to_u64().to_be_bytes().to_vec()))])
     }
 
-    fn superseded(
+    fn gc_candidates(
         &self,
-        after: Option<&Superseded>,
+        after: Option<&GcEntry>,
         upto: Timestamp,
         limit: usize,
-    ) -> Result<Vec<Superseded>, EngineError> {
+    ) -> Result<Vec<GcEntry>, EngineError> {
         let mut found = Vec::new();
         if limit == 0 {
             return Ok(found);
         }
         let mut malformed = None;
-        let mut range = prefix_range(SUPERSEDED.as_bytes());
+        let mut range = prefix_range(GC_PREFIX.as_bytes());
         if let Some((ts, row)) = after {
-            range.start = Bound::Excluded(superseded_key(*ts, row));
+            range.start = Bound::Excluded(gc_key(*ts, row));
         }
         self.storage.scan(Column::Meta, &range, false, |key, _| {
-            match split_superseded(key) {
+            match parse_gc_key(key) {
                 Some((ts, row)) if ts <= upto => found.push((ts, row)),
                 Some(_) => return false,
                 None => malformed = Some(key.escape_ascii().to_string()),
@@ -209,7 +210,7 @@ impl<S: Storage> Engine for LocalEngine<S> {
         }
     }
 
-    fn statuses(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {
+    fn txn_records(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {
         let mut found = Vec::new();
         if limit == 0 {
             return Ok(found);
@@ -227,9 +228,9 @@ impl<S: Storage> Engine for LocalEngine<S> {
         failed.map_or(Ok(found), Err)
     }
 
-    fn erase(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {
+    fn delete_keyspace(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {
         let (start, end) = keyspace_bounds(keyspace);
-        let mut batch = self.storage.batch(0);
+        let mut batch = self.storage.new_batch(0);
         for column in [Column::Data, Column::Lock, Column::Write, Column::History] {
             batch.delete_range(column, &start, &end);
         }
@@ -240,32 +241,32 @@ impl<S: Storage> Engine for LocalEngine<S> {
         self.storage.checkpoint(folder)
     }
 
-    fn figures(&self) -> Result<EngineFigures, EngineError> {
-        self.storage.figures()
+    fn stats(&self) -> Result<EngineStats, EngineError> {
+        self.storage.stats()
     }
 
-    fn stored_between(&self, column: Column, start: &[u8], end: &[u8]) -> Option<u64> {
-        self.storage.stored_between(column, start, end)
+    fn approximate_size(&self, column: Column, start: &[u8], end: &[u8]) -> Option<u64> {
+        self.storage.approximate_size(column, start, end)
     }
 
-    fn stalls(&self) -> WriteStalls {
-        self.storage.stalls()
+    fn write_stalls(&self) -> WriteStallStats {
+        self.storage.write_stalls()
     }
 
-    fn is_copy(&self) -> bool {
-        self.storage.is_copy()
+    fn is_fresh_checkpoint(&self) -> bool {
+        self.storage.is_fresh_checkpoint()
     }
 
-    fn adopt(&self) -> Result<(), EngineError> {
-        self.storage.adopt()
+    fn clear_checkpoint_flag(&self) -> Result<(), EngineError> {
+        self.storage.clear_checkpoint_flag()
     }
 
-    fn lost_logs(&self) -> Vec<LostLog> {
-        self.storage.lost_logs()
+    fn data_losses(&self) -> Vec<DataLoss> {
+        self.storage.data_losses()
     }
 
-    fn publish(&self, document: Option<&[u8]>) -> Result<(), EngineError> {
-        self.storage.publish(document)
+    fn write_status_file(&self, document: Option<&[u8]>) -> Result<(), EngineError> {
+        self.storage.write_status_file(document)
     }
 }
 

@@ -4,8 +4,11 @@ use std::ops::Bound;
 
 use crate::codec::{History, Record};
 use crate::engine::cells::decode;
-use crate::engine::storage::{Column, Reader};
-use crate::engine::{Bookmark, Cells, EngineError, PAGE_BYTES, Page, RowRange, See, SeeEach, View, Visit};
+use crate::engine::storage::{CellReader, Column};
+use crate::engine::{
+    EngineError, EngineSnapshot, OnCell, OnEachCell, PAGE_BYTES_MAX, PageBuffer, PageRequest, RowRange, ScanCursor,
+    ScanVisitor,
+};
 use crate::keys::{data_key, history_key};
 use crate::row::{Guard, Row, RowChange, RowKey, Status, WriteRecord};
 use crate::timestamp::Timestamp;
@@ -15,37 +18,37 @@ pub(crate) const SAFE_POINT: &str = "safe point";
 
 /// When a page ends, whatever limit was asked for.
 #[derive(Clone, Copy, Debug)]
-pub struct PageSize {
+pub struct PageLimits {
     pub cells: usize,
     pub bytes: usize,
 }
 
-impl PageSize {
+impl PageLimits {
     /// Tests of crashes have few rows, and are to meet the ends of pages.
     pub const DEFAULT: Self = if cfg!(feature = "crashtest") {
         Self { cells: 2, bytes: 64 }
     } else {
-        Self { cells: usize::MAX, bytes: PAGE_BYTES }
+        Self { cells: usize::MAX, bytes: PAGE_BYTES_MAX }
     };
 }
 
 /// See the [module](self).
-pub struct LocalView<R> {
+pub struct LocalSnapshot<R> {
     pub reader: R,
-    pub pages: PageSize,
+    pub pages: PageLimits,
 }
 
-impl<R: Reader> View for LocalView<R> {
-    fn cell(&self, column: Column, row: &RowKey, see: See<'_>) -> Result<(), EngineError> {
+impl<R: CellReader> EngineSnapshot for LocalSnapshot<R> {
+    fn get_cell(&self, column: Column, row: &RowKey, see: OnCell<'_>) -> Result<(), EngineError> {
         self.reader.get(column, row.as_bytes(), see).map(drop)
     }
 
-    fn each_cell(&self, column: Column, rows: &[&RowKey], see: SeeEach<'_>) -> Result<(), EngineError> {
+    fn multi_get_cell(&self, column: Column, rows: &[&RowKey], see: OnEachCell<'_>) -> Result<(), EngineError> {
         let keys: Vec<&[u8]> = rows.iter().map(|row| row.as_bytes()).collect();
-        self.reader.get_each(column, &keys, see)
+        self.reader.multi_get(column, &keys, see)
     }
 
-    fn status(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError> {
+    fn txn_record(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError> {
         read_status(&self.reader, row, start_ts)
     }
 
@@ -53,7 +56,7 @@ impl<R: Reader> View for LocalView<R> {
         self.reader.get(Column::Data, &data_key(row, start_ts), <[u8]>::to_vec)
     }
 
-    fn version(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError> {
+    fn version_at(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError> {
         let range = RowRange {
             start: Bound::Included(history_key(row, upto)),
             end: Bound::Included(history_key(row, Timestamp::ZERO)),
@@ -70,7 +73,7 @@ impl<R: Reader> View for LocalView<R> {
         found
     }
 
-    fn page(&self, column: Column, page: &Page<'_>, cells: &mut Cells) -> Result<bool, EngineError> {
+    fn scan_page(&self, column: Column, page: &PageRequest<'_>, cells: &mut PageBuffer) -> Result<bool, EngineError> {
         cells.clear();
         if page.limit == 0 {
             return Ok(true);
@@ -82,32 +85,32 @@ impl<R: Reader> View for LocalView<R> {
             is_full = cells.len() >= limit || cells.size_bytes() >= self.pages.bytes;
             !is_full
         };
-        match page.bookmark {
-            Some(bookmark) => self.reader.scan_on(bookmark, column, page.range, page.backwards, visit)?,
+        match page.cursor {
+            Some(bookmark) => self.reader.resume_scan(bookmark, column, page.range, page.backwards, visit)?,
             None => self.reader.scan(column, page.range, page.backwards, visit)?,
         }
         Ok(is_full)
     }
 
-    fn lend(
+    fn scan_unlocked(
         &self,
         column: Column,
         range: &RowRange,
-        bookmark: &Bookmark,
-        visit: Visit<'_>,
+        bookmark: &ScanCursor,
+        visit: ScanVisitor<'_>,
     ) -> Result<bool, EngineError> {
-        if R::LENDS {
-            self.reader.scan_on(bookmark, column, range, false, visit)?;
+        if R::UNLOCKED_SCANS {
+            self.reader.resume_scan(bookmark, column, range, false, visit)?;
         }
-        Ok(R::LENDS)
+        Ok(R::UNLOCKED_SCANS)
     }
 
-    fn cells(&self, column: Column, range: &RowRange, visit: Visit<'_>) -> Result<(), EngineError> {
+    fn scan_raw(&self, column: Column, range: &RowRange, visit: ScanVisitor<'_>) -> Result<(), EngineError> {
         self.reader.scan(column, range, false, visit)
     }
 }
 
-pub fn read_row(reader: &impl Reader, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
+pub fn read_row(reader: &impl CellReader, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
     Ok(Row {
         lock: read_record(reader, Column::Lock, row.as_bytes())?,
         write: read_record(reader, Column::Write, row.as_bytes())?,
@@ -117,7 +120,7 @@ pub fn read_row(reader: &impl Reader, row: &RowKey, start_ts: Timestamp) -> Resu
 }
 
 /// As much of a row as the change's guards ask about.
-pub fn read_guarded(reader: &impl Reader, change: &RowChange) -> Result<Row, EngineError> {
+pub fn read_for_preconditions(reader: &impl CellReader, change: &RowChange) -> Result<Row, EngineError> {
     let (mut found, row) = (Row::default(), &change.row);
     for guard in &change.guards {
         match guard {
@@ -133,7 +136,7 @@ pub fn read_guarded(reader: &impl Reader, change: &RowChange) -> Result<Row, Eng
     Ok(found)
 }
 
-fn read_status(reader: &impl Reader, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError> {
+fn read_status(reader: &impl CellReader, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError> {
     match read_record(reader, Column::History, &history_key(row, start_ts))? {
         Some(History::Ended(status)) => Ok(Some(status)),
         Some(History::Version(version)) => Err(EngineError::Corruption(format!(
@@ -143,7 +146,7 @@ fn read_status(reader: &impl Reader, row: &RowKey, start_ts: Timestamp) -> Resul
     }
 }
 
-pub fn read_safe_point(reader: &impl Reader) -> Result<Timestamp, EngineError> {
+pub fn read_safe_point(reader: &impl CellReader) -> Result<Timestamp, EngineError> {
     let read = |bytes: &[u8]| <[u8; 8]>::try_from(bytes).map(u64::from_be_bytes);
     match reader.get(Column::Meta, SAFE_POINT.as_bytes(), read)? {
         Some(Ok(number)) => Ok(Timestamp::from_u64(number)),
@@ -152,6 +155,6 @@ pub fn read_safe_point(reader: &impl Reader) -> Result<Timestamp, EngineError> {
     }
 }
 
-fn read_record<T: Record>(reader: &impl Reader, column: Column, key: &[u8]) -> Result<Option<T>, EngineError> {
+fn read_record<T: Record>(reader: &impl CellReader, column: Column, key: &[u8]) -> Result<Option<T>, EngineError> {
     reader.get(column, key, |bytes| decode(column, key, bytes))?.transpose()
 }

@@ -1,43 +1,43 @@
 //! A batch: records in a frame of the log, as they will be written.
 
 use crate::engine::storage::{Batch, Column};
-use crate::memtable::{Change, Record};
+use crate::memtable::{BatchEntry, Modification};
 use crate::wal::FrameBuffer;
 
 /// See [`Storage::Batch`](crate::engine::storage::Storage::Batch).
 #[derive(Debug)]
-pub struct LayeredBatch {
+pub struct LsmBatch {
     pub(super) frame: FrameBuffer,
 }
 
-impl LayeredBatch {
-    pub(super) fn with_room_for(bytes: usize) -> Self {
-        Self { frame: FrameBuffer::with_room_for(bytes) }
+impl LsmBatch {
+    pub(super) fn with_capacity(bytes: usize) -> Self {
+        Self { frame: FrameBuffer::with_capacity(bytes) }
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.frame.is_empty()
     }
 
-    fn add(&mut self, column: Column, key: &[u8], change: Change<'_>) {
-        Record { column, key, change }.encode(self.frame.bytes());
+    fn add(&mut self, column: Column, key: &[u8], change: Modification<'_>) {
+        BatchEntry { column, key, modification: change }.encode(self.frame.payload_buffer());
     }
 }
 
-impl Batch for LayeredBatch {
+impl Batch for LsmBatch {
     fn put(&mut self, column: Column, key: &[u8], value: &[u8]) {
-        self.add(column, key, Change::Put(value));
+        self.add(column, key, Modification::Put(value));
     }
 
     fn put_encoded(&mut self, column: Column, key: &[u8], encode: impl FnOnce(&mut Vec<u8>)) {
-        Record::encode_put(column, key, encode, self.frame.bytes());
+        BatchEntry::encode_put(column, key, encode, self.frame.payload_buffer());
     }
 
     fn delete(&mut self, column: Column, key: &[u8]) {
-        self.add(column, key, Change::Delete);
+        self.add(column, key, Modification::Delete);
     }
 
     fn delete_range(&mut self, column: Column, start: &[u8], end: &[u8]) {
-        self.add(column, start, Change::DeleteRange(end));
+        self.add(column, start, Modification::DeleteRange(end));
     }
 }

@@ -24,117 +24,134 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{BEGUN, Current, Frozen, Layers, Leader, Life, POSITION, Shared, failed};
+use super::{
+    CurrentState, FLUSH_TARGET_KEY, FLUSHED_SEQUENCE_KEY, ImmutableMemtable, ReadState, Shared, WritePath, WriterState,
+    wal_error,
+};
 use crate::disk::Disk;
 use crate::engine::EngineError;
 use crate::engine::storage::{Batch, Column, Storage};
-use crate::memtable::{Generation, Writer};
+use crate::memtable::{Memtable, MemtableWriter};
 
 /// The size of a batch for the tables, about.
 // Tests of crashes write little, and must cover hand-downs of several batches.
-const BATCH_BYTES: usize = if cfg!(any(test, feature = "crashtest")) { 300 } else { 1 << 20 };
+const TABLE_BATCH_BYTES: usize = if cfg!(any(test, feature = "crashtest")) { 300 } else { 1 << 20 };
 
 /// Views of the tables at the ends of slices.
-type Slices<V> = BTreeMap<u64, Arc<V>>;
+type StripeSnapshots<V> = BTreeMap<u64, Arc<V>>;
 
 /// Slices of one hand-down at most.
-const SLICES_MAX: usize = if cfg!(test) { 4 } else { 256 };
+const STRIPES_MAX: usize = if cfg!(test) { 4 } else { 256 };
 
 impl<D: Disk, T: Storage> Shared<D, T> {
     /// Called by the writer after each batch; returns whether a generation was frozen. One generation at a time goes down; when
     /// the next one is twice full, the writer makes the hand-down itself, or waits for the one that runs.
-    pub(super) fn freeze_when_full(&self, life: &Life<D>, leader: &mut Leader<D>) -> Result<bool, EngineError> {
-        let memory = leader.window.generation().bytes();
-        if memory < life.memory_limit {
+    pub(super) fn switch_memtable_if_full(
+        &self,
+        life: &WritePath<D>,
+        leader: &mut WriterState<D>,
+    ) -> Result<bool, EngineError> {
+        let memory = leader.memtable.memtable().memory_bytes();
+        if memory < life.memtable_bytes {
             return Ok(false);
         }
-        if self.current.lock().layers.frozen.is_some() {
-            if memory / 2 < life.memory_limit {
+        if self.state.lock().read_state.immutable.is_some() {
+            if memory / 2 < life.memtable_bytes {
                 return Ok(false);
             }
             let _stalled = self.stalls.begin();
-            self.hand_down(life)?;
+            self.flush(life)?;
         }
-        self.freeze(life, leader).map(|()| true)
+        self.switch_memtable(life, leader).map(|()| true)
     }
 
-    pub(super) fn hand_down_all(&self) -> Result<(), EngineError> {
-        let life = self.life()?;
+    pub(super) fn flush_all(&self) -> Result<(), EngineError> {
+        let life = self.write_path()?;
         loop {
-            self.hand_down(life)?;
-            let mut leader = life.leader.lock();
+            self.flush(life)?;
+            let mut leader = life.writer.lock();
             // A writer may have frozen the next one meanwhile.
-            if self.current.lock().layers.frozen.is_none() {
-                self.freeze(life, &mut leader)?;
+            if self.state.lock().read_state.immutable.is_none() {
+                self.switch_memtable(life, &mut leader)?;
                 break;
             }
         }
-        self.hand_down(life)
+        self.flush(life)
     }
 
     /// Ends the generation that is written, if there is anything in it. The one before has gone down.
-    fn freeze(&self, life: &Life<D>, leader: &mut Leader<D>) -> Result<(), EngineError> {
-        self.check()?;
-        if leader.window.generation().is_empty() {
+    fn switch_memtable(&self, life: &WritePath<D>, leader: &mut WriterState<D>) -> Result<(), EngineError> {
+        self.ensure_ok()?;
+        if leader.memtable.memtable().is_empty() {
             return Ok(());
         }
-        let salt = (leader.salts)();
-        leader.log.rotate(salt).map_err(|why| self.fail(failed(why)))?;
-        let end = leader.log.last();
-        leader.window = Writer::new(end, life.secrets);
-        let mut current = self.current.lock();
-        let frozen = Some(Frozen { generation: Arc::clone(&current.layers.active), end });
-        let (active, tables) = (Arc::clone(leader.window.generation()), Arc::clone(&current.layers.tables));
-        let position = current.layers.position;
-        current.layers = Arc::new(Layers { active, frozen, tables, position });
+        let salt = (leader.next_salt)();
+        leader.wal.rotate(salt).map_err(|why| self.record_failure(wal_error(why)))?;
+        let end = leader.wal.last_sequence();
+        leader.memtable = MemtableWriter::new(end, life.secrets);
+        let mut current = self.state.lock();
+        let frozen = Some(ImmutableMemtable { memtable: Arc::clone(&current.read_state.active), last_sequence: end });
+        let (active, tables) = (Arc::clone(leader.memtable.memtable()), Arc::clone(&current.read_state.tables));
+        let position = current.read_state.flushed_sequence;
+        current.read_state = Arc::new(ReadState { active, immutable: frozen, tables, flushed_sequence: position });
         // The last frames may be marks, which show nothing. A view from here on lies within the next generation, not this one.
-        current.visible = end;
+        current.visible_sequence = end;
         drop(current);
         crash_point!(HandDownFrozen);
         Ok(())
     }
 
     /// Hands the frozen generation down, if there is one.
-    pub(super) fn hand_down(&self, life: &Life<D>) -> Result<(), EngineError> {
-        let _one = life.handing_down.lock();
-        let frozen = self.current.lock().layers.frozen.clone();
-        let Some(Frozen { generation, end }) = frozen else { return self.check() };
+    pub(super) fn flush(&self, life: &WritePath<D>) -> Result<(), EngineError> {
+        let _one = life.flush_lock.lock();
+        let frozen = self.state.lock().read_state.immutable.clone();
+        let Some(ImmutableMemtable { memtable: generation, last_sequence: end }) = frozen else {
+            return self.ensure_ok();
+        };
         if !mutated!(HandsDownUnsynced) {
             self.sync()?;
         }
         if mutated!(FreesEarly) {
-            let _ = life.syncer.free(end);
+            let _ = life.wal.remove_segments_upto(end);
         }
-        let written = self.write_down(&generation, end).and_then(|slices| {
+        let written = self.write_memtable(&generation, end).and_then(|slices| {
             self.tables.sync()?;
-            Ok((slices, self.tables.view()?))
+            Ok((slices, self.tables.snapshot()?))
         });
-        let (slices, tables) = written.map_err(|why| self.fail(why))?;
+        let (slices, tables) = written.map_err(|why| self.record_failure(why))?;
         crash_point!(HandDownFlushed);
-        drop(self.replace_layers(&slices, tables, end));
-        life.syncer.free(end).map(drop).map_err(|why| self.fail(EngineError::Unknown(why.to_string())))?;
+        drop(self.install_read_state(&slices, tables, end));
+        life.wal
+            .remove_segments_upto(end)
+            .map(drop)
+            .map_err(|why| self.record_failure(EngineError::Undetermined(why.to_string())))?;
         crash_point!(HandDownFreed);
         Ok(())
     }
 
     /// Gives its new layers to every view for which there are some. Returns the old ones, to be dropped without the lock.
-    fn replace_layers(&self, slices: &Slices<T::View>, tables: T::View, end: u64) -> Vec<Arc<Layers<T::View>>> {
-        let mut current = self.current.lock();
-        let Current { layers, moments, .. } = &mut *current;
+    fn install_read_state(
+        &self,
+        stripes: &StripeSnapshots<T::Snapshot>,
+        tables: T::Snapshot,
+        end: u64,
+    ) -> Vec<Arc<ReadState<T::Snapshot>>> {
+        let mut current = self.state.lock();
+        let CurrentState { read_state: layers, snapshots: moments, .. } = &mut *current;
         let active = Arc::clone(&layers.active);
-        let newest = Arc::new(Layers { active, frozen: None, tables: Arc::new(tables), position: end });
+        let newest = Arc::new(ReadState { active, immutable: None, tables: Arc::new(tables), flushed_sequence: end });
         let mut replaced = vec![std::mem::replace(layers, Arc::clone(&newest))];
         let mut given = Vec::new();
         for (&position, moment) in moments {
-            let layers = match slices.get(&position).filter(|_| !mutated!(SlicesShowEnd)) {
+            let layers = match stripes.get(&position).filter(|_| !mutated!(SlicesShowEnd)) {
                 Some(tables) => {
-                    let (active, tables) = (Arc::clone(&self.nothing), Arc::clone(tables));
-                    Arc::new(Layers { active, frozen: None, tables, position })
+                    let (active, tables) = (Arc::clone(&self.empty_memtable), Arc::clone(tables));
+                    Arc::new(ReadState { active, immutable: None, tables, flushed_sequence: position })
                 }
                 None if position >= end || mutated!(SlicesShowEnd) => Arc::clone(&newest),
                 None => continue,
             };
-            given.push((Arc::clone(&moment.layers), layers));
+            given.push((Arc::clone(&moment.read_state), layers));
         }
         // Writers and new views do not wait for a reader that is in the middle of a look-up.
         drop(current);
@@ -143,47 +160,47 @@ impl<D: Disk, T: Storage> Shared<D, T> {
     }
 
     /// Writes the generation into the tables. Returns the tables before it and after each slice but the last.
-    fn write_down(&self, generation: &Generation, end: u64) -> Result<Slices<T::View>, EngineError> {
+    fn write_memtable(&self, memtable: &Memtable, end: u64) -> Result<StripeSnapshots<T::Snapshot>, EngineError> {
         let (mut after, before) = {
-            let layers = &self.current.lock().layers;
-            (layers.position, Arc::clone(&layers.tables))
+            let layers = &self.state.lock().read_state;
+            (layers.flushed_sequence, Arc::clone(&layers.tables))
         };
-        let mut slices = Slices::from([(after, before)]);
+        let mut slices = StripeSnapshots::from([(after, before)]);
         loop {
-            let moment = if slices.len() < SLICES_MAX { self.next_moment(after, end) } else { None };
-            self.write_slice(generation, after, moment.unwrap_or(end), end)?;
+            let moment = if slices.len() < STRIPES_MAX { self.next_snapshot_sequence(after, end) } else { None };
+            self.write_stripe(memtable, after, moment.unwrap_or(end), end)?;
             let Some(moment) = moment else { return Ok(slices) };
-            slices.insert(moment, Arc::new(self.tables.view()?));
+            slices.insert(moment, Arc::new(self.tables.snapshot()?));
             crash_point!(HandDownSlice);
             after = moment;
         }
     }
 
     /// The first sequence between the two at which there are views.
-    fn next_moment(&self, after: u64, end: u64) -> Option<u64> {
-        self.current.lock().moments.range(after + 1..end).next().map(|(sequence, _)| *sequence)
+    fn next_snapshot_sequence(&self, after: u64, end: u64) -> Option<u64> {
+        self.state.lock().snapshots.range(after + 1..end).next().map(|(sequence, _)| *sequence)
     }
 
-    fn write_slice(&self, generation: &Generation, after: u64, upto: u64, end: u64) -> Result<(), EngineError> {
-        let mut batch = self.tables.batch(BATCH_BYTES);
-        batch.put(Column::Meta, BEGUN, &end.to_be_bytes());
-        for erasure in generation.erasures_of(after, upto) {
+    fn write_stripe(&self, memtable: &Memtable, after: u64, upto: u64, end: u64) -> Result<(), EngineError> {
+        let mut batch = self.tables.new_batch(TABLE_BATCH_BYTES);
+        batch.put(Column::Meta, FLUSH_TARGET_KEY, &end.to_be_bytes());
+        for erasure in memtable.range_tombstones_between(after, upto) {
             batch.delete_range(erasure.column, &erasure.start, &erasure.end);
         }
         let mut bytes = 0;
         for column in Column::ALL {
-            for (key, content) in generation.written_since(column, after, upto) {
+            for (key, content) in memtable.changed_between(column, after, upto) {
                 match content {
                     Some(content) => batch.put(column, key, content),
                     None if mutated!(DeletionsNotHandedDown) => {}
                     None => batch.delete(column, key),
                 }
                 bytes += key.len() + content.map_or(0, <[u8]>::len);
-                if bytes >= BATCH_BYTES {
+                if bytes >= TABLE_BATCH_BYTES {
                     if mutated!(PositionFirst) {
-                        batch.put(Column::Meta, POSITION, &end.to_be_bytes());
+                        batch.put(Column::Meta, FLUSHED_SEQUENCE_KEY, &end.to_be_bytes());
                     }
-                    self.tables.write(std::mem::replace(&mut batch, self.tables.batch(BATCH_BYTES)))?;
+                    self.tables.write(std::mem::replace(&mut batch, self.tables.new_batch(TABLE_BATCH_BYTES)))?;
                     crash_point!(HandDownBatch);
                     bytes = 0;
                 }
@@ -192,7 +209,7 @@ impl<D: Disk, T: Storage> Shared<D, T> {
         if upto < end {
             return self.tables.write(batch);
         }
-        batch.put(Column::Meta, POSITION, &end.to_be_bytes());
+        batch.put(Column::Meta, FLUSHED_SEQUENCE_KEY, &end.to_be_bytes());
         self.tables.write(batch)?;
         crash_point!(HandDownWritten);
         Ok(())

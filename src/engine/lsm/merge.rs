@@ -3,29 +3,29 @@
 use std::cmp::Ordering;
 use std::iter::Peekable;
 
-use crate::memtable::Content;
+use crate::memtable::CellValue;
 
-type Cell<'a> = (&'a [u8], Content<'a>);
+type Cell<'a> = (&'a [u8], CellValue<'a>);
 
 /// Of a key that both have, the newer one's cell counts.
-pub struct Merge<'a, N: Iterator<Item = Cell<'a>>, O: Iterator<Item = Cell<'a>>> {
+pub struct MergeIter<'a, N: Iterator<Item = Cell<'a>>, O: Iterator<Item = Cell<'a>>> {
     newer: Peekable<N>,
     older: Peekable<O>,
     backwards: bool,
 }
 
-impl<'a, N: Iterator<Item = Cell<'a>>, O: Iterator<Item = Cell<'a>>> Merge<'a, N, O> {
+impl<'a, N: Iterator<Item = Cell<'a>>, O: Iterator<Item = Cell<'a>>> MergeIter<'a, N, O> {
     pub fn new(newer: N, older: O, backwards: bool) -> Self {
         Self { newer: newer.peekable(), older: older.peekable(), backwards }
     }
 }
 
-impl<'a, N: Iterator<Item = Cell<'a>>, O: Iterator<Item = Cell<'a>>> Iterator for Merge<'a, N, O> {
+impl<'a, N: Iterator<Item = Cell<'a>>, O: Iterator<Item = Cell<'a>>> Iterator for MergeIter<'a, N, O> {
     type Item = Cell<'a>;
 
     fn next(&mut self) -> Option<Cell<'a>> {
         let order = match (self.newer.peek(), self.older.peek()) {
-            (Some((newer, _)), Some((older, _))) => order(newer, older, self.backwards),
+            (Some((newer, _)), Some((older, _))) => scan_order(newer, older, self.backwards),
             (Some(_), None) => Ordering::Less,
             (None, _) => Ordering::Greater,
         };
@@ -41,6 +41,6 @@ impl<'a, N: Iterator<Item = Cell<'a>>, O: Iterator<Item = Cell<'a>>> Iterator fo
 }
 
 /// The order of two keys in the direction of a scan.
-pub fn order(one: &[u8], other: &[u8], backwards: bool) -> Ordering {
+pub fn scan_order(one: &[u8], other: &[u8], backwards: bool) -> Ordering {
     if backwards { other.cmp(one) } else { one.cmp(other) }
 }

@@ -39,220 +39,226 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::RwLock;
 use rapidhash::v3::RapidSecrets;
 
-use self::background::Worker;
-pub use self::batch::LayeredBatch;
-pub use self::open::Setup;
-pub use self::snapshot::LayeredView;
-use super::stalls::Stalls;
-use super::storage::{Column, Reader, Storage};
-use super::{EngineError, EngineFigures, RowRange, WriteStalls};
+use self::background::FlushThread;
+pub use self::batch::LsmBatch;
+pub use self::open::LsmOptions;
+pub use self::snapshot::LsmSnapshot;
+use super::stalls::StallTracker;
+use super::storage::{CellReader, Column, Storage};
+use super::{EngineError, EngineStats, RowRange, WriteStallStats};
 use crate::disk::Disk;
-use crate::memtable::{Generation, Writer};
+use crate::memtable::{Memtable, MemtableWriter};
 use crate::sync::Mutex;
-use crate::wal::{self, Log, Syncer};
+use crate::wal::{self, WalHandle, WalWriter};
 
 /// The cell of the tables with their position, the sequence up to which they have everything.
-const POSITION: &[u8] = b"\0position";
+const FLUSHED_SEQUENCE_KEY: &[u8] = b"\0position";
 
 /// The cell with the end of the last hand-down that was begun. Between the position and this the tables have a part.
-const BEGUN: &[u8] = b"\0begun";
+const FLUSH_TARGET_KEY: &[u8] = b"\0begun";
 
 /// Cells of the layers' own, which readers do not see. No other bookkeeping has such a name.
-fn is_own(column: Column, key: &[u8]) -> bool {
+fn is_internal_key(column: Column, key: &[u8]) -> bool {
     column == Column::Meta && key.first() == Some(&0)
 }
 
 /// See the [module](self).
-pub struct Layered<D: Disk, T: Storage> {
+pub struct LsmStorage<D: Disk, T: Storage> {
     shared: Arc<Shared<D, T>>,
     /// `None`: opened to be read only, or by a test that hands down.
-    worker: Option<Worker>,
+    flush_thread: Option<FlushThread>,
 }
 
 struct Shared<D: Disk, T: Storage> {
     tables: T,
     /// `None`: opened to be read only.
-    life: Option<Life<D>>,
-    current: Mutex<Current<T::View>>,
+    write_path: Option<WritePath<D>>,
+    state: Mutex<CurrentState<T::Snapshot>>,
     writing: Mutex<()>,
     failure: OnceLock<String>,
     /// The window of a view that a hand-down has given tables of its own.
-    nothing: Arc<Generation>,
-    stalls: Stalls,
+    empty_memtable: Arc<Memtable>,
+    stalls: StallTracker,
 }
 
 /// What writing needs.
-struct Life<D: Disk> {
-    syncer: Syncer<D>,
-    leader: Mutex<Leader<D>>,
+struct WritePath<D: Disk> {
+    wal: WalHandle<D>,
+    writer: Mutex<WriterState<D>>,
     /// Held by the one hand-down that runs.
-    handing_down: Mutex<()>,
+    flush_lock: Mutex<()>,
     secrets: RapidSecrets,
-    memory_limit: usize,
+    memtable_bytes: usize,
     /// Whether a sync has made something durable that no frame witnesses yet.
-    unmarked: AtomicBool,
+    noop_needed: AtomicBool,
 }
 
 /// What only the writer touches.
-struct Leader<D: Disk> {
-    log: Log<D>,
-    window: Writer,
+struct WriterState<D: Disk> {
+    wal: WalWriter<D>,
+    memtable: MemtableWriter,
     /// The sequences at which versions of a batch are kept for views; kept for its capacity.
-    views: Vec<u64>,
-    salts: Box<dyn FnMut() -> u64 + Send>,
+    open_sequences: Vec<u64>,
+    next_salt: Box<dyn FnMut() -> u64 + Send>,
 }
 
 /// What a view begins with.
-struct Current<V> {
-    visible: u64,
-    layers: Arc<Layers<V>>,
+struct CurrentState<V> {
+    visible_sequence: u64,
+    read_state: Arc<ReadState<V>>,
     /// The sequences at which there are views.
-    moments: BTreeMap<u64, Moment<V>>,
+    snapshots: BTreeMap<u64, OpenSnapshots<V>>,
 }
 
 /// A sequence at which there are views.
-struct Moment<V> {
-    views: usize,
-    layers: Arc<Served<V>>,
+struct OpenSnapshots<V> {
+    count: usize,
+    read_state: Arc<SharedReadState<V>>,
 }
 
 /// The layers that serve the views of a moment. A hand-down replaces them.
-type Served<V> = RwLock<Arc<Layers<V>>>;
+type SharedReadState<V> = RwLock<Arc<ReadState<V>>>;
 
 /// The layers of a moment.
-struct Layers<V> {
-    active: Arc<Generation>,
-    frozen: Option<Frozen>,
+struct ReadState<V> {
+    active: Arc<Memtable>,
+    immutable: Option<ImmutableMemtable>,
     tables: Arc<V>,
     /// Up to where the tables have everything.
-    position: u64,
+    flushed_sequence: u64,
 }
 
 /// A generation that is not written any more, and on its way down.
 #[derive(Clone)]
-struct Frozen {
-    generation: Arc<Generation>,
+struct ImmutableMemtable {
+    memtable: Arc<Memtable>,
     /// The last sequence of its segment.
-    end: u64,
+    last_sequence: u64,
 }
 
-impl<V> Layers<V> {
+impl<V> ReadState<V> {
     /// The newest first.
-    fn generations(&self) -> impl Iterator<Item = &Generation> {
-        std::iter::once(&*self.active).chain(self.frozen.as_ref().map(|frozen| &*frozen.generation))
+    fn memtables(&self) -> impl Iterator<Item = &Memtable> {
+        std::iter::once(&*self.active).chain(self.immutable.as_ref().map(|frozen| &*frozen.memtable))
     }
 }
 
 impl<D: Disk, T: Storage> Shared<D, T> {
-    fn check(&self) -> Result<(), EngineError> {
-        self.failure.get().map_or(Ok(()), |why| Err(EngineError::Unknown(why.clone())))
+    fn ensure_ok(&self) -> Result<(), EngineError> {
+        self.failure.get().map_or(Ok(()), |why| Err(EngineError::Undetermined(why.clone())))
     }
 
     /// Keeps the first failure, which ends this life.
-    fn fail(&self, why: EngineError) -> EngineError {
+    fn record_failure(&self, why: EngineError) -> EngineError {
         let _ = self.failure.set(why.to_string());
         why
     }
 
-    fn life(&self) -> Result<&Life<D>, EngineError> {
-        self.life.as_ref().ok_or(EngineError::Unsupported("write: it was opened to be read only"))
+    fn write_path(&self) -> Result<&WritePath<D>, EngineError> {
+        self.write_path.as_ref().ok_or(EngineError::Unsupported("write: it was opened to be read only"))
     }
 
     /// Returns whether a generation was frozen.
-    fn write(&self, mut batch: LayeredBatch) -> Result<bool, EngineError> {
+    fn write(&self, mut batch: LsmBatch) -> Result<bool, EngineError> {
         if batch.is_empty() {
-            return self.check().map(|()| false);
+            return self.ensure_ok().map(|()| false);
         }
-        let life = self.life()?;
-        let mut leader = life.leader.lock();
-        self.check()?;
-        let Leader { log, window, views, .. } = &mut *leader;
-        let sequence = log.append(&mut batch.frame).map_err(|why| match failed(why) {
+        let life = self.write_path()?;
+        let mut leader = life.writer.lock();
+        self.ensure_ok()?;
+        let WriterState { wal: log, memtable: window, open_sequences: views, .. } = &mut *leader;
+        let sequence = log.append(&mut batch.frame).map_err(|why| match wal_error(why) {
             // Nothing was written.
             why @ EngineError::Limit { .. } => why,
-            why => self.fail(why),
+            why => self.record_failure(why),
         })?;
         views.clear();
         {
-            let current = self.current.lock();
+            let current = self.state.lock();
             // The last one is what views are opened at until this batch is visible.
-            views.extend(current.moments.keys().copied().filter(|view| *view != current.visible));
-            views.push(current.visible);
+            views.extend(current.snapshots.keys().copied().filter(|view| *view != current.visible_sequence));
+            views.push(current.visible_sequence);
         }
         // A copy of the right size: as many small frames as there are commits stay in memory.
         window
             .add(batch.frame.payload().into(), sequence, views)
-            .map_err(|_| self.fail(EngineError::Unknown("a batch is not made of records".into())))?;
-        self.current.lock().visible = sequence;
-        self.freeze_when_full(life, &mut leader)
+            .map_err(|_| self.record_failure(EngineError::Undetermined("a batch is not made of records".into())))?;
+        self.state.lock().visible_sequence = sequence;
+        self.switch_memtable_if_full(life, &mut leader)
     }
 
     fn sync(&self) -> Result<(), EngineError> {
-        self.check()?;
-        let Some(life) = &self.life else { return Ok(()) };
-        life.syncer.sync().map(drop).map_err(|why| self.fail(failed(why)))
+        self.ensure_ok()?;
+        let Some(life) = &self.write_path else { return Ok(()) };
+        life.wal.sync().map(drop).map_err(|why| self.record_failure(wal_error(why)))
     }
 }
 
-impl<D: Disk, T: Storage> Layered<D, T> {
+impl<D: Disk, T: Storage> LsmStorage<D, T> {
     /// The tables below.
     pub fn tables(&self) -> &T {
         &self.shared.tables
     }
 
     /// The worker has something to do.
-    fn wake(&self) {
-        if let Some(worker) = &self.worker {
+    fn wake_flusher(&self) {
+        if let Some(worker) = &self.flush_thread {
             worker.wake();
         }
     }
 
     /// The log; `None` if this was opened to be read only.
     #[cfg(feature = "crashtest")]
-    pub(crate) fn log(&self) -> Option<Syncer<D>> {
-        self.shared.life.as_ref().map(|life| life.syncer.clone())
+    pub(crate) fn wal(&self) -> Option<WalHandle<D>> {
+        self.shared.write_path.as_ref().map(|life| life.wal.clone())
     }
 
     /// A round of the worker's work, where there is none; `written` is kept from one to the next. Returns whether there may be more to
     /// do.
     #[cfg(any(test, feature = "crashtest"))]
-    pub fn work(&self, written: &mut u64) -> bool {
-        self.shared.life.as_ref().is_some_and(|life| self.shared.work(life, written) != background::Next::Wait)
+    pub fn run_background_once(&self, written: &mut u64) -> bool {
+        self.shared
+            .write_path
+            .as_ref()
+            .is_some_and(|life| self.shared.run_once(life, written) != background::Poll::Park)
     }
 
     /// Hands everything down that was written before this call.
     #[cfg(test)]
-    pub fn hand_down_all(&self) -> Result<(), EngineError> {
-        self.shared.hand_down_all()
+    pub fn flush_all(&self) -> Result<(), EngineError> {
+        self.shared.flush_all()
     }
 
     /// Has `copy` copy the tables with everything that was written before this call. It gets their position, which stays meanwhile.
-    pub fn copy_tables(&self, copy: impl FnOnce(&T, u64) -> Result<(), EngineError>) -> Result<(), EngineError> {
-        let life = self.shared.life()?;
-        self.shared.hand_down_all()?;
-        let _none = life.handing_down.lock();
+    pub fn with_flushed_tables(
+        &self,
+        copy: impl FnOnce(&T, u64) -> Result<(), EngineError>,
+    ) -> Result<(), EngineError> {
+        let life = self.shared.write_path()?;
+        self.shared.flush_all()?;
+        let _none = life.flush_lock.lock();
         // Another hand-down may have failed in between, and left a part in the tables.
-        self.shared.check()?;
-        let position = self.shared.current.lock().layers.position;
+        self.shared.ensure_ok()?;
+        let position = self.shared.state.lock().read_state.flushed_sequence;
         copy(&self.shared.tables, position)
     }
 }
 
-impl<D: Disk, T: Storage> Drop for Layered<D, T> {
+impl<D: Disk, T: Storage> Drop for LsmStorage<D, T> {
     /// The last sync gets its witness. Where that fails, nothing is lost that was not before.
     fn drop(&mut self) {
-        drop(self.worker.take());
-        if let (None, Some(life)) = (self.shared.failure.get(), &self.shared.life)
-            && life.syncer.durable() == life.syncer.written()
+        drop(self.flush_thread.take());
+        if let (None, Some(life)) = (self.shared.failure.get(), &self.shared.write_path)
+            && life.wal.durable_sequence() == life.wal.written_sequence()
         {
-            let _ = life.leader.lock().log.mark().and_then(|_| life.syncer.sync());
+            let _ = life.writer.lock().wal.append_noop().and_then(|_| life.wal.sync());
         }
     }
 }
 
-impl<D: Disk, T: Storage> Reader for Layered<D, T> {
+impl<D: Disk, T: Storage> CellReader for LsmStorage<D, T> {
     fn get<R>(&self, column: Column, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>, EngineError> {
-        self.view()?.get(column, key, read)
+        self.snapshot()?.get(column, key, read)
     }
 
     fn scan(
@@ -262,65 +268,67 @@ impl<D: Disk, T: Storage> Reader for Layered<D, T> {
         backwards: bool,
         visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), EngineError> {
-        self.view()?.scan(column, range, backwards, visit)
+        self.snapshot()?.scan(column, range, backwards, visit)
     }
 }
 
-impl<D: Disk, T: Storage> Storage for Layered<D, T> {
-    type View = LayeredView<D, T>;
-    type Batch<'a> = LayeredBatch;
+impl<D: Disk, T: Storage> Storage for LsmStorage<D, T> {
+    type Snapshot = LsmSnapshot<D, T>;
+    type Batch<'a> = LsmBatch;
 
-    fn writing(&self) -> &Mutex<()> {
+    fn write_lock(&self) -> &Mutex<()> {
         &self.shared.writing
     }
 
-    fn view(&self) -> Result<Self::View, EngineError> {
-        Ok(LayeredView::new(&self.shared))
+    fn snapshot(&self) -> Result<Self::Snapshot, EngineError> {
+        Ok(LsmSnapshot::new(&self.shared))
     }
 
-    fn batch(&self, bytes: usize) -> LayeredBatch {
-        LayeredBatch::with_room_for(bytes)
+    fn new_batch(&self, bytes: usize) -> LsmBatch {
+        LsmBatch::with_capacity(bytes)
     }
 
-    fn write(&self, batch: LayeredBatch) -> Result<(), EngineError> {
+    fn write(&self, batch: LsmBatch) -> Result<(), EngineError> {
         if self.shared.write(batch)? {
-            self.wake();
+            self.wake_flusher();
         }
         Ok(())
     }
 
     fn sync(&self) -> Result<(), EngineError> {
         self.shared.sync()?;
-        if self.shared.life.as_ref().is_some_and(|life| !life.unmarked.swap(true, Ordering::AcqRel)) {
-            self.wake();
+        if self.shared.write_path.as_ref().is_some_and(|life| !life.noop_needed.swap(true, Ordering::AcqRel)) {
+            self.wake_flusher();
         }
         Ok(())
     }
 
-    fn figures(&self) -> Result<EngineFigures, EngineError> {
+    fn stats(&self) -> Result<EngineStats, EngineError> {
         self.shared.figures()
     }
 
-    fn stalls(&self) -> WriteStalls {
+    fn write_stalls(&self) -> WriteStallStats {
         self.shared.stalls.read()
     }
 
-    fn stored_between(&self, column: Column, start: &[u8], end: &[u8]) -> Option<u64> {
-        self.shared.tables.stored_between(column, start, end)
+    fn approximate_size(&self, column: Column, start: &[u8], end: &[u8]) -> Option<u64> {
+        self.shared.tables.approximate_size(column, start, end)
     }
 }
 
-fn failed(why: wal::Error) -> EngineError {
+fn wal_error(why: wal::WalError) -> EngineError {
     match why {
-        wal::Error::Io(_) => EngineError::Open(why.to_string()),
-        wal::Error::Failed(_) => EngineError::Unknown(why.to_string()),
-        wal::Error::Foreign { .. } | wal::Error::Newer { .. } => EngineError::NotAStore(why.to_string()),
-        wal::Error::Lost(lost) => EngineError::Corruption(format!(
+        wal::WalError::Io(_) => EngineError::Io(why.to_string()),
+        wal::WalError::Failed(_) => EngineError::Undetermined(why.to_string()),
+        wal::WalError::WrongStore { .. } | wal::WalError::UnsupportedFormat { .. } => {
+            EngineError::NotAStore(why.to_string())
+        }
+        wal::WalError::DataLoss(lost) => EngineError::Corruption(format!(
             "{lost}; take a backup, or repair it (Builder::repair), or open it without these commits \
              (Builder::accept_lost_commits({:#018x}))",
             lost.fingerprint
         )),
-        wal::Error::Full => {
+        wal::WalError::PayloadTooLarge => {
             EngineError::Limit { what: "a batch's bytes", asked: usize::MAX, limit: wal::PAYLOAD_MAX_BYTES }
         }
     }

@@ -6,14 +6,14 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use super::background::Next;
+use super::background::Poll;
 use super::*;
-use crate::disk::{Choices, SimDisk};
+use crate::disk::{SimDisk, SplitMix64};
 use crate::engine::sim::SimStorage;
 use crate::engine::storage::Batch;
 
-type Store = Layered<SimDisk, SimStorage>;
-type View = LayeredView<SimDisk, SimStorage>;
+type Store = LsmStorage<SimDisk, SimStorage>;
+type View = LsmSnapshot<SimDisk, SimStorage>;
 type State = BTreeMap<(Column, Vec<u8>), Vec<u8>>;
 
 const NUMBER: &[u8] = b"number of the batch";
@@ -21,7 +21,7 @@ const NUMBER: &[u8] = b"number of the batch";
 struct Model {
     disk: SimDisk,
     tables: SimStorage,
-    choices: Choices,
+    choices: SplitMix64,
     /// The state after each number of batches.
     states: Vec<State>,
     /// The number of batches that are durable for certain.
@@ -43,7 +43,7 @@ impl Model {
         Self {
             disk: SimDisk::new(),
             tables: SimStorage::new(),
-            choices: Choices::new(seed),
+            choices: SplitMix64::new(seed),
             states: vec![State::new()],
             acknowledged: 0,
             views: Vec::new(),
@@ -53,7 +53,7 @@ impl Model {
     }
 
     fn one_in(&mut self, bound: u64) -> bool {
-        self.choices.below(bound) == 0
+        self.choices.next_below(bound) == 0
     }
 
     fn key(&mut self) -> Vec<u8> {
@@ -66,23 +66,23 @@ impl Model {
     }
 
     fn open(&mut self) -> Result<Store, EngineError> {
-        let mut seed = Choices::new(self.choices.next());
-        let setup = Setup {
-            identity: 7,
+        let mut seed = SplitMix64::new(self.choices.next());
+        let setup = LsmOptions {
+            wal_id: 7,
             is_new: true,
-            memory_limit: 3000,
+            memtable_bytes: 3000,
             random: Box::new(move || seed.next()),
-            accepted_loss: None,
-            has_worker: false,
+            accept_data_loss: None,
+            background_flush: false,
         };
-        let tables = self.tables.embedded().storage().clone();
-        Layered::open(self.disk.revive(), tables, setup)
+        let tables = self.tables.exclusive_engine().storage().clone();
+        LsmStorage::open(self.disk.handle(), tables, setup)
     }
 
     /// A batch, and what there is after it.
-    fn batch(&mut self, storage: &Store) -> (LayeredBatch, State) {
+    fn batch(&mut self, storage: &Store) -> (LsmBatch, State) {
         let mut state = self.states.last().unwrap().clone();
-        let mut batch = storage.batch(0);
+        let mut batch = storage.new_batch(0);
         let mut steps = Vec::new();
         if self.one_in(12) {
             // The bookkeeping is never emptied by ranges: the tables' position is in it.
@@ -118,7 +118,7 @@ impl Model {
     }
 
     fn step(&mut self, storage: &Store) -> Result<(), EngineError> {
-        match self.choices.below(20) {
+        match self.choices.next_below(20) {
             0..=9 => {
                 let (batch, state) = self.batch(storage);
                 // Also if it fails: it may be there.
@@ -132,21 +132,21 @@ impl Model {
             }
             12 | 13 => {
                 let at = self.states.len() - 1;
-                self.views.push((storage.view()?, at));
+                self.views.push((storage.snapshot()?, at));
             }
             14 if !self.views.is_empty() => {
                 let gone = self.choices.index(self.views.len());
                 self.views.swap_remove(gone);
             }
-            15 if self.one_in(4) => storage.hand_down_all()?,
-            15 | 16 => drop(storage.work(&mut self.written)),
-            _ => self.look(storage),
+            15 if self.one_in(4) => storage.flush_all()?,
+            15 | 16 => drop(storage.run_background_once(&mut self.written)),
+            _ => self.check_reads(storage),
         }
         Ok(())
     }
 
     /// Reads the newest state, and that of some view.
-    fn look(&mut self, storage: &Store) {
+    fn check_reads(&mut self, storage: &Store) {
         let newest = self.states.len() - 1;
         let (column, backwards) = (self.column(), self.one_in(2));
         let range = RowRange { start: self.bound(), end: self.bound() };
@@ -164,7 +164,7 @@ impl Model {
     }
 
     /// Ends a life by a power cut or a kill, and checks what is left.
-    fn end_life(&mut self, storage: Store, has_failed: bool) {
+    fn crash_and_check(&mut self, storage: Store, has_failed: bool) {
         self.views.clear();
         drop(storage);
         let is_kill = self.one_in(2);
@@ -180,12 +180,12 @@ impl Model {
         if self.one_in(3) {
             // A power cut at some call of the next opening.
             is_all_left = false;
-            let (nth, seed) = (1 + self.choices.below(40), self.choices.next());
-            self.disk.stop(nth, seed);
+            let (nth, seed) = (1 + self.choices.next_below(40), self.choices.next());
+            self.disk.fail_from(nth, seed);
             if let Ok(storage) = self.open() {
                 drop(storage);
             }
-            self.disk.heal();
+            self.disk.clear_fault();
             self.disk.crash(seed);
             self.tables.crash(self.choices.next());
         }
@@ -209,10 +209,10 @@ impl Model {
 
 fn position_of(storage: &Store) -> u64 {
     let read = |bytes: &[u8]| u64::from_be_bytes(bytes.try_into().unwrap());
-    storage.tables().get(Column::Meta, POSITION, read).ok().flatten().unwrap_or_default()
+    storage.tables().get(Column::Meta, FLUSHED_SEQUENCE_KEY, read).ok().flatten().unwrap_or_default()
 }
 
-fn check(reader: &impl Reader, state: &State, column: Column, range: &RowRange, backwards: bool, asked: &[u8]) {
+fn check(reader: &impl CellReader, state: &State, column: Column, range: &RowRange, backwards: bool, asked: &[u8]) {
     let is_in = |key: &[u8]| {
         let after = match &range.start {
             Bound::Unbounded => true,
@@ -245,23 +245,23 @@ fn check(reader: &impl Reader, state: &State, column: Column, range: &RowRange, 
     assert_eq!(got.as_ref(), state.get(&(column, asked.to_vec())));
     let keys: [&[u8]; 4] = [b"a", asked, b"bc", b""];
     let mut got = [const { None }; 4];
-    reader.get_each(column, &keys, |number, content| got[number] = Some(content.to_vec())).unwrap();
+    reader.multi_get(column, &keys, |number, content| got[number] = Some(content.to_vec())).unwrap();
     assert_eq!(got, keys.map(|key| state.get(&(column, key.to_vec())).cloned()));
 }
 
 fn run(seed: u64) -> u64 {
     let mut model = Model::new(seed);
-    for _ in 0..=model.choices.below(4) {
+    for _ in 0..=model.choices.next_below(4) {
         let storage = model.open().unwrap();
-        let fault = model.one_in(3).then(|| (1 + model.choices.below(60), model.choices.next()));
+        let fault = model.one_in(3).then(|| (1 + model.choices.next_below(60), model.choices.next()));
         match fault {
-            Some((nth, seed)) if seed % 3 > 0 => model.disk.fail(None, nth, seed),
+            Some((nth, seed)) if seed % 3 > 0 => model.disk.fail_nth(None, nth, seed),
             Some((nth, seed)) if seed % 2 > 0 => model.tables.fail_sync(1 + nth % 4),
             Some((nth, _)) => model.tables.fail_write(1 + nth % 6),
             None => {}
         }
         let mut has_failed = false;
-        for _ in 0..model.choices.below(120) {
+        for _ in 0..model.choices.next_below(120) {
             if model.step(&storage).is_err() {
                 assert!(storage.write(model.batch(&storage).0).is_err(), "nothing succeeds after a failure");
                 assert!(storage.sync().is_err(), "nothing becomes durable after a failure");
@@ -269,8 +269,8 @@ fn run(seed: u64) -> u64 {
                 break;
             }
         }
-        model.disk.heal();
-        model.end_life(storage, has_failed);
+        model.disk.clear_fault();
+        model.crash_and_check(storage, has_failed);
     }
     model.handed_down
 }
@@ -280,30 +280,30 @@ fn an_idle_log_gets_one_mark_and_a_failed_one_no_more_work() {
     let mut model = Model::new(1);
     let storage = model.open().unwrap();
     let shared = &*storage.shared;
-    let life = shared.life.as_ref().unwrap();
+    let life = shared.write_path.as_ref().unwrap();
     let mut written = 0;
     let put = || {
-        let mut batch = storage.batch(0);
+        let mut batch = storage.new_batch(0);
         batch.put(Column::Data, b"a", b"b");
         storage.write(batch).and_then(|()| storage.sync())
     };
     put().unwrap();
     // A worker would have been woken.
-    life.unmarked.store(true, Ordering::Release);
-    let before = life.syncer.written();
-    let rounds = [Next::LookWhetherIdle, Next::Work, Next::Wait];
-    assert_eq!([(); 3].map(|()| shared.work(life, &mut written)), rounds);
-    assert_eq!((life.syncer.written(), life.syncer.durable()), (before + 1, before + 1));
+    life.noop_needed.store(true, Ordering::Release);
+    let before = life.wal.written_sequence();
+    let rounds = [Poll::AfterIdle, Poll::Again, Poll::Park];
+    assert_eq!([(); 3].map(|()| shared.run_once(life, &mut written)), rounds);
+    assert_eq!((life.wal.written_sequence(), life.wal.durable_sequence()), (before + 1, before + 1));
     // Nor does the mark get one when the idle log is synced again.
     storage.sync().unwrap();
-    life.unmarked.store(true, Ordering::Release);
-    while storage.work(&mut written) {}
-    assert_eq!(life.syncer.written(), before + 1);
+    life.noop_needed.store(true, Ordering::Release);
+    while storage.run_background_once(&mut written) {}
+    assert_eq!(life.wal.written_sequence(), before + 1);
 
-    model.disk.fail(None, 1, 1);
+    model.disk.fail_nth(None, 1, 1);
     put().unwrap_err();
-    life.unmarked.store(true, Ordering::Release);
-    assert_eq!(shared.work(life, &mut written), Next::Wait);
+    life.noop_needed.store(true, Ordering::Release);
+    assert_eq!(shared.run_once(life, &mut written), Poll::Park);
 }
 
 #[test]
@@ -315,14 +315,14 @@ fn lives_that_are_killed_before_a_hand_down_do_not_make_the_log_longer_and_longe
         for number in 0..60_u8 {
             // No worker: only the opening can hand down.
             let storage = model.open().unwrap();
-            let mut batch = storage.batch(0);
+            let mut batch = storage.new_batch(0);
             batch.put(Column::Write, b"a", &vec![number; bytes]);
             storage.write(batch).unwrap();
             drop(storage);
             model.disk.kill();
             model.tables.crash(u64::from(number));
-            let names = model.disk.revive().list().unwrap();
-            segments_most = segments_most.max(names.iter().filter(|name| wal::is_segment(name)).count());
+            let names = model.disk.handle().list().unwrap();
+            segments_most = segments_most.max(names.iter().filter(|name| wal::is_segment_name(name)).count());
         }
         let at_most = if bytes == 10 { 18 } else { 5 };
         assert!(segments_most <= at_most, "{segments_most} segments at most, of lives that write {bytes} bytes");
@@ -337,21 +337,21 @@ fn with_a_part_in_the_tables() -> (Model, usize) {
     let mut model = Model::new(6);
     let storage = model.open().unwrap();
     let put = |number| {
-        let mut batch = storage.batch(0);
+        let mut batch = storage.new_batch(0);
         batch.put(Column::Data, b"x", &[number; 400]);
         batch.put(Column::History, b"y", &[number; 400]);
         storage.write(batch).and_then(|()| storage.sync())
     };
     put(1).unwrap();
-    storage.hand_down_all().unwrap();
-    let offset = storage.shared.life.as_ref().unwrap().leader.lock().log.segment_bytes() as usize;
+    storage.flush_all().unwrap();
+    let offset = storage.shared.write_path.as_ref().unwrap().writer.lock().wal.segment_bytes() as usize;
     put(2).unwrap();
-    model.tables.refuse_write(2);
-    storage.hand_down_all().unwrap_err();
+    model.tables.reject_write(2);
+    storage.flush_all().unwrap_err();
     drop(storage);
     model.disk.kill();
     model.tables.crash(1);
-    let x = model.tables.embedded().storage().get(Column::Data, b"x", |content| content[0]);
+    let x = model.tables.exclusive_engine().storage().get(Column::Data, b"x", |content| content[0]);
     assert_eq!(x.unwrap(), Some(2), "the tables have a part");
     (model, offset)
 }
@@ -361,7 +361,7 @@ fn a_loss_of_which_the_tables_have_a_part_is_refused_whatever_the_log_says() {
     let (mut model, _) = with_a_part_in_the_tables();
     assert_eq!(model.open().unwrap().get(Column::History, b"y", |content| content[0]).unwrap(), Some(2));
     let (mut model, offset) = with_a_part_in_the_tables();
-    model.disk.flip("0000000002.segment", offset + 100, 1);
+    model.disk.flip_bits("0000000002.segment", offset + 100, 1);
     let refused = |opened: Result<Store, EngineError>| match opened.map(drop) {
         Err(EngineError::Corruption(why)) => {
             // The command line offers to accept what has a fingerprint.
@@ -370,15 +370,15 @@ fn a_loss_of_which_the_tables_have_a_part_is_refused_whatever_the_log_says() {
         other => panic!("{other:?}"),
     };
     refused(model.open());
-    let tables = || model.tables.embedded().storage().clone();
-    refused(Layered::open_read_only(model.disk.revive(), tables(), 7, 1));
+    let tables = || model.tables.exclusive_engine().storage().clone();
+    refused(LsmStorage::open_read_only(model.disk.handle(), tables(), 7, 1));
     let is_noted = |disk: SimDisk| {
         let mut notes = Vec::new();
-        Store::open_damaged(disk, tables(), 1, &mut notes).unwrap();
+        Store::open_for_salvage(disk, tables(), 1, &mut notes).unwrap();
         assert!(notes.iter().any(|note| note.contains("a hand-down was cut short")), "{notes:?}");
     };
-    is_noted(model.disk.revive());
-    let disk = model.disk.revive();
+    is_noted(model.disk.handle());
+    let disk = model.disk.handle();
     disk.list().unwrap().iter().for_each(|name| disk.remove(name).unwrap());
     is_noted(disk);
 }
@@ -393,14 +393,14 @@ fn no_read_error_of_the_log_keeps_a_repair_from_the_rest() {
     model.disk.kill();
     let mut incomplete = 0;
     for nth in 1..40 {
-        let (disk, tables) = (model.disk.revive(), model.tables.embedded().storage().clone());
-        disk.fail(Some(crate::disk::Call::Read), nth, 1);
+        let (disk, tables) = (model.disk.handle(), model.tables.exclusive_engine().storage().clone());
+        disk.fail_nth(Some(crate::disk::CallKind::Read), nth, 1);
         let mut notes = Vec::new();
-        let storage = Store::open_damaged(disk.clone(), tables, 1, &mut notes).unwrap();
+        let storage = Store::open_for_salvage(disk.clone(), tables, 1, &mut notes).unwrap();
         let found = storage.get(Column::Write, b"a", |content| content[0]).unwrap();
         assert!(found == Some(2) || !notes.is_empty(), "{found:?} without a note");
         incomplete += u64::from(!notes.is_empty());
-        disk.heal();
+        disk.clear_fault();
     }
     assert!(incomplete > 3, "{incomplete} read errors were noted");
 }
@@ -408,17 +408,17 @@ fn no_read_error_of_the_log_keeps_a_repair_from_the_rest() {
 /// A batch that sets a cell to its number, and a view after each.
 fn views_of(storage: &Store, numbers: std::ops::Range<u8>) -> Vec<(View, u8)> {
     let write = |number| {
-        let mut batch = storage.batch(0);
+        let mut batch = storage.new_batch(0);
         batch.put(Column::Write, b"a", &[number]);
         storage.write(batch).unwrap();
-        (storage.view().unwrap(), number)
+        (storage.snapshot().unwrap(), number)
     };
     numbers.map(write).collect()
 }
 
 /// How many generations the views keep in memory.
 fn generations_kept(views: &[(View, u8)]) -> usize {
-    let mut kept: Vec<_> = views.iter().flat_map(|(view, _)| view.generations_kept()).collect();
+    let mut kept: Vec<_> = views.iter().flat_map(|(view, _)| view.pinned_memtables()).collect();
     kept.sort_unstable();
     kept.dedup();
     kept.len()
@@ -428,11 +428,11 @@ fn generations_kept(views: &[(View, u8)]) -> usize {
 fn a_view_keeps_no_generation_in_memory_that_was_handed_down() {
     let mut model = Model::new(2);
     let storage = model.open().unwrap();
-    let mut views = vec![(storage.view().unwrap(), 0)];
+    let mut views = vec![(storage.snapshot().unwrap(), 0)];
     for round in 1..4 {
         views.extend(views_of(&storage, round * 10..round * 10 + 2));
         assert_eq!(generations_kept(&views), 1);
-        storage.hand_down_all().unwrap();
+        storage.flush_all().unwrap();
         assert_eq!(generations_kept(&views), 0);
     }
     for (view, number) in &views[1..] {
@@ -445,17 +445,17 @@ fn a_view_keeps_no_generation_in_memory_that_was_handed_down() {
 fn a_view_opened_after_a_mark_keeps_no_generation_in_memory_either() {
     let mut model = Model::new(4);
     let storage = model.open().unwrap();
-    let life = storage.shared.life.as_ref().unwrap();
+    let life = storage.shared.write_path.as_ref().unwrap();
     drop(views_of(&storage, 0..1));
     storage.sync().unwrap();
-    life.unmarked.store(true, Ordering::Release);
-    let before = life.syncer.written();
-    while storage.work(&mut model.written) {}
-    assert_eq!(life.syncer.written(), before + 1, "no mark was written");
-    storage.hand_down_all().unwrap();
-    let view = (storage.view().unwrap(), 0);
+    life.noop_needed.store(true, Ordering::Release);
+    let before = life.wal.written_sequence();
+    while storage.run_background_once(&mut model.written) {}
+    assert_eq!(life.wal.written_sequence(), before + 1, "no mark was written");
+    storage.flush_all().unwrap();
+    let view = (storage.snapshot().unwrap(), 0);
     drop(views_of(&storage, 1..2));
-    storage.hand_down_all().unwrap();
+    storage.flush_all().unwrap();
     assert_eq!(view.0.get(Column::Write, b"a", <[u8]>::to_vec).unwrap(), Some(vec![0]));
     assert_eq!(generations_kept(&[view]), 0);
 }
@@ -465,7 +465,7 @@ fn views_for_which_there_is_no_slice_keep_their_generation_until_they_end() {
     let mut model = Model::new(3);
     let storage = model.open().unwrap();
     let mut views = views_of(&storage, 0..10);
-    storage.hand_down_all().unwrap();
+    storage.flush_all().unwrap();
     assert_eq!(generations_kept(&views), 1);
     for (view, number) in &views {
         assert_eq!(view.get(Column::Write, b"a", <[u8]>::to_vec).unwrap(), Some(vec![*number]));

@@ -9,23 +9,23 @@ use std::sync::Arc;
 use rocksdb::{ColumnFamily, DB, DBRawIterator, ReadOptions};
 use self_cell::self_cell;
 
-use super::{PinnedCell, failed};
+use super::{OwnedSnapshot, engine_error};
 use crate::engine::storage::Column;
-use crate::engine::{Bookmark, EngineError, RowRange};
+use crate::engine::{EngineError, RowRange, ScanCursor};
 
 type Iter<'a> = DBRawIterator<'a>;
 
 self_cell!(
-    struct OwnedCells {
-        owner: Arc<PinnedCell>,
+    struct OwnedIterator {
+        owner: Arc<OwnedSnapshot>,
         #[not_covariant]
         dependent: Iter,
     }
 );
 
-struct Cursor {
+struct OpenIterator {
     /// At the cell that was visited last.
-    cells: OwnedCells,
+    cells: OwnedIterator,
     column: Column,
     backwards: bool,
     /// Where it ends, in its direction.
@@ -42,41 +42,42 @@ pub fn scan(
     visit: impl FnMut(&[u8], &[u8]) -> bool,
 ) -> Result<(), EngineError> {
     let mut cells = open(db, column, options, range, backwards);
-    walk(&mut cells, backwards, visit).map(drop)
+    visit_cells(&mut cells, backwards, visit).map(drop)
 }
 
 /// The same, with what is remembered from the page before.
-pub fn scan_on(
-    view: &Arc<PinnedCell>,
-    bookmark: &Bookmark,
+pub fn resume_scan(
+    view: &Arc<OwnedSnapshot>,
+    bookmark: &ScanCursor,
     column: Column,
     range: &RowRange,
     backwards: bool,
     visit: impl FnMut(&[u8], &[u8]) -> bool,
 ) -> Result<(), EngineError> {
     let (near, far) = if backwards { (&range.end, &range.start) } else { (&range.start, &range.end) };
-    let waiting = bookmark.take::<Cursor>().filter(|cursor| cursor.continues(view, column, backwards, near, far));
+    let waiting =
+        bookmark.take::<OpenIterator>().filter(|cursor| cursor.resumes_at(view, column, backwards, near, far));
     let mut cursor = if let Some(mut cursor) = waiting {
         cursor.cells.with_dependent_mut(|_, cells| step(cells, backwards));
         cursor
     } else {
-        let cells = OwnedCells::new(Arc::clone(view), |view| {
+        let cells = OwnedIterator::new(Arc::clone(view), |view| {
             let pinned = view.borrow_dependent();
             open(pinned.db, pinned.columns.get(column), pinned.read_options(), range, backwards)
         });
-        Box::new(Cursor { cells, column, backwards, end: far.clone() })
+        Box::new(OpenIterator { cells, column, backwards, end: far.clone() })
     };
-    if cursor.cells.with_dependent_mut(|_, cells| walk(cells, backwards, visit))? {
+    if cursor.cells.with_dependent_mut(|_, cells| visit_cells(cells, backwards, visit))? {
         bookmark.put(cursor);
     }
     Ok(())
 }
 
-impl Cursor {
+impl OpenIterator {
     /// Whether what is asked for is all that follows.
-    fn continues(
+    fn resumes_at(
         &self,
-        view: &Arc<PinnedCell>,
+        view: &Arc<OwnedSnapshot>,
         column: Column,
         backwards: bool,
         near: &Bound<Vec<u8>>,
@@ -130,7 +131,7 @@ fn step(cells: &mut Iter<'_>, backwards: bool) {
 }
 
 /// Whether `visit` has ended it, so that the cells stand at the one that it saw last.
-fn walk(
+fn visit_cells(
     cells: &mut Iter<'_>,
     backwards: bool,
     mut visit: impl FnMut(&[u8], &[u8]) -> bool,
@@ -141,5 +142,5 @@ fn walk(
         }
         step(cells, backwards);
     }
-    cells.status().map(|()| false).map_err(failed)
+    cells.status().map(|()| false).map_err(engine_error)
 }

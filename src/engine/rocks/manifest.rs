@@ -17,15 +17,15 @@ use std::path::{Path, PathBuf};
 
 use crate::engine::EngineError;
 
-const BLOCK_BYTES: usize = 32 << 10;
-const HEADER_BYTES: usize = 7;
+const MANIFEST_BLOCK_BYTES: usize = 32 << 10;
+const RECORD_HEADER_BYTES: usize = 7;
 /// RocksDB begins a manifest with this many records or more, and syncs them before CURRENT names it: two of its own, and two for
 /// each of five columns.
-const FIRST_RECORDS: usize = 12;
+const INITIAL_RECORDS: usize = 12;
 
 /// A place in a manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct RecordLocation {
     /// The file.
     pub file: PathBuf,
     /// Where the record begins, in bytes.
@@ -34,7 +34,7 @@ pub struct Place {
 
 /// The first record of the manifest in use for which RocksDB would refuse the folder, unless it was synced before the manifest
 /// came into use.
-pub fn broken_tail(folder: &Path) -> Result<Option<Place>, EngineError> {
+pub fn find_torn_record(folder: &Path) -> Result<Option<RecordLocation>, EngineError> {
     let find = || {
         // Without a name or the file, what RocksDB returns is better.
         let named = fs::read_to_string(folder.join("CURRENT")).unwrap_or_default();
@@ -42,52 +42,52 @@ pub fn broken_tail(folder: &Path) -> Result<Option<Place>, EngineError> {
         if !is_manifest(&file) {
             return Ok(None);
         }
-        let found = broken_in(&mut File::open(&file)?)?;
-        Ok(found.map(|offset| Place { file, offset }))
+        let found = find_torn_record_in(&mut File::open(&file)?)?;
+        Ok(found.map(|offset| RecordLocation { file, offset }))
     };
     find().map_err(|why| cannot_read(folder, &why))
 }
 
 /// Removes the record and all that follows it.
-pub fn cut(place: &Place) -> Result<(), EngineError> {
+pub fn truncate(place: &RecordLocation) -> Result<(), EngineError> {
     let cut = || {
         let file = OpenOptions::new().write(true).open(&place.file)?;
         file.set_len(place.offset)?;
         file.sync_all()
     };
-    cut().map_err(|why| EngineError::Open(format!("cannot shorten {}: {why}", place.file.display())))
+    cut().map_err(|why| EngineError::Io(format!("cannot shorten {}: {why}", place.file.display())))
 }
 
 /// Refuses a folder with a [`broken_tail`] to a caller that may not mend it.
-pub fn check_tail(folder: &Path) -> Result<(), EngineError> {
-    let Some(Place { file, offset }) = broken_tail(folder)? else { return Ok(()) };
+pub fn reject_torn_record(folder: &Path) -> Result<(), EngineError> {
+    let Some(RecordLocation { file, offset }) = find_torn_record(folder)? else { return Ok(()) };
     let what = format!(
         "{} has a record that is not whole, at byte {offset}; after a power cut, opening the store to write to it mends that",
         file.display()
     );
-    Err(EngineError::Open(what))
+    Err(EngineError::Io(what))
 }
 
 /// Refuses a folder whose manifest RocksDB would read for ever.
-pub fn check(folder: &Path) -> Result<(), EngineError> {
-    let found = endless(folder).map_err(|why| cannot_read(folder, &why))?;
-    let Some(Place { file, offset }) = found else { return Ok(()) };
+pub fn reject_recycled_record(folder: &Path) -> Result<(), EngineError> {
+    let found = find_recycled_record(folder).map_err(|why| cannot_read(folder, &why))?;
+    let Some(RecordLocation { file, offset }) = found else { return Ok(()) };
     let what = format!("{} is damaged: the record at byte {offset} is of a type that is never written", file.display());
     Err(EngineError::Corruption(what))
 }
 
 fn cannot_read(folder: &Path, why: &io::Error) -> EngineError {
-    EngineError::Open(format!("cannot read the manifest in {}: {why}", folder.display()))
+    EngineError::Io(format!("cannot read the manifest in {}: {why}", folder.display()))
 }
 
 /// The first place at which RocksDB would stay for ever.
-pub fn endless(folder: &Path) -> io::Result<Option<Place>> {
+pub fn find_recycled_record(folder: &Path) -> io::Result<Option<RecordLocation>> {
     for entry in fs::read_dir(folder)? {
         let file = entry?.path();
         if is_manifest(&file)
-            && let Some(offset) = endless_in(&mut File::open(&file)?)?
+            && let Some(offset) = find_recycled_record_in(&mut File::open(&file)?)?
         {
-            return Ok(Some(Place { file, offset }));
+            return Ok(Some(RecordLocation { file, offset }));
         }
     }
     Ok(None)
@@ -98,16 +98,16 @@ fn is_manifest(file: &Path) -> bool {
 }
 
 /// See [`broken_tail`].
-fn broken_in(file: &mut (impl Read + Seek)) -> io::Result<Option<u64>> {
+fn find_torn_record_in(file: &mut (impl Read + Seek)) -> io::Result<Option<u64>> {
     let (mut records, mut begins) = (0, 0);
     let broken = walk(file, |record| {
-        if !record.continues() {
+        if !record.is_continuation() {
             begins = record.offset;
             records += 1;
         }
-        (!record.is_whole()).then_some(record.offset..record.end)
+        (!record.is_valid()).then_some(record.offset..record.end)
     })?;
-    let Some(broken) = broken.filter(|_| records > FIRST_RECORDS) else { return Ok(None) };
+    let Some(broken) = broken.filter(|_| records > INITIAL_RECORDS) else { return Ok(None) };
     let is_cut_short = broken.end > file.seek(SeekFrom::End(0))?;
     file.seek(SeekFrom::Start(broken.start))?;
     let mut rest = io::BufReader::new(file).bytes();
@@ -115,7 +115,7 @@ fn broken_in(file: &mut (impl Read + Seek)) -> io::Result<Option<u64>> {
     Ok((has_content && !is_cut_short).then_some(begins))
 }
 
-fn endless_in(file: &mut impl Read) -> io::Result<Option<u64>> {
+fn find_recycled_record_in(file: &mut impl Read) -> io::Result<Option<u64>> {
     walk(file, |record| record.is_recycled().then_some(record.offset))
 }
 
@@ -134,12 +134,12 @@ fn checksum(content: &[u8]) -> u32 {
 }
 
 impl Record<'_> {
-    fn is_whole(&self) -> bool {
+    fn is_valid(&self) -> bool {
         self.content.is_some_and(|content| checksum(content) == self.checksum)
     }
 
     /// Whether it goes on with what the record before has begun.
-    fn continues(&self) -> bool {
+    fn is_continuation(&self) -> bool {
         matches!(self.kind, 3 | 4)
     }
 
@@ -151,16 +151,16 @@ impl Record<'_> {
 
 /// Visits the records, until one of them gives an answer.
 fn walk<T>(file: &mut impl Read, mut visit: impl FnMut(&Record<'_>) -> Option<T>) -> io::Result<Option<T>> {
-    let (mut block, mut begins) = (Vec::with_capacity(BLOCK_BYTES), 0);
+    let (mut block, mut begins) = (Vec::with_capacity(MANIFEST_BLOCK_BYTES), 0);
     loop {
         block.clear();
-        let read = file.by_ref().take(BLOCK_BYTES as u64).read_to_end(&mut block)?;
+        let read = file.by_ref().take(MANIFEST_BLOCK_BYTES as u64).read_to_end(&mut block)?;
         let mut at = 0;
-        while let Some(&[a, b, c, d, low, high, kind]) = block.get(at..at + HEADER_BYTES) {
+        while let Some(&[a, b, c, d, low, high, kind]) = block.get(at..at + RECORD_HEADER_BYTES) {
             let length = usize::from(u16::from_le_bytes([low, high]));
-            let content = block.get(at + HEADER_BYTES - 1..at + HEADER_BYTES + length);
+            let content = block.get(at + RECORD_HEADER_BYTES - 1..at + RECORD_HEADER_BYTES + length);
             let (offset, checksum) = (begins + at as u64, u32::from_le_bytes([a, b, c, d]));
-            at += HEADER_BYTES + length;
+            at += RECORD_HEADER_BYTES + length;
             if let Some(answer) = visit(&Record { offset, end: begins + at as u64, checksum, kind, content }) {
                 return Ok(Some(answer));
             }
@@ -169,7 +169,7 @@ fn walk<T>(file: &mut impl Read, mut visit: impl FnMut(&Record<'_>) -> Option<T>
                 break;
             }
         }
-        if read < BLOCK_BYTES {
+        if read < MANIFEST_BLOCK_BYTES {
             return Ok(None);
         }
         begins += read as u64;
@@ -180,8 +180,8 @@ fn walk<T>(file: &mut impl Read, mut visit: impl FnMut(&Record<'_>) -> Option<T>
 mod tests {
     use super::*;
     use crate::engine::Compression;
-    use crate::engine::folder::marker::claim;
-    use crate::engine::rocks::{RocksSetup, RocksStorage};
+    use crate::engine::folder::marker::lock_exclusive;
+    use crate::engine::rocks::{RocksOptions, RocksStorage};
     use crate::engine::storage::{Batch as _, Column, Storage as _};
 
     fn record(sort: u8, length: usize) -> Vec<u8> {
@@ -192,10 +192,14 @@ mod tests {
     #[test]
     fn a_record_of_a_recycled_file_is_found_in_any_block() {
         let block = [record(1, 100), record(2, 32 * 1024 - 107 - 7)].concat();
-        assert_eq!(block.len(), BLOCK_BYTES);
+        assert_eq!(block.len(), MANIFEST_BLOCK_BYTES);
         for sort in [5, 6, 7, 8, 11, 131] {
             let log = [&block[..], &record(4, 10), &record(sort, 3), &record(1, 1)].concat();
-            assert_eq!(endless_in(&mut &log[..]).unwrap(), Some(BLOCK_BYTES as u64 + 17), "{sort}");
+            assert_eq!(
+                find_recycled_record_in(&mut &log[..]).unwrap(),
+                Some(MANIFEST_BLOCK_BYTES as u64 + 17),
+                "{sort}"
+            );
         }
     }
 
@@ -208,12 +212,12 @@ mod tests {
     }
 
     fn broken(content: &[u8]) -> Option<u64> {
-        broken_in(&mut io::Cursor::new(content)).unwrap()
+        find_torn_record_in(&mut io::Cursor::new(content)).unwrap()
     }
 
     #[test]
     fn a_record_of_which_pages_are_missing_is_found() {
-        let first = whole(100).repeat(FIRST_RECORDS);
+        let first = whole(100).repeat(INITIAL_RECORDS);
         let content = [&first[..], &whole(20_000), &whole(300), &whole(9_000), &whole(300)].concat();
         let (begins, last) = (first.len(), content.len() - 307);
         assert_eq!(broken(&content), None);
@@ -232,8 +236,8 @@ mod tests {
 
     #[test]
     fn a_record_of_several_blocks_is_broken_as_a_whole() {
-        let first = whole(100).repeat(FIRST_RECORDS);
-        let mut begin = whole(BLOCK_BYTES - first.len() - HEADER_BYTES);
+        let first = whole(100).repeat(INITIAL_RECORDS);
+        let mut begin = whole(MANIFEST_BLOCK_BYTES - first.len() - RECORD_HEADER_BYTES);
         begin[6] = 2;
         let checksum = checksum(&begin[6..]);
         begin[..4].copy_from_slice(&checksum.to_le_bytes());
@@ -246,17 +250,21 @@ mod tests {
     #[test]
     fn a_manifest_begins_with_two_records_of_its_own_and_two_for_each_column() {
         let folder = tempfile::tempdir().unwrap();
-        let setup = RocksSetup { cache: 1 << 20, write_buffers: 64 << 10, compression: Compression::default() };
+        let setup = RocksOptions {
+            block_cache_bytes: 1 << 20,
+            write_buffer_bytes: 64 << 10,
+            compression: Compression::default(),
+        };
         let path = folder.path().join("tables");
         fs::create_dir(&path).unwrap();
         for life in 0..3 {
             let locked = tempfile::tempdir().unwrap();
-            let marker = claim(locked.path()).unwrap().marker;
+            let marker = lock_exclusive(locked.path()).unwrap().marker;
             let tables = RocksStorage::open(&path, setup, life == 0, marker).unwrap();
             let named = fs::read_to_string(path.join("CURRENT")).unwrap();
             let (mut columns, mut at_open, mut wholes) = (Vec::new(), 0, 0);
             walk(&mut File::open(path.join(named.trim_end())).unwrap(), |record| {
-                wholes += usize::from(record.is_whole());
+                wholes += usize::from(record.is_valid());
                 let content = record.content.unwrap();
                 if content.windows(7).any(|bytes| bytes == b"history") {
                     columns.push(at_open);
@@ -267,10 +275,10 @@ mod tests {
             .unwrap();
             assert_eq!(wholes, at_open, "each has its checksum");
             if life > 0 {
-                assert_eq!(columns, [FIRST_RECORDS - 2], "the last column's name comes one record before its tables");
-                assert!(at_open > FIRST_RECORDS, "{at_open}");
+                assert_eq!(columns, [INITIAL_RECORDS - 2], "the last column's name comes one record before its tables");
+                assert!(at_open > INITIAL_RECORDS, "{at_open}");
             }
-            let mut batch = tables.batch(0);
+            let mut batch = tables.new_batch(0);
             Column::ALL.into_iter().for_each(|column| batch.put(column, b"key", &[life; 100]));
             tables.write(batch).unwrap();
             tables.sync().unwrap();
@@ -279,7 +287,7 @@ mod tests {
 
     #[test]
     fn what_was_synced_before_the_manifest_was_used_is_not_torn() {
-        let first = whole(100).repeat(FIRST_RECORDS - 1);
+        let first = whole(100).repeat(INITIAL_RECORDS - 1);
         let mut content = [&first[..], &whole(6000)].concat();
         content[4096..].fill(0);
         assert_eq!(broken(&content), None);
@@ -289,13 +297,13 @@ mod tests {
     fn what_a_crash_leaves_is_left_to_rocksdb() {
         let whole = [record(130, 20), record(1, 100), record(9, 3), record(10, 3)].concat();
         for length in 0..=whole.len() {
-            assert_eq!(endless_in(&mut &whole[..length]).unwrap(), None, "cut off at {length}");
+            assert_eq!(find_recycled_record_in(&mut &whole[..length]).unwrap(), None, "cut off at {length}");
             assert_eq!(broken(&whole[..length]), None, "cut off at {length}");
             let zeros = [&whole[..length], &[0; 100]].concat();
-            assert_eq!(endless_in(&mut &zeros[..]).unwrap(), None, "zeros from {length}");
+            assert_eq!(find_recycled_record_in(&mut &zeros[..]).unwrap(), None, "zeros from {length}");
         }
         // A header does not fit into what is left of a block.
         let trailer = [record(1, 32 * 1024 - 7 - 3), vec![5; 3], record(1, 9)].concat();
-        assert_eq!(endless_in(&mut &trailer[..]).unwrap(), None);
+        assert_eq!(find_recycled_record_in(&mut &trailer[..]).unwrap(), None);
     }
 }

@@ -1,4 +1,4 @@
-//! RocksDB as the tables below the [log and window](super::layered).
+//! RocksDB as the tables below the [log and window](super::lsm).
 //!
 //! Each column is a column family; `meta` is the default one. RocksDB's own log is off: what is written is durable once all columns
 //! are flushed together, which is what a [sync](Storage::sync) of the tables does. `options` gives the rest and the reasons. Writes that
@@ -24,35 +24,35 @@ use rocksdb::checkpoint::Checkpoint;
 use rocksdb::{ColumnFamily, DB, Range, ReadOptions, Snapshot, WriteBatch, WriteOptions};
 use self_cell::self_cell;
 
-use self::errors::{corrupt, failed, opening};
-pub use self::options::RocksSetup;
-use self::options::{descriptors, name, options};
-use super::folder::marker::Marker;
-use super::storage::{Batch, Column, Reader, Storage};
-use super::{Bookmark, EngineError, EngineFigures, RowRange};
+use self::errors::{corruption_message, engine_error, open_error};
+pub use self::options::RocksOptions;
+use self::options::{column_family_descriptors, column_family_name, options};
+use super::folder::marker::StoreLock;
+use super::storage::{Batch, CellReader, Column, Storage};
+use super::{EngineError, EngineStats, RowRange, ScanCursor};
 use crate::sync::Mutex;
 
 /// So many cells are looked for together: fewer are found sooner one by one, and what they lie in stays in memory until all of
 /// them are found.
-const TOGETHER: RangeInclusive<usize> = 8..=256;
+const MULTI_GET_KEYS: RangeInclusive<usize> = 8..=256;
 
 /// RocksDB as a [`Storage`].
 pub struct RocksStorage {
-    database: Arc<Database>,
+    database: Arc<OwnedDb>,
     write_options: WriteOptions,
     writing: Mutex<()>,
     /// Empty room for what is being written, kept from one write to the next.
-    copy: parking_lot::Mutex<Vec<u8>>,
+    retry_buffer: parking_lot::Mutex<Vec<u8>>,
 }
 
 /// Dropped in this order: the lock on the folder ends last.
-struct Opened {
+struct LockedDb {
     db: DB,
     /// `None` where somebody else holds it.
-    marker: Option<Marker>,
+    marker: Option<StoreLock>,
 }
 
-struct Columns<'a> {
+struct ColumnFamilies<'a> {
     meta: &'a ColumnFamily,
     data: &'a ColumnFamily,
     lock: &'a ColumnFamily,
@@ -60,7 +60,7 @@ struct Columns<'a> {
     history: &'a ColumnFamily,
 }
 
-impl<'a> Columns<'a> {
+impl<'a> ColumnFamilies<'a> {
     fn get(&self, column: Column) -> &'a ColumnFamily {
         match column {
             Column::Meta => self.meta,
@@ -73,21 +73,21 @@ impl<'a> Columns<'a> {
 }
 
 self_cell!(
-    struct Database {
-        owner: Opened,
+    struct OwnedDb {
+        owner: LockedDb,
         #[covariant]
-        dependent: Columns,
+        dependent: ColumnFamilies,
     }
 );
 
-struct Pinned<'a> {
+struct SnapshotRef<'a> {
     snapshot: Snapshot<'a>,
     options: ReadOptions,
-    columns: &'a Columns<'a>,
+    columns: &'a ColumnFamilies<'a>,
     db: &'a DB,
 }
 
-impl Pinned<'_> {
+impl SnapshotRef<'_> {
     fn read_options(&self) -> ReadOptions {
         let mut options = ReadOptions::default();
         options.set_snapshot(&self.snapshot);
@@ -96,62 +96,63 @@ impl Pinned<'_> {
 }
 
 self_cell!(
-    struct PinnedCell {
-        owner: Arc<Database>,
+    struct OwnedSnapshot {
+        owner: Arc<OwnedDb>,
         #[covariant]
-        dependent: Pinned,
+        dependent: SnapshotRef,
     }
 );
 
 /// A RocksDB snapshot that keeps its database open. Shared with the bookmarks of scans.
-pub struct RocksView(Arc<PinnedCell>);
+pub struct RocksSnapshot(Arc<OwnedSnapshot>);
 
 impl RocksStorage {
     /// Opens the tables in the folder, which are made if they are `new`. The marker of the store stays locked as long as they are open.
-    pub fn open(path: &Path, setup: RocksSetup, is_new: bool, marker: Marker) -> Result<Self, EngineError> {
-        manifest::check(path)?;
+    pub fn open(path: &Path, setup: RocksOptions, is_new: bool, marker: StoreLock) -> Result<Self, EngineError> {
+        manifest::reject_recycled_record(path)?;
         let mut options = options(setup)?;
         // Where there is a store, what is missing of it is lost, and not to be made up for by something empty.
         options.create_if_missing(is_new);
         options.create_missing_column_families(is_new);
-        let db = DB::open_cf_descriptors(&options, path, descriptors(&options, setup)?)
-            .map_err(|why| opening(path, is_new, why))?;
-        Self::of(Opened { db, marker: Some(marker) })
+        let db = DB::open_cf_descriptors(&options, path, column_family_descriptors(&options, setup)?)
+            .map_err(|why| open_error(path, is_new, why))?;
+        Self::from_db(LockedDb { db, marker: Some(marker) })
     }
 
     /// Opens the tables in the folder to be read: nothing in it is changed, and writing fails.
-    pub fn open_read_only(path: &Path, setup: RocksSetup, marker: Option<Marker>) -> Result<Self, EngineError> {
-        manifest::check_tail(path)?;
-        manifest::check(path)?;
+    pub fn open_read_only(path: &Path, setup: RocksOptions, marker: Option<StoreLock>) -> Result<Self, EngineError> {
+        manifest::reject_torn_record(path)?;
+        manifest::reject_recycled_record(path)?;
         let options = options(setup)?;
-        let db = DB::open_cf_descriptors_read_only(&options, path, descriptors(&options, setup)?, false)
-            .map_err(|why| opening(path, false, why))?;
-        Self::of(Opened { db, marker })
+        let db = DB::open_cf_descriptors_read_only(&options, path, column_family_descriptors(&options, setup)?, false)
+            .map_err(|why| open_error(path, false, why))?;
+        Self::from_db(LockedDb { db, marker })
     }
 
     /// The marker of the store, if it is there.
-    pub fn marker(&self) -> Option<&Marker> {
+    pub fn store_lock(&self) -> Option<&StoreLock> {
         self.database.borrow_owner().marker.as_ref()
     }
 
     /// Makes a copy of what is flushed: RocksDB links the tables, which never change, and copies the rest.
-    pub fn copy(&self, folder: &Path, failed: impl Fn(String) -> EngineError) -> Result<(), EngineError> {
+    pub fn checkpoint(&self, folder: &Path, failed: impl Fn(String) -> EngineError) -> Result<(), EngineError> {
         let copying = Checkpoint::new(&self.database.borrow_owner().db);
         copying.and_then(|copying| copying.create_checkpoint(folder)).map_err(|why| match why.kind() {
             rocksdb::ErrorKind::Corruption => {
-                EngineError::Corruption(format!("no checkpoint can be made of it: {}", corrupt(&why)))
+                EngineError::Corruption(format!("no checkpoint can be made of it: {}", corruption_message(&why)))
             }
             _ => failed(why.to_string()),
         })
     }
 
-    fn of(opened: Opened) -> Result<Self, EngineError> {
-        let database = Database::try_new(opened, |Opened { db, .. }| {
+    fn from_db(opened: LockedDb) -> Result<Self, EngineError> {
+        let database = OwnedDb::try_new(opened, |LockedDb { db, .. }| {
             let find = |column| {
-                let missing = || EngineError::Corruption(format!("column family {:?} is missing", name(column)));
-                db.cf_handle(name(column)).ok_or_else(missing)
+                let missing =
+                    || EngineError::Corruption(format!("column family {:?} is missing", column_family_name(column)));
+                db.cf_handle(column_family_name(column)).ok_or_else(missing)
             };
-            Ok::<_, EngineError>(Columns {
+            Ok::<_, EngineError>(ColumnFamilies {
                 meta: find(Column::Meta)?,
                 data: find(Column::Data)?,
                 lock: find(Column::Lock)?,
@@ -166,14 +167,14 @@ impl RocksStorage {
             database: Arc::new(database),
             write_options,
             writing: Mutex::default(),
-            copy: parking_lot::Mutex::default(),
+            retry_buffer: parking_lot::Mutex::default(),
         })
     }
 
     /// Between which keys a column's tables lie.
-    fn table_borders(&self, column: Column) -> Vec<Vec<u8>> {
+    fn table_boundaries(&self, column: Column) -> Vec<Vec<u8>> {
         let files = self.database.borrow_owner().db.live_files().unwrap_or_default();
-        let own = files.into_iter().filter(|file| file.column_family_name == name(column));
+        let own = files.into_iter().filter(|file| file.column_family_name == column_family_name(column));
         let mut borders: Vec<_> = own.flat_map(|file| [file.start_key, file.end_key]).flatten().collect();
         borders.sort();
         borders.dedup();
@@ -181,11 +182,11 @@ impl RocksStorage {
     }
 
     /// About how many bytes of a column's tables lie between two keys: in steps of whole blocks, and 0 within one.
-    fn bytes_between(&self, column: Column, start: &[u8], end: &[u8]) -> u64 {
+    fn approximate_size(&self, column: Column, start: &[u8], end: &[u8]) -> u64 {
         let range = Range::new(start, end);
         let sizes = self
             .database
-            .with_dependent(|Opened { db, .. }, columns| db.get_approximate_sizes_cf(columns.get(column), &[range]));
+            .with_dependent(|LockedDb { db, .. }, columns| db.get_approximate_sizes_cf(columns.get(column), &[range]));
         sizes.into_iter().sum()
     }
 }
@@ -197,13 +198,13 @@ fn get<T>(
     options: &ReadOptions,
     read: impl FnOnce(&[u8]) -> T,
 ) -> Result<Option<T>, EngineError> {
-    let found = db.get_pinned_cf_opt(column, key, options).map_err(failed)?;
+    let found = db.get_pinned_cf_opt(column, key, options).map_err(engine_error)?;
     Ok(found.map(|bytes| read(&bytes)))
 }
 
-impl Reader for RocksStorage {
+impl CellReader for RocksStorage {
     fn get<T>(&self, column: Column, key: &[u8], read: impl FnOnce(&[u8]) -> T) -> Result<Option<T>, EngineError> {
-        self.database.with_dependent(|Opened { db, .. }, columns| {
+        self.database.with_dependent(|LockedDb { db, .. }, columns| {
             get(db, columns.get(column), key, &ReadOptions::default(), read)
         })
     }
@@ -216,33 +217,33 @@ impl Reader for RocksStorage {
         visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), EngineError> {
         let options = ReadOptions::default();
-        self.database.with_dependent(|Opened { db, .. }, columns| {
+        self.database.with_dependent(|LockedDb { db, .. }, columns| {
             cursor::scan(db, columns.get(column), options, range, backwards, visit)
         })
     }
 }
 
-impl Reader for RocksView {
-    const LENDS: bool = true;
+impl CellReader for RocksSnapshot {
+    const UNLOCKED_SCANS: bool = true;
 
     fn get<T>(&self, column: Column, key: &[u8], read: impl FnOnce(&[u8]) -> T) -> Result<Option<T>, EngineError> {
         let pinned = self.0.borrow_dependent();
         get(pinned.db, pinned.columns.get(column), key, &pinned.options, read)
     }
 
-    fn get_each(&self, column: Column, keys: &[&[u8]], mut read: impl FnMut(usize, &[u8])) -> Result<(), EngineError> {
-        let Pinned { db, columns, options, .. } = self.0.borrow_dependent();
+    fn multi_get(&self, column: Column, keys: &[&[u8]], mut read: impl FnMut(usize, &[u8])) -> Result<(), EngineError> {
+        let SnapshotRef { db, columns, options, .. } = self.0.borrow_dependent();
         let column = columns.get(column);
-        if keys.len() < *TOGETHER.start() {
+        if keys.len() < *MULTI_GET_KEYS.start() {
             let mut keys = keys.iter().enumerate();
             return keys.try_for_each(|(number, key)| {
                 get(db, column, key, options, |content| read(number, content)).map(drop)
             });
         }
         let mut number = 0;
-        for some in keys.chunks(*TOGETHER.end()) {
+        for some in keys.chunks(*MULTI_GET_KEYS.end()) {
             for found in db.batched_multi_get_cf_opt(column, some, false, options) {
-                if let Some(content) = found.map_err(failed)? {
+                if let Some(content) = found.map_err(engine_error)? {
                     read(number, &content);
                 }
                 number += 1;
@@ -258,66 +259,66 @@ impl Reader for RocksView {
         backwards: bool,
         visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), EngineError> {
-        let Pinned { db, columns, .. } = self.0.borrow_dependent();
+        let SnapshotRef { db, columns, .. } = self.0.borrow_dependent();
         cursor::scan(db, columns.get(column), self.0.borrow_dependent().read_options(), range, backwards, visit)
     }
 
-    fn scan_on(
+    fn resume_scan(
         &self,
-        bookmark: &Bookmark,
+        bookmark: &ScanCursor,
         column: Column,
         range: &RowRange,
         backwards: bool,
         visit: impl FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), EngineError> {
-        cursor::scan_on(&self.0, bookmark, column, range, backwards, visit)
+        cursor::resume_scan(&self.0, bookmark, column, range, backwards, visit)
     }
 }
 
 impl Storage for RocksStorage {
-    type View = RocksView;
+    type Snapshot = RocksSnapshot;
     type Batch<'a> = RocksBatch<'a>;
 
-    fn writing(&self) -> &Mutex<()> {
+    fn write_lock(&self) -> &Mutex<()> {
         &self.writing
     }
 
-    fn view(&self) -> Result<RocksView, EngineError> {
-        Ok(RocksView(Arc::new(PinnedCell::new(Arc::clone(&self.database), |database| {
+    fn snapshot(&self) -> Result<RocksSnapshot, EngineError> {
+        Ok(RocksSnapshot(Arc::new(OwnedSnapshot::new(Arc::clone(&self.database), |database| {
             let db = &database.borrow_owner().db;
             let snapshot = db.snapshot();
             let mut options = ReadOptions::default();
             options.set_snapshot(&snapshot);
-            Pinned { snapshot, options, columns: database.borrow_dependent(), db }
+            SnapshotRef { snapshot, options, columns: database.borrow_dependent(), db }
         }))))
     }
 
-    fn batch(&self, bytes: usize) -> RocksBatch<'_> {
+    fn new_batch(&self, bytes: usize) -> RocksBatch<'_> {
         RocksBatch { batch: WriteBatch::with_capacity_bytes(bytes), columns: self.database.borrow_dependent() }
     }
 
     fn write(&self, batch: RocksBatch<'_>) -> Result<(), EngineError> {
-        if batch.batch.is_empty() { Ok(()) } else { self.write_when_it_may(batch.batch) }
+        if batch.batch.is_empty() { Ok(()) } else { self.write_with_retry(batch.batch) }
     }
 
     /// Flushes all columns, together.
     fn sync(&self) -> Result<(), EngineError> {
-        self.flush()
+        self.flush_all()
     }
 
-    fn stored_between(&self, column: Column, start: &[u8], end: &[u8]) -> Option<u64> {
-        Some(self.bytes_between(column, start, end))
+    fn approximate_size(&self, column: Column, start: &[u8], end: &[u8]) -> Option<u64> {
+        Some(self.approximate_size(column, start, end))
     }
 
-    fn figures(&self) -> Result<EngineFigures, EngineError> {
-        self.database.with_dependent(|Opened { db, .. }, columns| figures::of(db, columns))
+    fn stats(&self) -> Result<EngineStats, EngineError> {
+        self.database.with_dependent(|LockedDb { db, .. }, columns| figures::collect(db, columns))
     }
 }
 
 /// See [`Storage::Batch`].
 pub struct RocksBatch<'a> {
     batch: WriteBatch,
-    columns: &'a Columns<'a>,
+    columns: &'a ColumnFamilies<'a>,
 }
 
 impl Batch for RocksBatch<'_> {

@@ -8,10 +8,10 @@ const CURRENT: &str = "CURRENT";
 
 /// A process that is killed while it opens leaves a file that RocksDB neither reads nor removes. The file does no harm, so a failure to
 /// remove it is no error.
-pub fn remove_unfinished_options(path: &Path) {
+pub fn remove_stale_options_files(path: &Path) {
     let is_one = |entry: &PathBuf| {
         let name = entry.file_name().and_then(OsStr::to_str).unwrap_or_default();
-        name.starts_with("OPTIONS-") && name.contains(".dbtmp") && is_of_rocksdb(entry)
+        name.starts_with("OPTIONS-") && name.contains(".dbtmp") && is_rocksdb_file(entry)
     };
     let entries = fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
     for left in entries.filter(is_one) {
@@ -20,7 +20,7 @@ pub fn remove_unfinished_options(path: &Path) {
 }
 
 /// Whether RocksDB gives its files names like this.
-pub fn is_of_rocksdb(file: &Path) -> bool {
+pub fn is_rocksdb_file(file: &Path) -> bool {
     let name = file.file_name().and_then(OsStr::to_str).unwrap_or_default();
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let numbered = |(before, after): (&str, &str)| match before {
@@ -44,7 +44,7 @@ mod tests {
         let is_of_rocksdb = |name: &str| {
             let file = folder.path().join(name);
             fs::write(&file, "").unwrap();
-            is_of_rocksdb(&file)
+            is_rocksdb_file(&file)
         };
         let own =
             ["CURRENT", "LOCK", "IDENTITY", "LOG", "LOG.old.1763726400000000", "MANIFEST-000001", "OPTIONS-000007"];
@@ -58,6 +58,6 @@ mod tests {
             assert!(!is_of_rocksdb(name), "{name}");
         }
         fs::create_dir(folder.path().join("000005.log")).unwrap();
-        assert!(!super::is_of_rocksdb(&folder.path().join("000005.log")), "a folder");
+        assert!(!super::is_rocksdb_file(&folder.path().join("000005.log")), "a folder");
     }
 }

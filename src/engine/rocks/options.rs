@@ -8,7 +8,7 @@ use crate::engine::{Compression, EngineError};
 
 const BLOOM_BITS_PER_KEY: f64 = 10.0;
 /// What is to be known of the sizes of what the cache holds: its table grows as it must.
-const SIZES_UNKNOWN: usize = 0;
+const ESTIMATED_ENTRY_CHARGE: usize = 0;
 /// How such a table is mapped: in shards of this or more, and no more of them than so many, each with room for as many handles as
 /// it could hold entries of this size.
 const CACHE_SHARD_BYTES: usize = 32 << 20;
@@ -20,36 +20,36 @@ const CACHE_ENTRY_BYTES: usize = 300;
 /// be deletions in it that can go now. The store always has a snapshot, so that is every such table, and during a load each would be
 /// written twice. In the column where most is written and least deleted it waits, in seconds; many a table has been merged with
 /// others by then.
-const WRITTEN_ANEW_LATER: &str = "bottommost_file_compaction_delay=60";
+const BOTTOMMOST_COMPACTION_DELAY: &str = "bottommost_file_compaction_delay=60";
 
 /// How RocksDB is to be set up: memory, in bytes, and how tables are compressed.
 #[derive(Clone, Copy, Debug)]
-pub struct RocksSetup {
+pub struct RocksOptions {
     /// For blocks read from files.
-    pub cache: usize,
+    pub block_cache_bytes: usize,
     /// For writes not yet in files, all columns together.
-    pub write_buffers: usize,
+    pub write_buffer_bytes: usize,
     /// Of the tables that are written from now on. Those that there are stay as they are, and readable.
     pub compression: Compression,
 }
 
-impl RocksSetup {
+impl RocksOptions {
     /// Refuses what RocksDB would end the process over.
     pub fn check(self) -> Result<(), EngineError> {
-        bounds::CACHE_BYTES.check(self.cache as u128)?;
-        if has_addresses_for(self.cache) {
+        bounds::CACHE_BYTES.check(self.block_cache_bytes as u128)?;
+        if can_map_cache(self.block_cache_bytes) {
             return Ok(());
         }
         let what = format!(
             "there are not enough addresses for a cache of {} bytes: ask for less, or let the process have more (ulimit -v, vm.overcommit_memory)",
-            self.cache
+            self.block_cache_bytes
         );
-        Err(EngineError::Open(what))
+        Err(EngineError::Io(what))
     }
 }
 
 /// Whether RocksDB will get what it maps for the cache's table. Where it does not, it ends the process.
-fn has_addresses_for(cache: usize) -> bool {
+fn can_map_cache(cache: usize) -> bool {
     let shards = (cache / CACHE_SHARD_BYTES).clamp(1, CACHE_SHARDS_MAX);
     let table = cache / shards / CACHE_ENTRY_BYTES * CACHE_HANDLE_BYTES;
     let mapped: Result<Vec<Vec<u8>>, _> = (0..shards)
@@ -61,7 +61,7 @@ fn has_addresses_for(cache: usize) -> bool {
     std::hint::black_box(&mapped).is_ok()
 }
 
-pub fn name(column: Column) -> &'static str {
+pub fn column_family_name(column: Column) -> &'static str {
     match column {
         Column::Meta => rocksdb::DEFAULT_COLUMN_FAMILY_NAME,
         Column::Data => "data",
@@ -71,22 +71,25 @@ pub fn name(column: Column) -> &'static str {
     }
 }
 
-pub fn descriptors(options: &Options, setup: RocksSetup) -> Result<Vec<ColumnFamilyDescriptor>, EngineError> {
+pub fn column_family_descriptors(
+    options: &Options,
+    setup: RocksOptions,
+) -> Result<Vec<ColumnFamilyDescriptor>, EngineError> {
     let table = table_options(setup);
     let descriptor = |column| {
         let mut options = match column {
-            Column::Write => from_string(&mut options.clone(), WRITTEN_ANEW_LATER)?,
+            Column::Write => with_options_string(&mut options.clone(), BOTTOMMOST_COMPACTION_DELAY)?,
             Column::Meta | Column::Data | Column::Lock | Column::History => options.clone(),
         };
         options.set_block_based_table_factory(&table);
-        Ok(ColumnFamilyDescriptor::new(name(column), options))
+        Ok(ColumnFamilyDescriptor::new(column_family_name(column), options))
     };
     Column::ALL.into_iter().map(descriptor).collect()
 }
 
 /// `base`, but for what the text says.
-fn from_string(base: &mut Options, text: &str) -> Result<Options, EngineError> {
-    base.get_options_from_string(text).map_err(|why| EngineError::Open(why.to_string()))
+fn with_options_string(base: &mut Options, text: &str) -> Result<Options, EngineError> {
+    base.get_options_from_string(text).map_err(|why| EngineError::Io(why.to_string()))
 }
 
 /// RocksDB's options, and why they are not the default ones.
@@ -99,27 +102,27 @@ fn from_string(base: &mut Options, text: &str) -> Result<Options, EngineError> {
 /// - `no_slowdown` on every write: a write that RocksDB would keep waiting is refused instead, and waits here. Inside, it would
 ///   wait in front of RocksDB's own attempt to come back from a full disk, and that for the write, for ever.
 /// - One limit of write buffers for all columns: a generation fits, and is flushed once.
-pub fn options(setup: RocksSetup) -> Result<Options, EngineError> {
-    let mut options = from_string(&mut Options::default(), "max_bgerror_resume_count=0")?;
+pub fn options(setup: RocksOptions) -> Result<Options, EngineError> {
+    let mut options = with_options_string(&mut Options::default(), "max_bgerror_resume_count=0")?;
     options.set_compression_type(match setup.compression {
         Compression::None => DBCompressionType::None,
         Compression::Lz4 => DBCompressionType::Lz4,
     });
     options.set_enable_write_thread_adaptive_yield(false);
     options.set_atomic_flush(true);
-    options.set_write_buffer_size(setup.write_buffers);
-    options.set_db_write_buffer_size(setup.write_buffers);
+    options.set_write_buffer_size(setup.write_buffer_bytes);
+    options.set_db_write_buffer_size(setup.write_buffer_bytes);
     options.set_max_background_jobs(2);
     options.set_bytes_per_sync(1 << 20);
     options.set_keep_log_file_num(2);
     Ok(options)
 }
 
-fn table_options(setup: RocksSetup) -> BlockBasedOptions {
+fn table_options(setup: RocksOptions) -> BlockBasedOptions {
     let mut table = BlockBasedOptions::default();
     // The LRU cache has 64 shards of 2 MiB each, and what is larger than one, as the filter of two million rows, stays no longer
     // than the read that it was loaded for. Here a shard has 32 MiB, and reading takes no lock.
-    table.set_block_cache(&Cache::new_hyper_clock_cache(setup.cache, SIZES_UNKNOWN));
+    table.set_block_cache(&Cache::new_hyper_clock_cache(setup.block_cache_bytes, ESTIMATED_ENTRY_CHARGE));
     table.set_bloom_filter(BLOOM_BITS_PER_KEY, false);
     table.set_cache_index_and_filter_blocks(true);
     table.set_pin_l0_filter_and_index_blocks_in_cache(true);

@@ -86,7 +86,8 @@ impl Store {
             let KeyspaceId(id) = read_dropped(&key)?;
             // Those that are not to be taken for dropped yet are noted as dropped at the end of time.
             let noted = self.inner.catalog.dropped.lock().get(&id).copied().unwrap_or_default();
-            let committed = self.inner.engine.view()?.write(&catalog.row(&key))?.map_or(noted, |drop| drop.commit_ts);
+            let committed =
+                self.inner.engine.snapshot()?.write(&catalog.row(&key))?.map_or(noted, |drop| drop.commit_ts);
             let dropped_at = noted.max(committed);
             // One that never had a name cannot be read at any moment.
             let can_be_needed = if what == NEVER_NAMED {
@@ -102,7 +103,7 @@ impl Store {
                 return Ok(());
             }
             crash_point!(KeyspaceDropped);
-            self.inner.engine.erase(KeyspaceId(id)).map_err(|why| pipeline.poison(why.into()))?;
+            self.inner.engine.delete_keyspace(KeyspaceId(id)).map_err(|why| pipeline.poison(why.into()))?;
             crash_point!(KeyspaceErased);
             // By hand: the background must not queue for a permit that a caller of `close` may hold.
             let mut txn = self.begin()?;

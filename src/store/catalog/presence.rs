@@ -118,7 +118,7 @@ impl Store {
             return Ok(());
         }
         let name = keyspace.state.life.name();
-        let named = self.inner.engine.view()?.write(&self.catalog().row(name_key(&name).as_bytes()))?;
+        let named = self.inner.engine.snapshot()?.write(&self.catalog().row(name_key(&name).as_bytes()))?;
         let named_at = named.map_or(view.read_ts, |named| named.commit_ts).max(view.read_ts.next());
         Err(ErrorKind::Conflict(Box::new(Conflict {
             row: row.clone(),

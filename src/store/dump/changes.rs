@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::codec::Put;
 use crate::engine::storage::Column;
-use crate::engine::{RowRange, lock_of, row_of, write_of};
+use crate::engine::{RowRange, decode_lock, decode_row_key, decode_write};
 use crate::error::Result;
 use crate::row::{Intent, RowKey, Value, WriteRecord};
 use crate::store::Store;
@@ -36,7 +36,7 @@ pub(super) fn visit(
             locks.read(&*view.view, versions.known(false), false)?;
         }
         let locked = locks.peek(false).filter(|lock| versions.peek(false).is_none_or(|version| *lock <= version));
-        if let Some(row) = locked.map(row_of).transpose()? {
+        if let Some(row) = locked.map(decode_row_key).transpose()? {
             let version = versions.next_of(&row, false).map(<[u8]>::to_vec);
             let Some((_, lock)) = locks.next(false) else { continue };
             let change = match by_lock(store, view, &row, lock, since)? {
@@ -70,7 +70,7 @@ fn by_lock<'a>(
     since: Timestamp,
 ) -> Result<Option<Change<'a>>> {
     store.check_view(view)?;
-    let lock = lock_of(row.as_bytes(), content)?;
+    let lock = decode_lock(row.as_bytes(), content)?;
     if lock.intent == Intent::Hold {
         return Ok(None);
     }
@@ -91,13 +91,13 @@ fn by_version<'a>(view: &PinnedView, row: &[u8], content: &'a [u8], since: Times
         Some((commit_ts, value)) if commit_ts <= view.read_ts => return Ok(Some(Some(Cow::Borrowed(value)))),
         _ => {}
     }
-    let newest: WriteRecord = write_of(row, content)?;
+    let newest: WriteRecord = decode_write(row, content)?;
     if newest.commit_ts <= since {
         return Ok(None);
     }
-    let row = row_of(row)?;
+    let row = decode_row_key(row)?;
     let version =
-        if newest.commit_ts <= view.read_ts { Some(newest) } else { view.view.version(&row, view.read_ts)? };
+        if newest.commit_ts <= view.read_ts { Some(newest) } else { view.view.version_at(&row, view.read_ts)? };
     let Some(WriteRecord { txn, value, .. }) = version.filter(|version| version.commit_ts > since) else {
         return Ok(None);
     };

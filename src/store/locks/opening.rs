@@ -23,7 +23,7 @@ impl Store {
         if mutated!(LeaseNotReadAtOpen) {
             return Ok(());
         }
-        if self.inner.engine.is_copy() {
+        if self.inner.engine.is_fresh_checkpoint() {
             return self.forget_leases();
         }
         let Some(embedded) = &self.inner.embedded else { return Ok(()) };
@@ -60,7 +60,7 @@ impl Store {
             }
             txn.commit()?;
         }
-        Ok(self.inner.engine.adopt()?)
+        Ok(self.inner.engine.clear_checkpoint_flag()?)
     }
 
     /// Shows `see` the row of each name, or why it cannot be read. Fails when nothing more is known of the others.
@@ -88,7 +88,7 @@ impl Store {
         mut see: impl FnMut(&[u8], Result<Vec<u8>>),
     ) -> Result<()> {
         let mut keys = Vec::new();
-        view.view.cells(Column::Write, range, &mut |key, _| {
+        view.view.scan_raw(Column::Write, range, &mut |key, _| {
             keys.push(key.to_vec());
             true
         })?;

@@ -80,7 +80,7 @@ impl Store {
     fn leases_on_disk(&self, needed: Option<&str>) -> Result<Vec<LockEntry>> {
         self.inner.check_open()?;
         let mut entries = Vec::new();
-        if self.inner.engine.is_copy() {
+        if self.inner.engine.is_fresh_checkpoint() {
             return Ok(entries);
         }
         let view = self.inner.coordinator.begin()?.0;

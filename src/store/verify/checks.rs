@@ -6,9 +6,9 @@ use std::ops::Bound;
 use super::{PROBLEMS_MAX, Problem, Verified, named};
 use crate::codec::{History, Record};
 use crate::coordinator::history::{HISTORY, Kept};
-use crate::engine::local::{SAFE_POINT, SUPERSEDED, split_superseded, superseded_key};
+use crate::engine::local::{GC_PREFIX, SAFE_POINT, gc_key, parse_gc_key};
 use crate::engine::storage::Column;
-use crate::engine::{EngineError, RowRange, View};
+use crate::engine::{EngineError, EngineSnapshot, RowRange};
 use crate::error::Result as StoreResult;
 use crate::identity::IDENTITY;
 use crate::keys::{data_key, history_key, split_data_key, split_history_key};
@@ -23,7 +23,7 @@ const PAGE_CELLS: usize = 1024;
 const PAGE_BYTES: usize = 4 << 20;
 
 pub struct Verifier<'a> {
-    view: &'a dyn View,
+    view: &'a dyn EngineSnapshot,
     /// No timestamp above it was handed out; `None` where the store does not keep it.
     high_water: Option<Timestamp>,
     safe_point: Timestamp,
@@ -36,7 +36,7 @@ pub struct Verifier<'a> {
 }
 
 impl<'a> Verifier<'a> {
-    pub fn new(view: &'a dyn View, progress: &'a mut dyn FnMut(&Verified) -> StoreResult<()>) -> Self {
+    pub fn new(view: &'a dyn EngineSnapshot, progress: &'a mut dyn FnMut(&Verified) -> StoreResult<()>) -> Self {
         Self {
             view,
             high_water: None,
@@ -66,7 +66,7 @@ impl<'a> Verifier<'a> {
         loop {
             let mut page = Vec::new();
             let mut bytes = 0;
-            let read = self.view.cells(column, &range, &mut |key, value| {
+            let read = self.view.scan_raw(column, &range, &mut |key, value| {
                 bytes += key.len() + value.len();
                 // What a long value holds is its user's business.
                 let value = if column == Column::Data { Vec::new() } else { value.to_vec() };
@@ -119,7 +119,7 @@ impl<'a> Verifier<'a> {
         let timestamp = |name: &str| {
             let mut found = None;
             // What is wrong with it is told when the column is looked at.
-            let _ = self.view.cells(Column::Meta, &exactly(name.as_bytes()), &mut |_, value| {
+            let _ = self.view.scan_raw(Column::Meta, &exactly(name.as_bytes()), &mut |_, value| {
                 found = value.try_into().ok().map(u64::from_be_bytes).map(Timestamp::from_u64);
                 false
             });
@@ -139,7 +139,7 @@ impl<'a> Verifier<'a> {
         if key == HISTORY.as_bytes() && Kept::decode(value).is_none() {
             self.problem(Column::Meta, None, "what is said of the history is damaged");
         }
-        if key.starts_with(SUPERSEDED.as_bytes()) && split_superseded(key).is_none() {
+        if key.starts_with(GC_PREFIX.as_bytes()) && parse_gc_key(key).is_none() {
             self.problem(Column::Meta, None, format!("\"{}\" names no row", key.escape_ascii()));
         }
     }
@@ -149,7 +149,7 @@ impl<'a> Verifier<'a> {
         let Some(version) = self.decode::<WriteRecord>(Column::Write, &row, bytes) else { return Ok(()) };
         self.check_version(Column::Write, &row, &version)?;
         self.check_leases(&row, &version)?;
-        if version.value.is_none() && !self.has(Column::Meta, &superseded_key(version.commit_ts, &row))? {
+        if version.value.is_none() && !self.has(Column::Meta, &gc_key(version.commit_ts, &row))? {
             self.problem(Column::Write, Some(&row), "was deleted, but the collector does not know it");
         }
         Ok(())
@@ -250,7 +250,7 @@ impl<'a> Verifier<'a> {
             end: Bound::Included(history_key(&row, Timestamp::ZERO)),
         };
         let mut owned = false;
-        self.view.cells(Column::History, &range, &mut |_, bytes| {
+        self.view.scan_raw(Column::History, &range, &mut |_, bytes| {
             owned = match History::decode(bytes) {
                 Ok(History::Version(version)) => owns(version.txn.start_ts, version.value.as_ref()),
                 Ok(History::Ended(_)) | Err(_) => false,
@@ -301,7 +301,7 @@ impl<'a> Verifier<'a> {
                     format!("the version of {ts:#} was replaced by an older one"),
                 );
             }
-            Some(newer) if !self.has(Column::Meta, &superseded_key(newer, &row))? => {
+            Some(newer) if !self.has(Column::Meta, &gc_key(newer, &row))? => {
                 let what =
                     format!("the version of {ts:#} was replaced at {newer:#}, but the collector does not know it");
                 self.problem(Column::History, Some(&row), what);
@@ -334,7 +334,7 @@ impl<'a> Verifier<'a> {
 
     fn has(&self, column: Column, key: &[u8]) -> Result<bool, EngineError> {
         let mut found = false;
-        self.view.cells(column, &exactly(key), &mut |_, _| {
+        self.view.scan_raw(column, &exactly(key), &mut |_, _| {
             found = true;
             false
         })?;
@@ -359,7 +359,7 @@ fn exactly(key: &[u8]) -> RowRange {
 /// Reading has no effect that might or might not have come about.
 fn told(why: EngineError) -> String {
     match why {
-        EngineError::Unknown(why) => why,
+        EngineError::Undetermined(why) => why,
         other => other.to_string(),
     }
 }

@@ -26,7 +26,7 @@ use super::range::prefix_range;
 use super::scan::Scan;
 use super::{Keyspace, Store};
 use crate::engine::storage::Column;
-use crate::engine::{EngineError, LostLog, RowRange};
+use crate::engine::{DataLoss, EngineError, RowRange};
 use crate::error::Result;
 use crate::row::{KeyspaceId, RowKey};
 use crate::timestamp::Timestamp;
@@ -56,7 +56,7 @@ pub struct Verified {
     /// The first thousand of them.
     pub problems: Vec<Problem>,
     /// Losses of commits that were accepted: see [`Store::lost_logs`]. Not among the problems.
-    pub lost_logs: Vec<LostLog>,
+    pub lost_logs: Vec<DataLoss>,
 }
 
 /// Something that is not as it must be.
@@ -112,9 +112,9 @@ impl Store {
     /// [`ErrorKind::Closed`](crate::ErrorKind::Closed), [`ErrorKind::Stopped`](crate::ErrorKind::Stopped). Damage is no error but a [`Problem`].
     pub fn verify<P: Proceed>(&self, mut progress: impl FnMut(&Verified) -> P) -> Result<Verified> {
         self.inner.check_open()?;
-        let view = PinnedView::new(Timestamp::MAX, self.inner.engine.view()?, true);
+        let view = PinnedView::new(Timestamp::MAX, self.inner.engine.snapshot()?, true);
         // An engine that cannot show its cells says so here.
-        view.view.cells(Column::Meta, &RowRange::all(), &mut |_, _| false).or_else(|why| match why {
+        view.view.scan_raw(Column::Meta, &RowRange::all(), &mut |_, _| false).or_else(|why| match why {
             EngineError::Unsupported(_) => Err(why),
             _ => Ok(()),
         })?;

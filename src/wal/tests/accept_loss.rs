@@ -19,8 +19,8 @@ fn damaged(damaged: u64) -> SimDisk {
     }
     close(log).unwrap();
     disk.kill();
-    let disk = disk.revive();
-    disk.flip(&segment::name(at.0), at.1, 1);
+    let disk = disk.handle();
+    disk.flip_bits(&segment::segment_file_name(at.0), at.1, 1);
     disk
 }
 
@@ -32,23 +32,23 @@ fn kept(disk: &SimDisk) -> Vec<String> {
 fn a_life_begins_in_spite_of_a_loss_only_by_its_fingerprint() {
     for frame in 1..=9 {
         let disk = damaged(frame);
-        let (recovered, frames) = look(&disk, 0).unwrap();
-        let lost = recovered.lost().unwrap().clone();
+        let (recovered, frames) = recover_frames(&disk, 0).unwrap();
+        let lost = recovered.data_loss().unwrap().clone();
         let fingerprint = lost.fingerprint;
         assert_eq!(frames.len() as u64, frame - 1);
         for wrong in [None, Some(fingerprint ^ 1)] {
-            assert!(matches!(begin(disk.clone(), &recovered, 9, wrong), Err(Error::Lost(_))));
+            assert!(matches!(resume(disk.clone(), &recovered, 9, wrong), Err(WalError::DataLoss(_))));
             assert_eq!(kept(&disk).len(), 0);
         }
-        let mut log = begin(disk.clone(), &recovered, 9, Some(fingerprint)).unwrap();
+        let mut log = resume(disk.clone(), &recovered, 9, Some(fingerprint)).unwrap();
         append(&mut log, b"after").unwrap();
-        log.syncer().sync().unwrap();
+        log.handle().sync().unwrap();
         disk.crash(frame);
-        let disk = disk.revive();
+        let disk = disk.handle();
         assert_eq!(kept(&disk).len() as u64, 3 - (frame - 1) / 3);
-        let (recovered, mut again) = look(&disk, 0).unwrap();
-        assert_eq!(recovered.lost(), None);
-        assert_eq!(accepted(&disk).unwrap(), [lost]);
+        let (recovered, mut again) = recover_frames(&disk, 0).unwrap();
+        assert_eq!(recovered.data_loss(), None);
+        assert_eq!(accepted_data_losses(&disk).unwrap(), [lost]);
         assert_eq!(again.pop(), Some((frame, b"after".to_vec())));
         assert_eq!(again, frames);
     }
@@ -58,28 +58,32 @@ fn a_life_begins_in_spite_of_a_loss_only_by_its_fingerprint() {
 fn a_crash_while_it_is_left_behind_leaves_the_same_loss_or_none() {
     for frame in [1, 4, 5, 9] {
         let before = damaged(frame);
-        let (recovered, frames) = look(&before, 0).unwrap();
-        let lost = recovered.lost().unwrap();
+        let (recovered, frames) = recover_frames(&before, 0).unwrap();
+        let lost = recovered.data_loss().unwrap();
         let (mut same, mut gone) = (0, 0);
         for nth in 1.. {
             let stopped = before.fork();
-            stopped.stop(nth, nth);
-            let is_begun = begin(stopped.clone(), &recovered, 9, Some(lost.fingerprint)).is_ok();
+            stopped.fail_from(nth, nth);
+            let is_begun = resume(stopped.clone(), &recovered, 9, Some(lost.fingerprint)).is_ok();
             for seed in 0..100 {
                 let disk = stopped.fork();
                 disk.crash(seed);
-                let disk = disk.revive();
-                let (now, again) = look(&disk, 0).unwrap();
+                let disk = disk.handle();
+                let (now, again) = recover_frames(&disk, 0).unwrap();
                 assert_eq!(again, frames);
-                if now.lost().is_some() {
+                if now.data_loss().is_some() {
                     assert!(!is_begun);
-                    assert_eq!(now.lost().unwrap().fingerprint, lost.fingerprint, "frame {frame}, call {nth}, {seed}");
+                    assert_eq!(
+                        now.data_loss().unwrap().fingerprint,
+                        lost.fingerprint,
+                        "frame {frame}, call {nth}, {seed}"
+                    );
                     same += 1;
                 } else {
                     gone += 1;
                 }
-                let log = begin(disk.clone(), &now, 10, now.lost().map(|lost| lost.fingerprint)).unwrap();
-                assert_eq!(log.last(), frame - 1);
+                let log = resume(disk.clone(), &now, 10, now.data_loss().map(|lost| lost.fingerprint)).unwrap();
+                assert_eq!(log.last_sequence(), frame - 1);
                 // One more if the segment that was begun is renamed with them.
                 assert!(kept(&disk).len() as u64 >= 3 - (frame - 1) / 3);
             }
@@ -94,18 +98,18 @@ fn a_crash_while_it_is_left_behind_leaves_the_same_loss_or_none() {
 #[test]
 fn a_loss_below_the_position_is_told_and_a_life_after_it_begins_above() {
     let disk = damaged(5);
-    let (recovered, frames) = look(&disk, 6).unwrap();
-    assert_eq!(recovered.lost(), None, "segment 3 begins at 7");
+    let (recovered, frames) = recover_frames(&disk, 6).unwrap();
+    assert_eq!(recovered.data_loss(), None, "segment 3 begins at 7");
     assert_eq!(frames.len(), 4, "three and the mark");
-    let (recovered, frames) = look(&disk, 5).unwrap();
-    assert_eq!((frames.len(), recovered.last()), (0, 5));
-    let lost = recovered.lost().unwrap();
-    assert_eq!((lost.first, lost.durable), (6, 9));
-    let mut log = begin(disk.clone(), &recovered, 9, Some(lost.fingerprint)).unwrap();
+    let (recovered, frames) = recover_frames(&disk, 5).unwrap();
+    assert_eq!((frames.len(), recovered.last_sequence()), (0, 5));
+    let lost = recovered.data_loss().unwrap();
+    assert_eq!((lost.first_missing, lost.durable_sequence), (6, 9));
+    let mut log = resume(disk.clone(), &recovered, 9, Some(lost.fingerprint)).unwrap();
     assert_eq!(append(&mut log, b"after").unwrap(), 6);
-    let (recovered, frames) = look(&disk, 5).unwrap();
-    assert_eq!((recovered.lost(), frames), (None, vec![(6, b"after".to_vec())]));
-    assert_eq!(look(&disk, 4).unwrap().0.lost().map(|lost| lost.first), Some(5), "5 is gone");
+    let (recovered, frames) = recover_frames(&disk, 5).unwrap();
+    assert_eq!((recovered.data_loss(), frames), (None, vec![(6, b"after".to_vec())]));
+    assert_eq!(recover_frames(&disk, 4).unwrap().0.data_loss().map(|lost| lost.first_missing), Some(5), "5 is gone");
 }
 
 #[test]
@@ -113,20 +117,20 @@ fn what_lies_beyond_an_end_is_gone_once_a_life_has_begun() {
     let disk = SimDisk::new();
     let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();
     append(&mut log, &payload(1, 300)).unwrap();
-    log.syncer().sync().unwrap();
+    log.handle().sync().unwrap();
     append(&mut log, &payload(2, 300)).unwrap();
     append(&mut log, &payload(3, 300)).unwrap();
     log.rotate(2).unwrap();
     append(&mut log, &payload(4, 300)).unwrap();
     // The power cut loses the second frame alone.
-    disk.flip(&segment::name(1), 8192 + 328 + 100, 1);
-    let log = next_life(&disk, 3);
-    assert_eq!(log.last(), 1);
-    let disk = disk.revive();
+    disk.flip_bits(&segment::segment_file_name(1), 8192 + 328 + 100, 1);
+    let log = reopen(&disk, 3);
+    assert_eq!(log.last_sequence(), 1);
+    let disk = disk.handle();
     // Were the new life's headers damaged, nothing could tell; but nothing is resurrected either.
     for at in [30, 4096 + 30] {
-        disk.flip(&segment::name(3), at, 1);
+        disk.flip_bits(&segment::segment_file_name(3), at, 1);
     }
-    assert_eq!(look(&disk, 0).unwrap().1.len(), 1);
-    assert_eq!(look(&disk, 3).unwrap().1.len(), 0, "not even above a position");
+    assert_eq!(recover_frames(&disk, 0).unwrap().1.len(), 1);
+    assert_eq!(recover_frames(&disk, 3).unwrap().1.len(), 0, "not even above a position");
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::disk::DiskFile;
-use crate::wal::frame::Frames;
-use crate::wal::segment::{self, BLOCK_BYTES, FRAMES_AT, Found, Header};
+use crate::wal::frame::FrameReader;
+use crate::wal::segment::{self, BLOCK_BYTES, FRAMES_OFFSET, HeaderRead, SegmentHeader};
 
 /// Where a frame lies.
 struct Place {
@@ -20,17 +20,17 @@ struct Written {
     disk: SimDisk,
     frames: Vec<Frame>,
     places: BTreeMap<u64, Place>,
-    headers: Vec<Header>,
+    headers: Vec<SegmentHeader>,
 }
 
 /// Three segments of four frames, synced after each second one; the last segment ends as the caller says.
-fn written(finish: impl FnOnce(&mut Log<SimDisk>)) -> Written {
+fn written(finish: impl FnOnce(&mut WalWriter<SimDisk>)) -> Written {
     let disk = SimDisk::new();
     let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();
     for tag in 1..=12 {
         append(&mut log, &payload(tag, 20 + 13 * tag as usize)).unwrap();
         if tag % 2 == 0 {
-            log.syncer().sync().unwrap();
+            log.handle().sync().unwrap();
         }
         if tag == 4 || tag == 8 {
             log.rotate(tag).unwrap();
@@ -38,8 +38,8 @@ fn written(finish: impl FnOnce(&mut Log<SimDisk>)) -> Written {
     }
     finish(&mut log);
     disk.kill();
-    let disk = disk.revive();
-    let frames = look(&disk, 0).unwrap().1;
+    let disk = disk.handle();
+    let frames = recover_frames(&disk, 0).unwrap().1;
     let mut written = Written { frames, places: BTreeMap::new(), headers: Vec::new(), disk };
     for segment in 1..=3 {
         written.find_places(segment);
@@ -49,13 +49,13 @@ fn written(finish: impl FnOnce(&mut Log<SimDisk>)) -> Written {
 
 impl Written {
     fn find_places(&mut self, segment: u64) {
-        let file = self.disk.open(&segment::name(segment)).unwrap();
-        let Found::Header(header) = segment::read_header(&file, segment).unwrap() else { panic!() };
-        let mut frames = Frames::new(&file, &header, None).unwrap();
-        let mut start = FRAMES_AT;
-        while let Some(frame) = frames.at(start, 1..=99).unwrap() {
+        let file = self.disk.open(&segment::segment_file_name(segment)).unwrap();
+        let HeaderRead::Valid(header) = segment::read_header(&file, segment).unwrap() else { panic!() };
+        let mut frames = FrameReader::new(&file, &header, None).unwrap();
+        let mut start = FRAMES_OFFSET;
+        while let Some(frame) = frames.read_at(start, 1..=99).unwrap() {
             let end = start + frame.bytes.len() as u64;
-            self.places.insert(frame.sequence, Place { segment, start, end, durable: frame.durable });
+            self.places.insert(frame.sequence, Place { segment, start, end, durable: frame.durable_sequence });
             start = frame.end;
         }
         self.headers.push(header);
@@ -65,26 +65,27 @@ impl Written {
     fn witnessed(&self, damaged: u64) -> u64 {
         let place = &self.places[&damaged];
         let frames = self.places.range(damaged + 1..).map(|(_, place)| place.durable);
-        let headers = self.headers.iter().filter(|header| header.number > place.segment).map(|header| header.durable);
+        let headers =
+            self.headers.iter().filter(|header| header.number > place.segment).map(|header| header.durable_sequence);
         frames.chain(headers).max().unwrap_or(0)
     }
 }
 
 /// Returns whether the loss of this frame is reported; it must be if a later frame or header says that it was durable.
 fn check(written: &Written, disk: &SimDisk, damaged: u64) -> bool {
-    let (recovered, frames) = look(disk, 0).unwrap();
+    let (recovered, frames) = recover_frames(disk, 0).unwrap();
     assert_eq!(frames, written.frames[..damaged as usize - 1]);
     let witnessed = written.witnessed(damaged);
-    let Some(lost) = recovered.lost() else {
+    let Some(lost) = recovered.data_loss() else {
         assert!(witnessed < damaged, "frame {damaged}");
         return false;
     };
     assert!(witnessed >= damaged, "frame {damaged}");
     let place = &written.places[&damaged];
-    let expected = (segment::name(place.segment), place.start, damaged, witnessed);
-    assert_eq!((lost.file.clone(), lost.offset, lost.first, lost.durable), expected);
-    assert_eq!(lost.frames, written.frames.len() as u64 - damaged);
-    assert_eq!(look(disk, 0).unwrap().0.lost(), Some(lost), "a second look");
+    let expected = (segment::segment_file_name(place.segment), place.start, damaged, witnessed);
+    assert_eq!((lost.segment.clone(), lost.offset, lost.first_missing, lost.durable_sequence), expected);
+    assert_eq!(lost.intact_frames, written.frames.len() as u64 - damaged);
+    assert_eq!(recover_frames(disk, 0).unwrap().0.data_loss(), Some(lost), "a second look");
     true
 }
 
@@ -94,9 +95,9 @@ fn flip_each_bit(written: &Written) -> (u64, u64) {
         for offset in place.start..place.end.next_multiple_of(8) {
             for bit in 0..8 {
                 let disk = written.disk.fork();
-                disk.flip(&segment::name(place.segment), offset as usize, 1 << bit);
+                disk.flip_bits(&segment::segment_file_name(place.segment), offset as usize, 1 << bit);
                 if offset >= place.end {
-                    assert_eq!(look(&disk, 0).unwrap().1, written.frames, "padding");
+                    assert_eq!(recover_frames(&disk, 0).unwrap().1, written.frames, "padding");
                 } else if check(written, &disk, *sequence) {
                     told += 1;
                 } else {
@@ -112,8 +113,8 @@ fn flip_each_bit(written: &Written) -> (u64, u64) {
 fn a_flipped_bit_of_a_frame_is_told_unless_nothing_later_knows_of_it() {
     let plain = flip_each_bit(&written(|_| {}));
     let marked = flip_each_bit(&written(|log| {
-        log.mark().unwrap();
-        log.syncer().sync().unwrap();
+        log.append_noop().unwrap();
+        log.handle().sync().unwrap();
     }));
     println!("flipped bits (told, silent): {plain:?}, with a mark at the end {marked:?}");
     assert_eq!(marked.1, 24 * 8, "of the mark itself");
@@ -127,9 +128,9 @@ fn a_flipped_bit_of_a_header_costs_nothing() {
         for block in [0, BLOCK_BYTES] {
             for bit in 0..128 * 8 {
                 let disk = written.disk.fork();
-                disk.flip(&segment::name(segment), (block + bit / 8) as usize, 1 << (bit % 8));
-                let (recovered, frames) = look(&disk, 0).unwrap();
-                assert_eq!((recovered.lost(), frames.len()), (None, 12));
+                disk.flip_bits(&segment::segment_file_name(segment), (block + bit / 8) as usize, 1 << (bit % 8));
+                let (recovered, frames) = recover_frames(&disk, 0).unwrap();
+                assert_eq!((recovered.data_loss(), frames.len()), (None, 12));
             }
         }
     }
@@ -141,11 +142,11 @@ fn a_segment_without_any_header_is_told_if_there_is_a_later_one() {
     for (segment, left) in [(1, 0), (2, 4), (3, 8)] {
         let disk = written.disk.fork();
         for block in [0, BLOCK_BYTES] {
-            disk.flip(&segment::name(segment), block as usize + 30, 0x80);
+            disk.flip_bits(&segment::segment_file_name(segment), block as usize + 30, 0x80);
         }
-        let (recovered, frames) = look(&disk, 0).unwrap();
+        let (recovered, frames) = recover_frames(&disk, 0).unwrap();
         assert_eq!(frames, written.frames[..left]);
-        assert_eq!(recovered.lost().is_some(), segment < 3, "segment {segment}");
+        assert_eq!(recovered.data_loss().is_some(), segment < 3, "segment {segment}");
     }
 }
 
@@ -154,14 +155,14 @@ fn a_segment_that_is_gone_is_told_if_there_is_a_later_one_or_a_position() {
     let written = written(|_| {});
     for segment in 1..=3 {
         let disk = written.disk.fork();
-        disk.remove(&segment::name(segment)).unwrap();
-        assert_eq!(look(&disk, 0).unwrap().0.lost().is_some(), segment < 3);
-        assert_eq!(look(&disk, 8).unwrap().0.lost(), None, "8 is the end of the second");
-        assert_eq!(look(&disk, 9).unwrap().0.lost().is_some(), segment == 3, "9 was durable");
+        disk.remove(&segment::segment_file_name(segment)).unwrap();
+        assert_eq!(recover_frames(&disk, 0).unwrap().0.data_loss().is_some(), segment < 3);
+        assert_eq!(recover_frames(&disk, 8).unwrap().0.data_loss(), None, "8 is the end of the second");
+        assert_eq!(recover_frames(&disk, 9).unwrap().0.data_loss().is_some(), segment == 3, "9 was durable");
     }
     let empty = SimDisk::new();
-    assert_eq!(look(&empty, 0).unwrap().0.lost(), None);
-    assert!(look(&empty, 1).unwrap().0.lost().is_some());
+    assert_eq!(recover_frames(&empty, 0).unwrap().0.data_loss(), None);
+    assert!(recover_frames(&empty, 1).unwrap().0.data_loss().is_some());
 }
 
 #[test]
@@ -169,7 +170,7 @@ fn a_cut_at_any_length_leaves_a_prefix_and_is_told_unless_nothing_later_knows_of
     let written = written(|_| {});
     let (mut told, mut silent, mut whole) = (0, 0, 0);
     for segment in 1..=3 {
-        let name = segment::name(segment);
+        let name = segment::segment_file_name(segment);
         let length = written.disk.open(&name).unwrap().len().unwrap();
         for cut in 0..length {
             let disk = written.disk.fork();
@@ -178,15 +179,15 @@ fn a_cut_at_any_length_leaves_a_prefix_and_is_told_unless_nothing_later_knows_of
                 .places
                 .iter()
                 .find(|(_, place)| place.segment == segment && place.end.next_multiple_of(8) > cut);
-            let (recovered, frames) = look(&disk, 0).unwrap();
+            let (recovered, frames) = recover_frames(&disk, 0).unwrap();
             match damaged {
                 None => {
-                    assert_eq!((recovered.lost(), frames.len()), (None, 12));
+                    assert_eq!((recovered.data_loss(), frames.len()), (None, 12));
                     whole += 1;
                 }
                 Some((sequence, _)) => {
                     assert_eq!(frames, written.frames[..*sequence as usize - 1]);
-                    assert_eq!(recovered.lost().is_some(), segment < 3);
+                    assert_eq!(recovered.data_loss().is_some(), segment < 3);
                     if segment < 3 { told += 1 } else { silent += 1 }
                 }
             }
@@ -207,13 +208,13 @@ fn the_share_without_a_witness_is_at_most_the_last_group() {
             for number in 1..=end {
                 append(&mut log, &payload(number, 100)).unwrap();
                 if number % group == 0 {
-                    log.syncer().sync().unwrap();
+                    log.handle().sync().unwrap();
                 }
             }
-            let acknowledged = log.syncer().durable();
+            let acknowledged = log.handle().durable_sequence();
             disk.crash(seed);
-            let (recovered, _) = look(&disk.revive(), 0).unwrap();
-            let unwitnessed = acknowledged - recovered.durable;
+            let (recovered, _) = recover_frames(&disk.handle(), 0).unwrap();
+            let unwitnessed = acknowledged - recovered.durable_sequence;
             unknown += unwitnessed;
             worst = worst.max(unwitnessed);
         }
@@ -226,22 +227,26 @@ fn the_share_without_a_witness_is_at_most_the_last_group() {
 #[test]
 fn no_content_of_a_segment_is_followed_blindly() {
     for_each_seed(2000, |seed| {
-        let mut choices = Choices::new(seed);
+        let mut choices = SplitMix64::new(seed);
         let disk = written(|_| {}).disk;
-        for _ in 0..=choices.below(40) {
-            let name = segment::name(1 + choices.below(3));
-            let at = if choices.below(3) == 0 { choices.index(160) } else { FRAMES_AT as usize + choices.index(1000) };
-            disk.flip(&name, at, choices.below(256) as u8);
-            if choices.below(20) == 0 {
+        for _ in 0..=choices.next_below(40) {
+            let name = segment::segment_file_name(1 + choices.next_below(3));
+            let at = if choices.next_below(3) == 0 {
+                choices.index(160)
+            } else {
+                FRAMES_OFFSET as usize + choices.index(1000)
+            };
+            disk.flip_bits(&name, at, choices.next_below(256) as u8);
+            if choices.next_below(20) == 0 {
                 disk.set_len(&name, choices.index(20_000));
             }
         }
-        let (recovered, frames) = look(&disk, choices.below(14)).unwrap();
-        if let Some(lost) = recovered.lost() {
+        let (recovered, frames) = recover_frames(&disk, choices.next_below(14)).unwrap();
+        if let Some(lost) = recovered.data_loss() {
             assert!(frames.len() < 12);
-            begin(disk, &recovered, 5, Some(lost.fingerprint)).unwrap();
+            resume(disk, &recovered, 5, Some(lost.fingerprint)).unwrap();
         } else {
-            begin(disk, &recovered, 5, None).unwrap();
+            resume(disk, &recovered, 5, None).unwrap();
         }
     });
 }

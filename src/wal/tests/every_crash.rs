@@ -16,7 +16,7 @@ fn each_crash(disk: &SimDisk, mut check: impl FnMut(SimDisk)) -> u64 {
             turn += 1;
             chosen[turn - 1].0
         });
-        check(fork.revive());
+        check(fork.handle());
         count += 1;
         while chosen.last().is_some_and(|(choice, possible)| choice + 1 == *possible) {
             chosen.pop();
@@ -29,8 +29,8 @@ fn each_crash(disk: &SimDisk, mut check: impl FnMut(SimDisk)) -> u64 {
 }
 
 fn check(disk: &SimDisk, written: &[Vec<u8>], durable: usize) -> usize {
-    let (recovered, frames) = look(disk, 0).unwrap();
-    assert_eq!(recovered.lost(), None);
+    let (recovered, frames) = recover_frames(disk, 0).unwrap();
+    assert_eq!(recovered.data_loss(), None);
     assert!(frames.len() >= durable);
     assert!(frames.iter().map(|(_, payload)| payload).eq(&written[..frames.len()]));
     frames.len()
@@ -43,7 +43,7 @@ fn write(disk: &SimDisk, synced: usize) -> Vec<Vec<u8>> {
         [300, 500, 20, 700, 40].into_iter().zip(0..).map(|(bytes, tag)| payload(tag, bytes)).collect();
     for (number, payload) in written.iter().enumerate() {
         if number == synced {
-            log.syncer().sync().unwrap();
+            log.handle().sync().unwrap();
         }
         if number == 2 || number == 4 {
             log.rotate(number as u64).unwrap();
@@ -72,15 +72,15 @@ fn each_crash_while_a_life_begins_on_what_a_kill_left_is_no_loss() {
     killed.kill();
     let mut crashes = 0;
     for nth in 1.. {
-        let disk = killed.fork().revive();
-        let recovered = look(&disk, 0).unwrap().0;
-        disk.stop(nth, nth);
-        let begun = begin(disk.clone(), &recovered, 9, None);
+        let disk = killed.fork().handle();
+        let recovered = recover_frames(&disk, 0).unwrap().0;
+        disk.fail_from(nth, nth);
+        let begun = resume(disk.clone(), &recovered, 9, None);
         let kept = if begun.is_ok() { 5 } else { 3 };
         for seed in 0..200 {
             let left = disk.fork();
             left.crash(seed);
-            check(&left.revive(), &written, kept);
+            check(&left.handle(), &written, kept);
             crashes += 1;
         }
         if begun.is_ok() {
@@ -99,14 +99,14 @@ fn a_sync_that_proves_nothing_is_made_good_by_the_next_life() {
         append(&mut log, &written[0]).unwrap();
         // A segment that stays empty, in the middle.
         for salt in 2..=4 {
-            log.syncer().prepare().unwrap();
+            log.handle().preallocate_segment().unwrap();
             log.rotate(salt).unwrap();
         }
         append(&mut log, &written[1]).unwrap();
         append(&mut log, &written[2]).unwrap();
-        disk.fail(Some(crate::disk::Call::Sync), nth, nth);
-        assert!(log.syncer().sync().is_err(), "four segments");
-        assert_eq!(next_life(&disk, 5).last(), 3);
+        disk.fail_nth(Some(crate::disk::CallKind::Sync), nth, nth);
+        assert!(log.handle().sync().is_err(), "four segments");
+        assert_eq!(reopen(&disk, 5).last_sequence(), 3);
         let count = each_crash(&disk, |left| assert_eq!(check(&left, &written, 3), 3));
         println!("sync {nth} of 4 failed: {count} crashes of the life after it");
     }

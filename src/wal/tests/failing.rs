@@ -2,29 +2,29 @@
 
 use super::*;
 
-fn script(log: &mut Log<SimDisk>) -> Result<(), Error> {
-    let syncer = log.syncer();
+fn script(log: &mut WalWriter<SimDisk>) -> Result<(), WalError> {
+    let syncer = log.handle();
     for tag in 1..=12 {
         append(log, &payload(tag, 900))?;
         match tag {
             3 | 8 => _ = syncer.sync()?,
             4 => log.rotate(4)?,
-            6 => syncer.prepare()?,
+            6 => syncer.preallocate_segment()?,
             7 | 10 => log.rotate(tag)?,
             _ => {}
         }
     }
     append(log, &payload(13, 20_000))?;
     syncer.sync()?;
-    log.mark()?;
+    log.append_noop()?;
     syncer.sync()?;
     Ok(())
 }
 
 fn check(disk: &SimDisk, durable: u64) {
-    let (recovered, frames) = look(disk, 0).unwrap();
-    assert_eq!(recovered.lost(), None);
-    assert!(recovered.last() >= durable, "{} of {durable}", recovered.last());
+    let (recovered, frames) = recover_frames(disk, 0).unwrap();
+    assert_eq!(recovered.data_loss(), None);
+    assert!(recovered.last_sequence() >= durable, "{} of {durable}", recovered.last_sequence());
     for (sequence, found) in frames {
         let bytes = [900, 20_000, 0][(sequence.max(12) - 12) as usize];
         assert_eq!(found, payload(sequence, bytes));
@@ -35,35 +35,35 @@ fn check(disk: &SimDisk, durable: u64) {
 fn after_a_failed_call_everything_fails_and_durable_holds() {
     let disk = SimDisk::new();
     let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();
-    let before = disk.calls();
+    let before = disk.call_count();
     script(&mut log).unwrap();
-    let calls = disk.calls() - before;
+    let calls = disk.call_count() - before;
     for nth in 1..=calls {
         for seed in 0..20 {
             let disk = SimDisk::new();
             let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();
-            disk.fail(None, nth, seed);
+            disk.fail_nth(None, nth, seed);
             let first = script(&mut log).unwrap_err().to_string();
-            let syncer = log.syncer();
-            let durable = syncer.durable();
+            let syncer = log.handle();
+            let durable = syncer.durable_sequence();
             let later = [
                 append(&mut log, b"late").map(|_| ()),
                 syncer.sync().map(|_| ()),
-                syncer.prepare(),
-                syncer.free(0).map(|_| ()),
+                syncer.preallocate_segment(),
+                syncer.remove_segments_upto(0).map(|_| ()),
                 log.rotate(99),
-                log.mark().map(|_| ()),
+                log.append_noop().map(|_| ()),
                 close(log),
             ];
             for answer in later {
                 assert_eq!(answer.unwrap_err().to_string(), first);
             }
-            assert_eq!(syncer.durable(), durable);
+            assert_eq!(syncer.durable_sequence(), durable);
             let killed = disk.fork();
             killed.kill();
-            check(&killed.revive(), durable);
+            check(&killed.handle(), durable);
             disk.crash(seed);
-            check(&disk.revive(), durable);
+            check(&disk.handle(), durable);
         }
     }
     println!("{calls} calls");
@@ -74,13 +74,13 @@ fn a_creation_cut_short_at_any_call_leaves_an_empty_log() {
     for nth in 1..=10 {
         for seed in 0..50 {
             let disk = SimDisk::new();
-            disk.stop(nth, seed);
+            disk.fail_from(nth, seed);
             let is_made = create(disk.clone(), IDENTITY, 0, 1).is_ok();
             disk.crash(seed);
-            let disk = disk.revive();
+            let disk = disk.handle();
             check(&disk, 0);
-            let recovered = look(&disk, 0).unwrap().0;
-            let mut log = begin(disk, &recovered, 2, None).unwrap();
+            let recovered = recover_frames(&disk, 0).unwrap().0;
+            let mut log = resume(disk, &recovered, 2, None).unwrap();
             assert_eq!(append(&mut log, b"first").unwrap(), 1);
             assert!(!is_made || nth > 4);
         }
@@ -92,7 +92,7 @@ fn a_payload_that_is_too_long_is_refused_and_nothing_fails() {
     let disk = SimDisk::new();
     let mut log = create(disk, IDENTITY, 0, 1).unwrap();
     let mut frame = FrameBuffer::default();
-    frame.bytes().resize(super::super::PAYLOAD_MAX_BYTES + super::super::HEADER_BYTES + 1, 0);
-    assert!(matches!(log.append(&mut frame), Err(Error::Full)));
+    frame.payload_buffer().resize(super::super::PAYLOAD_MAX_BYTES + super::super::FRAME_HEADER_BYTES + 1, 0);
+    assert!(matches!(log.append(&mut frame), Err(WalError::PayloadTooLarge)));
     assert_eq!(append(&mut log, b"short").unwrap(), 1);
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::disk::DiskFile as _;
-use crate::wal::segment::{self, FRAMES_AT};
+use crate::wal::segment::{self, FRAMES_OFFSET};
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"))
@@ -13,12 +13,12 @@ fn golden_bytes_of_a_segment() {
     let disk = SimDisk::new();
     let mut log = create(disk.clone(), 0x0123_4567_89ab_cdef, 41, 0x5a17).unwrap();
     append(&mut log, b"a payload").unwrap();
-    log.syncer().sync().unwrap();
-    log.mark().unwrap();
+    log.handle().sync().unwrap();
+    log.append_noop().unwrap();
     log.rotate(7).unwrap();
     let read = |number, offset, length| {
         let mut bytes = vec![0; length];
-        disk.open(&segment::name(number)).unwrap().read_at(offset, &mut bytes).unwrap();
+        disk.open(&segment::segment_file_name(number)).unwrap().read_at(offset, &mut bytes).unwrap();
         hex(&bytes)
     };
     // Magic, format, number, salt, identity, first sequence, predecessor (number, offset, last), durable, zeros, checksum.
@@ -52,7 +52,7 @@ fn golden_bytes_of_a_segment() {
         "0000000000000000",
     ]
     .concat();
-    assert_eq!(read(1, FRAMES_AT, 72), frames);
+    assert_eq!(read(1, FRAMES_OFFSET, 72), frames);
     let second = [
         "706572636f6c6f67",
         "0100000000000000",

@@ -11,8 +11,8 @@ mod real_dir;
 mod sync_race;
 mod threads;
 
-use super::{Error, FrameBuffer, Log, Recovered, Syncer, accepted, begin, create, read};
-use crate::disk::{Choices, Disk, SimDisk};
+use super::{FrameBuffer, Recovered, WalError, WalHandle, WalWriter, accepted_data_losses, create, recover, resume};
+use crate::disk::{Disk, SimDisk, SplitMix64};
 
 const IDENTITY: u64 = 0x1D;
 
@@ -20,7 +20,7 @@ type Frame = (u64, Vec<u8>);
 
 /// A payload that no other tag has.
 fn payload(tag: u64, bytes: usize) -> Vec<u8> {
-    let mut choices = Choices::new(tag);
+    let mut choices = SplitMix64::new(tag);
     let mut payload = Vec::with_capacity(bytes + 8);
     while payload.len() < bytes {
         payload.extend_from_slice(&choices.next().to_le_bytes());
@@ -29,35 +29,35 @@ fn payload(tag: u64, bytes: usize) -> Vec<u8> {
     payload
 }
 
-fn append<D: Disk>(log: &mut Log<D>, payload: &[u8]) -> Result<u64, Error> {
+fn append<D: Disk>(log: &mut WalWriter<D>, payload: &[u8]) -> Result<u64, WalError> {
     let mut frame = FrameBuffer::default();
-    frame.bytes().extend_from_slice(payload);
+    frame.payload_buffer().extend_from_slice(payload);
     log.append(&mut frame)
 }
 
-fn close<D: Disk>(mut log: Log<D>) -> Result<(), Error> {
-    let syncer = log.syncer();
+fn close<D: Disk>(mut log: WalWriter<D>) -> Result<(), WalError> {
+    let syncer = log.handle();
     syncer.sync()?;
-    log.mark()?;
+    log.append_noop()?;
     syncer.sync().map(drop)
 }
 
 /// What can be read above the position.
-fn look<D: Disk>(disk: &D, position: u64) -> Result<(Recovered, Vec<Frame>), Error> {
+fn recover_frames<D: Disk>(disk: &D, position: u64) -> Result<(Recovered, Vec<Frame>), WalError> {
     let mut frames = Vec::new();
-    let recovered = read(disk, IDENTITY, position, true, |sequence, payload| {
+    let recovered = recover(disk, IDENTITY, position, true, |sequence, payload| {
         frames.push((sequence, payload.to_vec()));
-        Ok::<_, Error>(())
+        Ok::<_, WalError>(())
     })?;
     Ok((recovered, frames))
 }
 
 /// Ends the process, and begins the next life on what it leaves.
-fn next_life(disk: &SimDisk, salt: u64) -> Log<SimDisk> {
+fn reopen(disk: &SimDisk, salt: u64) -> WalWriter<SimDisk> {
     disk.kill();
-    let disk = disk.revive();
-    let recovered = look(&disk, 0).unwrap().0;
-    begin(disk, &recovered, salt, None).unwrap()
+    let disk = disk.handle();
+    let recovered = recover_frames(&disk, 0).unwrap().0;
+    resume(disk, &recovered, salt, None).unwrap()
 }
 
 fn number_from(variable: &str) -> Option<u64> {
@@ -91,11 +91,11 @@ fn a_log_is_read_as_it_was_written() {
         }
     }
     disk.kill();
-    let (recovered, frames) = look(&disk.revive(), 0).unwrap();
-    assert_eq!(recovered.lost(), None);
+    let (recovered, frames) = recover_frames(&disk.handle(), 0).unwrap();
+    assert_eq!(recovered.data_loss(), None);
     let expected = sizes.into_iter().zip(0..).map(|(bytes, number)| (number + 1, payload(number, bytes)));
     assert_eq!(frames, expected.collect::<Vec<_>>());
-    assert_eq!(look(&disk.revive(), 6).unwrap().1, frames[6..], "above a position");
+    assert_eq!(recover_frames(&disk.handle(), 6).unwrap().1, frames[6..], "above a position");
 }
 
 #[test]
@@ -103,12 +103,12 @@ fn a_copy_begins_at_the_position_of_its_tables() {
     let disk = SimDisk::new();
     close(create(disk.clone(), IDENTITY, 70, 1).unwrap()).unwrap();
     disk.crash(0);
-    let disk = disk.revive();
-    let (recovered, frames) = look(&disk, 70).unwrap();
-    assert_eq!((recovered.lost(), recovered.last(), frames.len()), (None, 70, 0));
-    let mut log = begin(disk.clone(), &recovered, 2, None).unwrap();
+    let disk = disk.handle();
+    let (recovered, frames) = recover_frames(&disk, 70).unwrap();
+    assert_eq!((recovered.data_loss(), recovered.last_sequence(), frames.len()), (None, 70, 0));
+    let mut log = resume(disk.clone(), &recovered, 2, None).unwrap();
     assert_eq!(append(&mut log, b"first").unwrap(), 71);
-    assert!(look(&disk, 69).unwrap().0.lost().is_some(), "70 is nowhere");
+    assert!(recover_frames(&disk, 69).unwrap().0.data_loss().is_some(), "70 is nowhere");
 }
 
 #[test]
@@ -118,10 +118,10 @@ fn lives_that_write_nothing_leave_one_segment_and_no_marks() {
     append(&mut log, b"one").unwrap();
     close(log).unwrap();
     for salt in 2..6 {
-        let log = next_life(&disk, salt);
-        assert_eq!(log.last(), 2, "the frame and its mark");
+        let log = reopen(&disk, salt);
+        assert_eq!(log.last_sequence(), 2, "the frame and its mark");
         close(log).unwrap();
-        assert_eq!(disk.revive().list().unwrap().len(), 2);
+        assert_eq!(disk.handle().list().unwrap().len(), 2);
     }
 }
 
@@ -129,20 +129,20 @@ fn lives_that_write_nothing_leave_one_segment_and_no_marks() {
 fn segments_of_another_store_or_of_the_future_are_refused() {
     let disk = SimDisk::new();
     create(disk.clone(), IDENTITY + 1, 0, 1).unwrap();
-    assert!(matches!(look(&disk, 0), Err(Error::Foreign { identity: 0x1E, .. })));
+    assert!(matches!(recover_frames(&disk, 0), Err(WalError::WrongStore { wal_id: 0x1E, .. })));
 }
 
 #[test]
 fn a_segment_is_freed_once_the_next_ones_header_is_durable() {
     let disk = SimDisk::new();
     let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();
-    let syncer: Syncer<_> = log.syncer();
+    let syncer: WalHandle<_> = log.handle();
     append(&mut log, b"one").unwrap();
     syncer.sync().unwrap();
-    assert_eq!(syncer.free(1).unwrap(), 0, "it is being written");
+    assert_eq!(syncer.remove_segments_upto(1).unwrap(), 0, "it is being written");
     log.rotate(2).unwrap();
-    assert_eq!(syncer.free(1).unwrap(), 0, "a power cut could leave no header at all");
+    assert_eq!(syncer.remove_segments_upto(1).unwrap(), 0, "a power cut could leave no header at all");
     syncer.sync().unwrap();
-    assert_eq!(syncer.free(0).unwrap(), 0, "it is needed");
-    assert_eq!(syncer.free(1).unwrap(), 1);
+    assert_eq!(syncer.remove_segments_upto(0).unwrap(), 0, "it is needed");
+    assert_eq!(syncer.remove_segments_upto(1).unwrap(), 1);
 }

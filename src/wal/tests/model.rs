@@ -1,11 +1,11 @@
 //! Random histories against a model: what was appended, what was acknowledged.
 
 use super::*;
-use crate::disk::Call;
+use crate::disk::CallKind;
 
 struct Model {
     disk: SimDisk,
-    choices: Choices,
+    choices: SplitMix64,
     /// What the log has, first sequence first.
     frames: Vec<Vec<u8>>,
     /// The frame of an append that failed: it may be there.
@@ -22,7 +22,7 @@ impl Model {
     fn new(seed: u64) -> Self {
         Self {
             disk: SimDisk::new(),
-            choices: Choices::new(seed),
+            choices: SplitMix64::new(seed),
             frames: Vec::new(),
             maybe: None,
             acknowledged: 0,
@@ -33,11 +33,11 @@ impl Model {
     }
 
     fn one_in(&mut self, bound: u64) -> bool {
-        self.choices.below(bound) == 0
+        self.choices.next_below(bound) == 0
     }
 
-    fn append(&mut self, log: &mut Log<SimDisk>) -> Result<(), Error> {
-        let bytes = match self.choices.below(10) {
+    fn append(&mut self, log: &mut WalWriter<SimDisk>) -> Result<(), WalError> {
+        let bytes = match self.choices.next_below(10) {
             0 => self.choices.index(30_000),
             1 => self.choices.index(5000),
             _ => self.choices.index(200),
@@ -57,8 +57,8 @@ impl Model {
         }
     }
 
-    fn mark(&mut self, log: &mut Log<SimDisk>) -> Result<(), Error> {
-        match log.mark() {
+    fn mark(&mut self, log: &mut WalWriter<SimDisk>) -> Result<(), WalError> {
+        match log.append_noop() {
             Ok(None) => Ok(()),
             Ok(Some(_)) => {
                 self.frames.push(Vec::new());
@@ -71,9 +71,9 @@ impl Model {
         }
     }
 
-    fn step(&mut self, log: &mut Log<SimDisk>) -> Result<(), Error> {
-        let syncer = log.syncer();
-        match self.choices.below(24) {
+    fn step(&mut self, log: &mut WalWriter<SimDisk>) -> Result<(), WalError> {
+        let syncer = log.handle();
+        match self.choices.next_below(24) {
             0..=11 => self.append(log),
             12..=15 => {
                 self.acknowledged = syncer.sync()?;
@@ -81,25 +81,25 @@ impl Model {
                 Ok(())
             }
             16 | 17 => log.rotate(self.choices.next()),
-            18 => syncer.prepare(),
+            18 => syncer.preallocate_segment(),
             19 => self.mark(log),
             20 | 21 => {
-                let above = self.choices.below(self.acknowledged - self.position + 1);
+                let above = self.choices.next_below(self.acknowledged - self.position + 1);
                 self.position += above;
-                match syncer.free(self.position) {
+                match syncer.remove_segments_upto(self.position) {
                     // A file that cannot be removed is no harm.
-                    Err(Error::Io(_)) => Ok(()),
+                    Err(WalError::Io(_)) => Ok(()),
                     answer => answer.map(|_| ()),
                 }
             }
             22 => {
-                let kinds = [None, Some(Call::Write), Some(Call::Sync), Some(Call::SyncDirectory)];
+                let kinds = [None, Some(CallKind::Write), Some(CallKind::Sync), Some(CallKind::SyncDirectory)];
                 let kind = kinds[self.choices.index(kinds.len())];
-                let nth = 1 + self.choices.below(6);
+                let nth = 1 + self.choices.next_below(6);
                 if self.one_in(2) {
-                    self.disk.fail(kind, nth, self.choices.next());
+                    self.disk.fail_nth(kind, nth, self.choices.next());
                 } else {
-                    self.disk.stop(nth, self.choices.next());
+                    self.disk.fail_from(nth, self.choices.next());
                 }
                 Ok(())
             }
@@ -107,18 +107,22 @@ impl Model {
         }
     }
 
-    fn live(&mut self, mut log: Log<SimDisk>) {
-        for _ in 0..self.choices.below(25) {
+    fn live(&mut self, mut log: WalWriter<SimDisk>) {
+        for _ in 0..self.choices.next_below(25) {
             if let Err(why) = self.step(&mut log) {
-                assert!(matches!(why, Error::Failed(_)), "{why}");
-                let durable = log.syncer().durable();
+                assert!(matches!(why, WalError::Failed(_)), "{why}");
+                let durable = log.handle().durable_sequence();
                 assert!(append(&mut log, b"late").is_err());
-                assert!(log.syncer().sync().is_err() && log.rotate(0).is_err() && log.syncer().prepare().is_err());
-                assert_eq!(durable, log.syncer().durable());
+                assert!(
+                    log.handle().sync().is_err()
+                        && log.rotate(0).is_err()
+                        && log.handle().preallocate_segment().is_err()
+                );
+                assert_eq!(durable, log.handle().durable_sequence());
                 break;
             }
         }
-        assert_eq!(log.syncer().durable(), self.acknowledged);
+        assert_eq!(log.handle().durable_sequence(), self.acknowledged);
         self.must = self.frames.len() as u64;
         self.end_life();
     }
@@ -135,49 +139,49 @@ impl Model {
             self.disk.crash(self.choices.next());
             self.must = self.acknowledged;
         }
-        self.disk = self.disk.revive();
+        self.disk = self.disk.handle();
     }
 
     fn check(&self, recovered: &Recovered, frames: &[Frame]) {
-        assert_eq!(recovered.lost(), None, "there was no damage");
-        assert!(recovered.last() >= self.must, "{} of {} are left", recovered.last(), self.must);
-        assert_eq!(recovered.last(), self.position + frames.len() as u64);
+        assert_eq!(recovered.data_loss(), None, "there was no damage");
+        assert!(recovered.last_sequence() >= self.must, "{} of {} are left", recovered.last_sequence(), self.must);
+        assert_eq!(recovered.last_sequence(), self.position + frames.len() as u64);
         for ((sequence, payload), expected) in frames.iter().zip(self.position + 1..) {
             assert_eq!(*sequence, expected);
             let appended = self.frames.get(expected as usize - 1);
             let is_known = appended.map_or(self.maybe.as_ref() == Some(payload), |appended| appended == payload);
             assert!(is_known, "frame {sequence} is not what was appended");
         }
-        assert!(recovered.last() <= self.frames.len() as u64 + u64::from(self.maybe.is_some()));
+        assert!(recovered.last_sequence() <= self.frames.len() as u64 + u64::from(self.maybe.is_some()));
     }
 
     /// Opens until it is not interrupted.
-    fn open(&mut self) -> Log<SimDisk> {
+    fn open(&mut self) -> WalWriter<SimDisk> {
         loop {
-            match self.choices.below(4) {
-                0 => self.disk.stop(1 + self.choices.below(40), self.choices.next()),
-                1 => self.disk.fail(None, 1 + self.choices.below(40), self.choices.next()),
-                _ => self.disk.heal(),
+            match self.choices.next_below(4) {
+                0 => self.disk.fail_from(1 + self.choices.next_below(40), self.choices.next()),
+                1 => self.disk.fail_nth(None, 1 + self.choices.next_below(40), self.choices.next()),
+                _ => self.disk.clear_fault(),
             }
-            let opened = look(&self.disk, self.position).and_then(|(recovered, frames)| {
+            let opened = recover_frames(&self.disk, self.position).and_then(|(recovered, frames)| {
                 self.check(&recovered, &frames);
-                if let Ok((_, again)) = look(&self.disk, self.position) {
+                if let Ok((_, again)) = recover_frames(&self.disk, self.position) {
                     assert_eq!(frames, again);
                 }
-                let log = begin(self.disk.clone(), &recovered, self.choices.next(), None)?;
+                let log = resume(self.disk.clone(), &recovered, self.choices.next(), None)?;
                 Ok((log, frames))
             });
             match opened {
                 Ok((log, frames)) => {
-                    self.disk.heal();
+                    self.disk.clear_fault();
                     self.frames.truncate(self.position as usize);
                     self.frames.extend(frames.into_iter().map(|(_, payload)| payload));
                     (self.acknowledged, self.maybe) = (self.frames.len() as u64, None);
-                    assert_eq!(log.last(), self.acknowledged);
+                    assert_eq!(log.last_sequence(), self.acknowledged);
                     return log;
                 }
                 Err(why) => {
-                    assert!(matches!(why, Error::Io(_)), "{why}");
+                    assert!(matches!(why, WalError::Io(_)), "{why}");
                     self.end_life();
                 }
             }

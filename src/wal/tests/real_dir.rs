@@ -3,41 +3,41 @@
 use std::fs::{self, OpenOptions};
 
 use super::*;
-use crate::disk::FolderDisk;
+use crate::disk::OsDisk;
 use crate::wal::segment;
 
 #[test]
 fn a_log_in_a_folder_is_read_again_also_after_a_cut() {
     let folder = tempfile::tempdir().unwrap();
-    let disk = FolderDisk::new(folder.path());
+    let disk = OsDisk::new(folder.path());
     let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();
     for tag in 1..=6 {
         append(&mut log, &payload(tag, 5000)).unwrap();
         if tag == 3 {
-            log.syncer().prepare().unwrap();
+            log.handle().preallocate_segment().unwrap();
             log.rotate(2).unwrap();
         }
     }
-    let syncer = log.syncer();
-    assert_eq!((syncer.sync().unwrap(), syncer.written(), syncer.durable()), (6, 6, 6));
-    assert_eq!(syncer.free(3).unwrap(), 1);
+    let syncer = log.handle();
+    assert_eq!((syncer.sync().unwrap(), syncer.written_sequence(), syncer.durable_sequence()), (6, 6, 6));
+    assert_eq!(syncer.remove_segments_upto(3).unwrap(), 1);
     drop(log);
-    let (recovered, frames) = look(&disk, 3).unwrap();
+    let (recovered, frames) = recover_frames(&disk, 3).unwrap();
     assert_eq!(frames, (4..=6).map(|tag| (tag, payload(tag, 5000))).collect::<Vec<_>>());
-    close(begin(disk.clone(), &recovered, 3, None).unwrap()).unwrap();
-    assert!(look(&disk, 3).unwrap().0.lost().is_none());
+    close(resume(disk.clone(), &recovered, 3, None).unwrap()).unwrap();
+    assert!(recover_frames(&disk, 3).unwrap().0.data_loss().is_none());
 
-    let cut = OpenOptions::new().write(true).open(folder.path().join(segment::name(2))).unwrap();
+    let cut = OpenOptions::new().write(true).open(folder.path().join(segment::segment_file_name(2))).unwrap();
     cut.set_len(8192 + 5024 + 100).unwrap();
-    let (recovered, frames) = look(&disk, 3).unwrap();
+    let (recovered, frames) = recover_frames(&disk, 3).unwrap();
     assert_eq!(frames, [(4, payload(4, 5000))]);
-    let lost = recovered.lost().unwrap();
-    assert_eq!((lost.first, lost.durable), (5, 6), "the next life's header knows");
-    let log = begin(disk.clone(), &recovered, 4, Some(lost.fingerprint)).unwrap();
-    assert_eq!(log.last(), 4);
+    let lost = recovered.data_loss().unwrap();
+    assert_eq!((lost.first_missing, lost.durable_sequence), (5, 6), "the next life's header knows");
+    let log = resume(disk.clone(), &recovered, 4, Some(lost.fingerprint)).unwrap();
+    assert_eq!(log.last_sequence(), 4);
     let kept = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     assert_eq!(kept.filter(|name| name.starts_with("lost-")).count(), 3, "two segments and the record");
-    assert!(look(&disk, 3).unwrap().0.lost().is_none());
+    assert!(recover_frames(&disk, 3).unwrap().0.data_loss().is_none());
 }
 
 #[test]
@@ -46,41 +46,41 @@ fn a_torn_frame_full_of_numbers_that_pass_for_headers_is_searched_once() {
     let disk = SimDisk::new();
     let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();
     append(&mut log, b"one").unwrap();
-    log.syncer().sync().unwrap();
+    log.handle().sync().unwrap();
     let torn_at = log.segment_bytes() as usize;
     // Each gives a length of half the frame, a sequence, and a lower durable one.
     let numbers = (0..BYTES / 8).flat_map(|number| ((BYTES / 2) << 32 | (BYTES - number)).to_le_bytes());
     append(&mut log, &numbers.collect::<Vec<_>>()).unwrap();
     drop(log);
     disk.kill();
-    disk.flip(&segment::name(1), torn_at, 1);
-    let disk = disk.revive();
-    let before = disk.calls();
-    let (recovered, frames) = look(&disk, 0).unwrap();
-    assert_eq!((recovered.lost(), frames.len()), (None, 1));
-    let calls = disk.calls() - before;
+    disk.flip_bits(&segment::segment_file_name(1), torn_at, 1);
+    let disk = disk.handle();
+    let before = disk.call_count();
+    let (recovered, frames) = recover_frames(&disk, 0).unwrap();
+    assert_eq!((recovered.data_loss(), frames.len()), (None, 1));
+    let calls = disk.call_count() - before;
     assert!(calls < 100, "{calls} calls");
 }
 
 #[test]
 fn a_name_beyond_all_numbers_is_none_and_one_near_them_begins_no_life() {
     let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let disk = FolderDisk::new(folder.path());
-    fs::write(folder.path().join(segment::name(u64::MAX)), b"").unwrap();
-    let (recovered, _) = look(&disk, 0).unwrap();
-    assert_eq!(begin(disk, &recovered, 1, None).unwrap().last(), 0);
+    let disk = OsDisk::new(folder.path());
+    fs::write(folder.path().join(segment::segment_file_name(u64::MAX)), b"").unwrap();
+    let (recovered, _) = recover_frames(&disk, 0).unwrap();
+    assert_eq!(resume(disk, &recovered, 1, None).unwrap().last_sequence(), 0);
 
-    let disk = FolderDisk::new(other.path());
-    fs::write(other.path().join(segment::name(segment::NUMBER_MAX)), b"").unwrap();
-    let (recovered, _) = look(&disk, 0).unwrap();
-    assert!(matches!(begin(disk, &recovered, 1, None), Err(Error::Io(_))));
+    let disk = OsDisk::new(other.path());
+    fs::write(other.path().join(segment::segment_file_name(segment::SEGMENT_NUMBER_MAX)), b"").unwrap();
+    let (recovered, _) = recover_frames(&disk, 0).unwrap();
+    assert!(matches!(resume(disk, &recovered, 1, None), Err(WalError::Io(_))));
 }
 
 #[test]
 fn a_folder_keeps_files_names_and_ends() {
     use crate::disk::{Disk, DiskFile};
     let folder = tempfile::tempdir().unwrap();
-    let disk = FolderDisk::new(folder.path());
+    let disk = OsDisk::new(folder.path());
     let file = disk.create("a").unwrap();
     assert!(disk.create("a").is_err());
     file.write_at(10, b"ten").unwrap();

@@ -31,8 +31,8 @@ impl Disk for HookedDisk {
         self.0.open(name).map(|file| self.hooked(file))
     }
 
-    fn open_to_write(&self, name: &str) -> io::Result<HookedFile> {
-        self.0.open_to_write(name).map(|file| self.hooked(file))
+    fn open_writable(&self, name: &str) -> io::Result<HookedFile> {
+        self.0.open_writable(name).map(|file| self.hooked(file))
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
@@ -81,12 +81,12 @@ fn a_frame_that_is_written_while_a_sync_runs_is_not_durable_by_it() {
     let disk = HookedDisk(SimDisk::new(), Arc::clone(&hook));
     let log = Arc::new(Mutex::new(create(disk, IDENTITY, 0, 1).unwrap()));
     append(&mut log.lock(), b"before").unwrap();
-    let syncer = log.lock().syncer();
+    let syncer = log.lock().handle();
     let late = Arc::clone(&log);
     *hook.lock() = Some(Box::new(move || {
         append(&mut late.lock(), b"meanwhile").unwrap();
     }));
     assert_eq!(syncer.sync().unwrap(), 1);
-    assert_eq!((syncer.durable(), syncer.written()), (1, 2));
+    assert_eq!((syncer.durable_sequence(), syncer.written_sequence()), (1, 2));
     assert_eq!(syncer.sync().unwrap(), 2);
 }

@@ -11,21 +11,22 @@ fn what_any_thread_was_told_is_durable_survives() {
         let disk = SimDisk::new();
         let mut log = create(disk.clone(), IDENTITY, 0, 1).unwrap();
         let (told, position) = (AtomicU64::new(0), AtomicU64::new(0));
-        disk.stop(20 + seed % 400, seed);
+        disk.fail_from(20 + seed % 400, seed);
         thread::scope(|scope| {
             for _ in 0..2 {
-                let (syncer, told) = (log.syncer(), &told);
+                let (syncer, told) = (log.handle(), &told);
                 scope.spawn(move || {
                     while let Ok(durable) = syncer.sync() {
                         told.fetch_max(durable, Ordering::SeqCst);
                     }
                 });
             }
-            let (syncer, position) = (log.syncer(), &position);
+            let (syncer, position) = (log.handle(), &position);
             scope.spawn(move || {
-                while syncer.prepare().is_ok() {
-                    position.fetch_max(syncer.durable() / 2, Ordering::SeqCst);
-                    if matches!(syncer.free(position.load(Ordering::SeqCst)), Err(Error::Failed(_))) {
+                while syncer.preallocate_segment().is_ok() {
+                    position.fetch_max(syncer.durable_sequence() / 2, Ordering::SeqCst);
+                    if matches!(syncer.remove_segments_upto(position.load(Ordering::SeqCst)), Err(WalError::Failed(_)))
+                    {
                         break;
                     }
                     thread::yield_now();
@@ -43,9 +44,9 @@ fn what_any_thread_was_told_is_durable_survives() {
         });
         disk.crash(seed);
         let position = position.into_inner();
-        let (recovered, frames) = look(&disk.revive(), position).unwrap();
-        assert_eq!(recovered.lost(), None);
-        assert!(recovered.last() >= told.into_inner());
+        let (recovered, frames) = recover_frames(&disk.handle(), position).unwrap();
+        assert_eq!(recovered.data_loss(), None);
+        assert!(recovered.last_sequence() >= told.into_inner());
         for (sequence, payload) in frames {
             assert_eq!(payload, super::payload(sequence, 300));
         }

@@ -89,7 +89,7 @@ fn a_read_only_store_shows_leases_and_takes_no_locks() {
 #[test]
 fn a_store_whose_engine_others_share_takes_no_locks() {
     let commons = Commons {
-        engine: Arc::new(SimStorage::new().shared()),
+        engine: Arc::new(SimStorage::new().shared_engine()),
         oracle: Arc::new(MemoryOracle::new(Arc::<System>::default())),
         waiter: Arc::new(Pause(Arc::new(System::default()))),
         ttl_ms: 3000,

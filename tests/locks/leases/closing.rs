@@ -15,7 +15,7 @@ use crate::support::{Random, asks, until};
 #[track_caller]
 fn assert_free(memory: &SimStorage, clocks: &Arc<Clocks>) {
     memory.crash(0);
-    assert!(!has_row(&memory.embedded(), "job"), "the row is there");
+    assert!(!has_row(&memory.exclusive_engine(), "job"), "the row is there");
     assert!(open(memory, clocks).try_lock("job").unwrap().is_some());
 }
 
@@ -219,5 +219,5 @@ fn a_store_that_closes_never_denies_a_lease_that_stays() {
     drop((guard, store));
     let store = open(&memory, &clocks);
     assert_eq!(store.resume_lock("job", token).unwrap().token(), token);
-    assert!(!has_row(&memory.embedded(), "other"));
+    assert!(!has_row(&memory.exclusive_engine(), "other"));
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use percolite::engine::sim::SimStorage;
 use percolite::engine::storage::Column;
-use percolite::engine::{Engine, Group};
+use percolite::engine::{Engine, RowBatch};
 use percolite::{ErrorKind, LockGuard, LostReason, Result, Store, Timestamp};
 
 use super::{assert_about, assert_lost, has_row, lease, left, open, row_of};
@@ -62,7 +62,7 @@ fn l4_d_a_damaged_row_closes_its_name_and_nothing_else() {
         let store = open(&memory, &clocks);
         assert!(store.release_lock("good", tokens[2]).unwrap());
         assert!(store.force_unlock("bad", Timestamp::from_u64(12345)).unwrap(), "any token");
-        assert!(!has_row(&memory.embedded(), "bad"));
+        assert!(!has_row(&memory.exclusive_engine(), "bad"));
         assert!(!store.force_unlock("bad", Timestamp::from_u64(12345)).unwrap());
         assert_lost(store.resume_lock("bad", tokens[1]), LostReason::NotHeld);
         let token = store.get_lock("bad", HOUR).unwrap().unwrap();
@@ -97,7 +97,7 @@ fn damaged_meanwhile(whole_cell: bool, first: impl FnOnce(LockGuard) -> (Result<
     assert!(problems.iter().any(|problem| problem.to_string().contains("lock/bad")), "{problems:?}");
 
     assert!(store.force_unlock("bad", Timestamp::from_u64(12345)).unwrap(), "any token");
-    assert!(!has_row(&memory.embedded(), "bad"));
+    assert!(!has_row(&memory.exclusive_engine(), "bad"));
     if let Some(guard) = guard {
         // Its guard was not taken along; that is for its own token.
         assert_eq!(store.lock_holders("bad").unwrap()[0].token, Some(token));
@@ -138,7 +138,7 @@ fn of_two_leases_in_a_row_that_exclude_each_other_the_later_one_stands() {
     store.close().unwrap();
     let (one, two) = (row_bytes(tokens[0], THEN), row_bytes(tokens[1], THEN));
     let both = [&[1, 2], &one[2..], &two[2..]].concat();
-    memory.embedded().apply(&[Group::Changes(vec![change("both", tokens[1], both)])]).unwrap();
+    memory.exclusive_engine().apply(&[RowBatch::Changes(vec![change("both", tokens[1], both)])]).unwrap();
     let store = open(&memory, &clocks);
     assert_lost(store.resume_lock("both", tokens[0]), LostReason::NotHeld);
     assert_eq!(store.resume_lock("both", tokens[1]).unwrap().token(), tokens[1]);
@@ -165,7 +165,7 @@ fn opening_reads_each_row_of_leases_once() {
     };
     let (writes, _, world) = opens();
     world.store.close().unwrap();
-    rows::write_many(&memory.embedded(), MANY, token);
+    rows::write_many(&memory.exclusive_engine(), MANY, token);
     let (writes_with, walks, world) = opens();
     assert!(writes_with <= writes, "{writes_with} writes instead of {writes}");
     assert!((2..MANY / 16).contains(&walks.len()), "{} pages", walks.len());

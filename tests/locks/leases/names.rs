@@ -21,7 +21,7 @@ fn g1_a_a_name_is_free_then_taken_then_free() {
     assert!(store.release_lock("some_resource", token).unwrap());
     printed.push(store.is_free_lock("some_resource").unwrap());
     assert_eq!(printed, [true, false, true]);
-    assert!(!has_row(&memory.embedded(), "some_resource"));
+    assert!(!has_row(&memory.exclusive_engine(), "some_resource"));
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn g1_b_a_second_caller_gets_none_and_changes_nothing() {
     assert!(store.get_lock("another", HOUR).unwrap().is_some());
     assert!(!store.is_free_lock("some_resource").unwrap());
     assert_eq!(store.lock_stats().exclusive.timed_out, 2);
-    assert_eq!(rows::names(&memory.embedded()), ["another", "some_resource"]);
+    assert_eq!(rows::names(&memory.exclusive_engine()), ["another", "some_resource"]);
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn g1_c_a_wrong_token_releases_nothing() {
     assert!(store.release_lock("job", token).unwrap());
     assert!(!store.release_lock("job", token).unwrap(), "once");
     // That of the other name is there yet.
-    assert_eq!(rows::names(&memory.embedded()), ["other"]);
+    assert_eq!(rows::names(&memory.exclusive_engine()), ["other"]);
     assert_eq!((store.lock_stats().lost, store.lock_table().unwrap().held), (0, 1));
 }
 
@@ -79,7 +79,7 @@ fn g1_d_a_lease_that_is_over_is_free_before_any_sweep() {
     let store = open(&memory, &clocks);
     let token = store.get_lock("job", HOUR).unwrap().unwrap();
     clocks.pass(HOUR);
-    assert!(has_row(&memory.embedded(), "job"), "there was a sweep");
+    assert!(has_row(&memory.exclusive_engine(), "job"), "there was a sweep");
     assert!(store.is_free_lock("job").unwrap());
     assert!(!store.release_lock("job", token).unwrap(), "it was nobody's any more");
     assert!(store.lock_holders("job").unwrap().is_empty());

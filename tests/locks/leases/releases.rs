@@ -35,7 +35,7 @@ fn releasing_in_a_store_that_fails_at_it_or_has_failed_is_an_error() {
         world.memory.crash(0);
         let again = World::open_at(&world.memory, Store::builder());
         let held = !again.store.is_free_lock("n").unwrap();
-        assert_eq!(has_row(&world.memory.embedded(), "n"), held);
+        assert_eq!(has_row(&world.memory.exclusive_engine(), "n"), held);
         assert!(held, "the release was refused, so the row is there");
     }
 }
@@ -79,8 +79,8 @@ fn a_release_that_was_answered_is_durable() {
     let store = open(&memory, &Clocks::new());
     for _ in 0..20 {
         store.lock_with("job", lease(HOUR)).unwrap().release().unwrap();
-        assert!(!has_row(&memory.embedded(), "job"));
+        assert!(!has_row(&memory.exclusive_engine(), "job"));
     }
     memory.crash(0);
-    assert!(!has_row(&memory.embedded(), "job"));
+    assert!(!has_row(&memory.exclusive_engine(), "job"));
 }

@@ -102,7 +102,7 @@ fn a_renewal_that_is_overtaken_by_the_end_writes_nothing() {
     assert!(store.force_unlock("job", guard.token()).unwrap());
     clocks.let_go();
     assert_lost(answer(&renewal), LostReason::Forced);
-    assert!(!has_row(&memory.embedded(), "job"));
+    assert!(!has_row(&memory.exclusive_engine(), "job"));
 }
 
 #[test]

@@ -221,7 +221,7 @@ fn l4_a_closing_releases_leases_that_have_a_guard() {
     assert!(matches!(guard.renew(HOUR).unwrap_err().kind(), ErrorKind::Closed(_)));
     memory.crash(0);
     for name in ["job", "shared"] {
-        assert!(!has_row(&memory.embedded(), name));
+        assert!(!has_row(&memory.exclusive_engine(), name));
     }
     let store = open(&memory, &clocks);
     for name in ["job", "shared"] {

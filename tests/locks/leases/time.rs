@@ -58,7 +58,7 @@ fn l3_b_a_lease_for_once_is_lost_at_its_time() {
     let next = store.try_lock("job").unwrap().unwrap();
     let taken_over = next.info().taken_over.expect("a lease was over");
     assert_eq!((taken_over.token, taken_over.holder.label.as_deref()), (guard.token(), Some("first")));
-    assert!(!has_row(&memory.embedded(), "job"), "returned before the row of the first was gone");
+    assert!(!has_row(&memory.exclusive_engine(), "job"), "returned before the row of the first was gone");
     let stats = store.lock_stats();
     assert_eq!((stats.expired, stats.taken_over, stats.lost, stats.forced), (1, 1, 1, 0));
     // The late end of the first one does not touch the next.
@@ -66,7 +66,7 @@ fn l3_b_a_lease_for_once_is_lost_at_its_time() {
     assert!(next.is_held());
     drop(next);
     assert_eq!((store.lock_table().unwrap().entries.len(), store.lock_stats().lost), (0, 1));
-    assert_eq!(rows::names(&memory.embedded()), [""; 0]);
+    assert_eq!(rows::names(&memory.exclusive_engine()), [""; 0]);
 }
 
 #[test]
@@ -184,14 +184,14 @@ fn l3_e_the_timer_behind_a_lease_goes_to_the_next_in_line() {
     let stats = store.lock_stats();
     assert_eq!((stats.expired, stats.taken_over, stats.lost, stats.exclusive.timed_out), (1, 1, 1, 1));
     assert_eq!(store.lock_table().unwrap().entries.len(), 0);
-    assert_eq!(rows::names(&memory.embedded()), [""; 0]);
+    assert_eq!(rows::names(&memory.exclusive_engine()), [""; 0]);
 }
 
 #[test]
 fn rows_of_leases_that_are_over_go_after_a_day() {
     let memory = SimStorage::new();
     let clocks = Clocks::new();
-    let engine = memory.embedded();
+    let engine = memory.exclusive_engine();
     let store = open(&memory, &clocks);
     store.get_lock("job", HOUR).unwrap().unwrap();
     store.get_lock("longer", 2 * DAY).unwrap().unwrap();

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 use percolite::engine::sim::{SimEngine, SimStorage};
-use percolite::engine::{Capabilities, Engine, EngineError, Group, Outcome, Superseded, View};
+use percolite::engine::{ApplyResult, Capabilities, Engine, EngineError, EngineSnapshot, GcEntry, RowBatch};
 use percolite::row::Row;
 use percolite::{KeyspaceId, RowKey, Timestamp};
 
@@ -27,7 +27,7 @@ struct State {
 
 impl Gate {
     pub fn new(memory: &SimStorage) -> Arc<Self> {
-        Arc::new(Self { engine: memory.embedded(), state: Mutex::default(), changed: Condvar::new() })
+        Arc::new(Self { engine: memory.exclusive_engine(), state: Mutex::default(), changed: Condvar::new() })
     }
 
     /// From here on syncs wait.
@@ -65,8 +65,8 @@ fn is_lease(row: &RowKey) -> bool {
 }
 
 impl Engine for Gate {
-    fn apply(&self, groups: &[Group]) -> Result<Vec<Outcome>, EngineError> {
-        let leases = groups.iter().flat_map(Group::keys).filter(|row| is_lease(row)).count();
+    fn apply(&self, groups: &[RowBatch]) -> Result<Vec<ApplyResult>, EngineError> {
+        let leases = groups.iter().flat_map(RowBatch::row_keys).filter(|row| is_lease(row)).count();
         let applied = self.engine.apply(groups);
         self.state.lock().written += leases;
         applied
@@ -81,24 +81,24 @@ impl Engine for Gate {
         self.engine.capabilities()
     }
 
-    fn view(&self) -> Result<Arc<dyn View>, EngineError> {
-        self.engine.view()
+    fn snapshot(&self) -> Result<Arc<dyn EngineSnapshot>, EngineError> {
+        self.engine.snapshot()
     }
 
-    fn row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
-        self.engine.row(row, start_ts)
+    fn read_row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
+        self.engine.read_row(row, start_ts)
     }
 
-    fn meta(&self, name: &str) -> Result<Option<Vec<u8>>, EngineError> {
-        self.engine.meta(name)
+    fn get_meta(&self, name: &str) -> Result<Option<Vec<u8>>, EngineError> {
+        self.engine.get_meta(name)
     }
 
-    fn metas(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, EngineError> {
-        self.engine.metas(prefix)
+    fn scan_meta(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, EngineError> {
+        self.engine.scan_meta(prefix)
     }
 
-    fn set_meta(&self, entries: &[(String, Option<Vec<u8>>)]) -> Result<(), EngineError> {
-        self.engine.set_meta(entries)
+    fn write_meta(&self, entries: &[(String, Option<Vec<u8>>)]) -> Result<(), EngineError> {
+        self.engine.write_meta(entries)
     }
 
     fn safe_point(&self) -> Result<Timestamp, EngineError> {
@@ -109,20 +109,20 @@ impl Engine for Gate {
         self.engine.advance_safe_point(to)
     }
 
-    fn superseded(
+    fn gc_candidates(
         &self,
-        after: Option<&Superseded>,
+        after: Option<&GcEntry>,
         upto: Timestamp,
         limit: usize,
-    ) -> Result<Vec<Superseded>, EngineError> {
-        self.engine.superseded(after, upto, limit)
+    ) -> Result<Vec<GcEntry>, EngineError> {
+        self.engine.gc_candidates(after, upto, limit)
     }
 
-    fn statuses(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {
-        self.engine.statuses(before, limit)
+    fn txn_records(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {
+        self.engine.txn_records(before, limit)
     }
 
-    fn erase(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {
-        self.engine.erase(keyspace)
+    fn delete_keyspace(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {
+        self.engine.delete_keyspace(keyspace)
     }
 }

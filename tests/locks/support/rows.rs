@@ -4,7 +4,7 @@ use std::ops::Bound;
 
 use percolite::engine::sim::SimStorage;
 use percolite::engine::storage::{Batch, Column, Storage};
-use percolite::engine::{Engine, Group, RowRange};
+use percolite::engine::{Engine, RowBatch, RowRange};
 use percolite::row::{Edit, RowChange, TxnId, Value, WriteRecord};
 use percolite::{KeyspaceId, OwnerId, RowKey, Timestamp};
 
@@ -17,13 +17,13 @@ pub fn row_of(name: &str) -> RowKey {
 
 /// Whether there is a row of leases of the name.
 pub fn has_row(engine: &dyn Engine, name: &str) -> bool {
-    let newest = engine.view().unwrap().write(&row_of(name)).unwrap();
+    let newest = engine.snapshot().unwrap().write(&row_of(name)).unwrap();
     newest.is_some_and(|newest| newest.value.is_some())
 }
 
 /// The names that have a row of leases.
 pub fn names(engine: &dyn Engine) -> Vec<String> {
-    let (start, view) = (row_of("").as_bytes().to_vec(), engine.view().unwrap());
+    let (start, view) = (row_of("").as_bytes().to_vec(), engine.snapshot().unwrap());
     let mut end = start.clone();
     *end.last_mut().unwrap() += 1;
     let range = RowRange { start: Bound::Included(start.clone()), end: Bound::Excluded(end) };
@@ -33,7 +33,7 @@ pub fn names(engine: &dyn Engine) -> Vec<String> {
         names.push(String::from_utf8(name).unwrap());
         true
     };
-    view.cells(Column::Write, &range, &mut see).unwrap();
+    view.scan_raw(Column::Write, &range, &mut see).unwrap();
     names.retain(|name| has_row(engine, name));
     names
 }
@@ -63,14 +63,14 @@ pub fn change(name: &str, commit_ts: Timestamp, value: Vec<u8>) -> RowChange {
 /// Has the row of the name be nonsense: as the store keeps it, or in what it says.
 pub fn damage(memory: &SimStorage, name: &str, token: Timestamp, whole_cell: bool) {
     if whole_cell {
-        let mut batch = memory.batch(0);
+        let mut batch = memory.new_batch(0);
         batch.put(Column::Write, row_of(name).as_bytes(), b"\x01nonsense");
         memory.write(batch).unwrap();
     } else {
         let mut bytes = row_bytes(token, super::clocks::THEN);
         bytes.truncate(bytes.len() - 3);
-        let groups = [Group::Changes(vec![change(name, token.next().next(), bytes)])];
-        memory.embedded().apply(&groups).unwrap();
+        let groups = [RowBatch::Changes(vec![change(name, token.next().next(), bytes)])];
+        memory.exclusive_engine().apply(&groups).unwrap();
     }
 }
 
@@ -78,7 +78,7 @@ pub fn damage(memory: &SimStorage, name: &str, token: Timestamp, whole_cell: boo
 pub fn write_many(engine: &dyn Engine, many: usize, token: Timestamp) {
     for some in (0..many).collect::<Vec<_>>().chunks(1000) {
         let row = |at: &usize| change(&job(*at), token, row_bytes(token, super::clocks::THEN));
-        engine.apply(&[Group::Changes(some.iter().map(row).collect())]).unwrap();
+        engine.apply(&[RowBatch::Changes(some.iter().map(row).collect())]).unwrap();
     }
     engine.sync().unwrap();
 }

@@ -42,7 +42,7 @@ pub fn in_worlds<F: Future<Output = ()>>(test: impl Fn(World, AsyncStore) -> F) 
         runtime.block_on(async {
             tokio::time::timeout(PATIENCE, test(world, store)).await.expect("it hangs");
         });
-        eventually("no lease has left a row", || rows::names(&memory.embedded()).is_empty());
+        eventually("no lease has left a row", || rows::names(&memory.exclusive_engine()).is_empty());
     }
 }
 
@@ -53,7 +53,7 @@ pub fn beside_worlds(test: impl Fn(&World, &AsyncStore)) {
         let world = World::open();
         let store = AsyncStore::from(world.store.clone());
         test(&world, &store);
-        eventually("no lease has left a row", || rows::names(&world.memory.embedded()).is_empty());
+        eventually("no lease has left a row", || rows::names(&world.memory.exclusive_engine()).is_empty());
     }
 }
 
@@ -197,13 +197,13 @@ pub fn assert_free(store: &AsyncStore, memory: &SimStorage) {
     assert!(store.store().is_free_lock(NAME).unwrap());
     // That takes the row of a lease away that was over; those of guards that were dropped go in the background.
     drop(store.store().try_lock(NAME).unwrap().expect("the lock is free"));
-    eventually("no row is left", || rows::names(&memory.embedded()).is_empty());
+    eventually("no row is left", || rows::names(&memory.exclusive_engine()).is_empty());
     eventually("no row is locked", || store.store().row_locks().unwrap().count() == 0);
 }
 
 /// Whether there is a row of leases of the name.
 pub fn has_row(memory: &SimStorage, name: &str) -> bool {
-    rows::has_row(&memory.embedded(), name)
+    rows::has_row(&memory.exclusive_engine(), name)
 }
 
 /// The only thread of a runtime that may block is busy.

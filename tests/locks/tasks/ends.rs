@@ -27,7 +27,7 @@ impl Lives {
     }
 
     fn rows(&self) -> Vec<String> {
-        rows::names(&self.memory.embedded())
+        rows::names(&self.memory.exclusive_engine())
     }
 }
 

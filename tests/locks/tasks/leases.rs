@@ -197,7 +197,7 @@ fn task_l3_d_what_a_renewal_answers_that_was_written_beyond_the_end_is_what_is()
             drop(guard);
             drop(next.end().unwrap());
             // The background writes, too, and is not to be taken for the next renewal.
-            eventually("the row is gone", || rows::names(&world.memory.embedded()).is_empty());
+            eventually("the row is gone", || rows::names(&world.memory.exclusive_engine()).is_empty());
         }
     });
 }

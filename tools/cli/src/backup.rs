@@ -97,7 +97,8 @@ pub fn dump(args: &DumpArgs) -> Result<()> {
     // How much of it has changed is not known.
     if options.since.is_none() && progress.is_seen() {
         let columns = store.engine_figures()?.columns;
-        progress.expect(columns.iter().filter(|of| of.column == Column::Write).map(|of| of.cells).sum(), "about ");
+        progress
+            .expect(columns.iter().filter(|of| of.column == Column::Write).map(|of| of.estimated_keys).sum(), "about ");
     }
     let told = |so_far: &Dumped| {
         progress.at(so_far.rows, format_args!("rows, {}", indicatif::HumanBytes(so_far.bytes)));

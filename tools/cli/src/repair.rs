@@ -105,7 +105,7 @@ pub fn run(args: &Args) -> Result<()> {
 fn rows_about(from: &Path) -> Option<u64> {
     let store = Store::builder().read_only(true).open(from).ok()?;
     let columns = store.engine_figures().ok()?.columns;
-    columns.iter().find(|column| column.column == Column::Write).map(|column| column.cells)
+    columns.iter().find(|column| column.column == Column::Write).map(|column| column.estimated_keys)
 }
 
 fn losses(found: u64) -> String {

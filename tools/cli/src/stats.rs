@@ -88,16 +88,16 @@ fn closed(args: &Args, store: &Store) -> Result<()> {
         let columns = figures.columns.iter().map(|column| {
             json!({
                 "column": format!("{:?}", column.column),
-                "files": column.files,
-                "files_at_level_0": column.files_at_level_0,
-                "bytes": column.bytes,
-                "cells": column.cells,
+                "files": column.sst_files,
+                "files_at_level_0": column.level0_files,
+                "bytes": column.sst_bytes,
+                "cells": column.estimated_keys,
             })
         });
         return say(json!({
             "columns": columns.collect::<Vec<_>>(),
-            "lost_log_bytes": store.lost_logs().iter().map(|lost| lost.bytes).sum::<u64>(),
-            "log_bytes": figures.log_bytes,
+            "lost_log_bytes": store.lost_logs().iter().map(|lost| lost.lost_bytes).sum::<u64>(),
+            "log_bytes": figures.wal_bytes,
             "pending_compaction_bytes": figures.pending_compaction_bytes,
             "keyspaces": keyspaces,
             "keyspace_figures": spaces.iter().map(figures_json).collect::<Vec<_>>(),
@@ -118,13 +118,13 @@ fn closed(args: &Args, store: &Store) -> Result<()> {
         ["row locks of dead processes".to_owned(), indicatif::HumanCount(locks).to_string()],
         ["nothing is newer than".to_owned(), time(newest)],
         ["history begins".to_owned(), history_from.map_or_else(|| "none is kept".into(), time)],
-        ["in the log".to_owned(), indicatif::HumanBytes(figures.log_bytes).to_string()],
+        ["in the log".to_owned(), indicatif::HumanBytes(figures.wal_bytes).to_string()],
         ["still to be compacted".to_owned(), indicatif::HumanBytes(figures.pending_compaction_bytes).to_string()],
     ];
     for column in &figures.columns {
         let name = format!("{:?}", column.column).to_lowercase();
-        let (bytes, cells) = (indicatif::HumanBytes(column.bytes), indicatif::HumanCount(column.cells));
-        rows.push([format!("{name} column"), format!("{bytes} in {} tables, about {cells} cells", column.files)]);
+        let (bytes, cells) = (indicatif::HumanBytes(column.sst_bytes), indicatif::HumanCount(column.estimated_keys));
+        rows.push([format!("{name} column"), format!("{bytes} in {} tables, about {cells} cells", column.sst_files)]);
     }
     if let Some(upto) = restored_upto {
         rows.push(["restored, up to".to_owned(), upto.to_string()]);

@@ -40,7 +40,7 @@ pub fn run(args: &Args) -> Result<()> {
     let store = opened(args)?;
     let progress = Progress::of("cells");
     if progress.is_seen() {
-        progress.expect(store.engine_figures()?.columns.iter().map(|column| column.cells).sum(), "about ");
+        progress.expect(store.engine_figures()?.columns.iter().map(|column| column.estimated_keys).sum(), "about ");
     }
     let mut read = (0, 0);
     let verified = store.verify(|so_far| {
@@ -55,7 +55,7 @@ pub fn run(args: &Args) -> Result<()> {
     let verified = verified
         .map_err(|why| Interrupt::told(why, || format!("{problems} found in {cells}, and the rest was not read")))?;
     if args.json {
-        let lost = |lost: &percolite::LostLog| json!({ "file": lost.file.display().to_string(), "offset": lost.offset, "bytes": lost.bytes, "what": lost.to_string() });
+        let lost = |lost: &percolite::DataLoss| json!({ "file": lost.file.display().to_string(), "offset": lost.offset, "bytes": lost.lost_bytes, "what": lost.to_string() });
         say(json!({
             "opens": true,
             "sound": verified.is_sound(),

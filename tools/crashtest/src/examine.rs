@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use percolite::engine::Compression;
-use percolite::engine::folder::{FolderEngine, FolderSetup, FolderStorage};
-use percolite::engine::storage::{Column, Reader as _};
+use percolite::engine::folder::{FolderEngine, FolderOptions, FolderStorage};
+use percolite::engine::storage::{CellReader as _, Column};
 use percolite::engine::{Engine, EngineError, RowRange};
 use percolite::runtime::{Runtime, System};
 use percolite::{Builder, Durability, Error, Store};
@@ -35,8 +35,12 @@ use crate::violation::Broken;
 use crate::workload::Workload;
 
 /// A small store: the harness opens thousands.
-pub const MEMORY: FolderSetup =
-    FolderSetup { cache: 1 << 20, write_buffers: 4 << 20, compression: Compression::Lz4, accept_lost_commits: None };
+pub const MEMORY: FolderOptions = FolderOptions {
+    block_cache_bytes: 1 << 20,
+    write_buffer_bytes: 4 << 20,
+    compression: Compression::Lz4,
+    accept_data_loss: None,
+};
 
 /// What is left of a restore is erased well within this time, by a store whose clock runs so fast.
 const ERASED_WITHIN: Duration = Duration::from_secs(20);
@@ -90,7 +94,7 @@ pub struct Examined {
 ///
 /// # Errors
 /// Those of opening.
-pub fn engine(folder: &Path, memory: FolderSetup) -> Result<Arc<FolderEngine>, EngineError> {
+pub fn engine(folder: &Path, memory: FolderOptions) -> Result<Arc<FolderEngine>, EngineError> {
     Ok(Arc::new(FolderEngine::new(FolderStorage::open(folder, memory)?, true)))
 }
 
@@ -121,8 +125,8 @@ pub fn examine(subject: &Subject<'_>, ledger: Ledger) -> Examined {
 /// An error is one of opening or of the first look: the store refuses.
 fn resolve_and_judge(subject: &Subject<'_>, desk: &Desk, found: &mut Examined) -> Result<u64, Error> {
     let began = Instant::now();
-    let engine = engine(subject.folder, FolderSetup { accept_lost_commits: subject.accepts, ..MEMORY })?;
-    found.told_lost = !engine.lost_logs().is_empty();
+    let engine = engine(subject.folder, FolderOptions { accept_data_loss: subject.accepts, ..MEMORY })?;
+    found.told_lost = !engine.data_losses().is_empty();
     found.locks = locks(&engine)?;
     let book = Book::new(subject);
     let before = book.now();
@@ -283,7 +287,9 @@ fn reopen(folder: &Path) -> Result<Arc<FolderEngine>, EngineError> {
     let began = Instant::now();
     loop {
         match engine(folder, MEMORY) {
-            Err(EngineError::Busy(_)) if began.elapsed() < STARTING_MAX => std::thread::sleep(Duration::from_millis(1)),
+            Err(EngineError::AlreadyOpen(_)) if began.elapsed() < STARTING_MAX => {
+                std::thread::sleep(Duration::from_millis(1))
+            }
             opened => return opened,
         }
     }

@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::ops::Bound;
 
 use percolite::codec::{History, Record as _};
-use percolite::engine::storage::{Column, Reader};
+use percolite::engine::storage::{CellReader, Column};
 use percolite::engine::{EngineError, RowRange};
 use percolite::keys::{data_key, keyspace_bounds, split_data_key, split_history_key};
 use percolite::row::{Lock, RowKey, Value, WriteRecord};
@@ -17,7 +17,7 @@ use crate::violation::{Broken, STRUCTURE};
 ///
 /// # Errors
 /// Those of reading.
-pub fn structure(reader: &impl Reader) -> Result<Vec<Broken>, EngineError> {
+pub fn structure(reader: &impl CellReader) -> Result<Vec<Broken>, EngineError> {
     let mut broken = Vec::new();
     reader.scan(Column::Lock, &RowRange::all(), false, |key, bytes| {
         let lock = match Lock::decode(bytes) {
@@ -93,7 +93,7 @@ pub fn keyspaces(store: &Store) -> Result<Vec<KeyspaceId>, Error> {
 ///
 /// # Errors
 /// Those of reading.
-pub fn digest(reader: &impl Reader, keyspaces: &[KeyspaceId]) -> Result<u64, EngineError> {
+pub fn digest(reader: &impl CellReader, keyspaces: &[KeyspaceId]) -> Result<u64, EngineError> {
     let mut hasher = DefaultHasher::new();
     for keyspace in keyspaces {
         let (start, end) = keyspace_bounds(*keyspace);
@@ -129,7 +129,7 @@ pub fn digest(reader: &impl Reader, keyspaces: &[KeyspaceId]) -> Result<u64, Eng
 ///
 /// # Errors
 /// Those of reading.
-pub fn newest_commit(reader: &impl Reader) -> Result<Timestamp, EngineError> {
+pub fn newest_commit(reader: &impl CellReader) -> Result<Timestamp, EngineError> {
     let mut newest = Timestamp::ZERO;
     reader.scan(Column::Write, &RowRange::all(), false, |_, bytes| {
         if let Ok(write) = WriteRecord::decode(bytes) {
@@ -154,7 +154,7 @@ mod tests {
             (SimStorage::new(), RowKey::new(KeyspaceId(7), b"stray"), Timestamp::from_millis(5));
         let mut change = RowChange::new(row.clone(), start_ts);
         change.data.push((start_ts, Edit::Put(b"value".into())));
-        let engine = memory.embedded();
+        let engine = memory.exclusive_engine();
         engine.apply(&[vec![change].into()]).unwrap();
         let broken = structure(engine.storage()).unwrap();
         let how = format!("row {row:?}: the value that the transaction {start_ts:#} wrote belongs to no version");

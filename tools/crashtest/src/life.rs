@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use percolite::crashtest::{Mutant, mutate};
 use percolite::engine::Engine;
-use percolite::engine::folder::{FolderEngine, FolderSetup};
+use percolite::engine::folder::{FolderEngine, FolderOptions};
 use percolite::runtime::Runtime;
 use percolite::{CommitProtocol, Durability, Error, KeepHistory, Keyspace, Store, TxnOptions};
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -285,7 +285,7 @@ struct Opened {
 }
 
 fn open(life: &Life, sink: &PipeSink) -> Result<Opened, Error> {
-    let setup = FolderSetup { write_buffers: life.write_buffers, ..MEMORY };
+    let setup = FolderOptions { write_buffer_bytes: life.write_buffers, ..MEMORY };
     let engine = engine(&life.folder, setup)?;
     let runtime = Arc::new(Fast::new(life.speed));
     let (before, wall) = (moment(life.number, runtime.elapsed(), sink.tick()), runtime.unix_millis());

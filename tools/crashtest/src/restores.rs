@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use percolite::engine::storage::{Column, Reader};
+use percolite::engine::storage::{CellReader, Column};
 use percolite::engine::{EngineError, RowRange};
 use percolite::row::RowKey;
 use percolite::{Builder, DumpHeader, DumpOptions, Error, Existing, KeyspaceId, Store};
@@ -185,7 +185,7 @@ fn restored(store: &Store) -> Result<Rows, Error> {
 ///
 /// # Errors
 /// Those of reading.
-pub fn nameless(store: &Store, storage: &impl Reader) -> Result<BTreeSet<KeyspaceId>, EngineError> {
+pub fn nameless(store: &Store, storage: &impl CellReader) -> Result<BTreeSet<KeyspaceId>, EngineError> {
     let mut found = BTreeSet::new();
     for column in [Column::Write, Column::Lock] {
         storage.scan(column, &RowRange::all(), false, |key, _| {
@@ -196,7 +196,7 @@ pub fn nameless(store: &Store, storage: &impl Reader) -> Result<BTreeSet<Keyspac
     // The catalog itself has none, either.
     found.remove(&KeyspaceId(0));
     let there = store.snapshot().and_then(|snapshot| snapshot.keyspaces());
-    for keyspace in there.map_err(|why| EngineError::Unknown(why.to_string()))? {
+    for keyspace in there.map_err(|why| EngineError::Undetermined(why.to_string()))? {
         found.remove(&keyspace.id());
     }
     Ok(found)

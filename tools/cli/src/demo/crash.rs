@@ -18,7 +18,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use percolite::engine::{Capabilities, Engine, EngineError, Group, Outcome, Superseded, View};
+use percolite::engine::{ApplyResult, Capabilities, Engine, EngineError, EngineSnapshot, GcEntry, RowBatch};
 use percolite::row::{Edit, Row, Status};
 use percolite::{CommitProtocol, KeyspaceId, RowKey, Store, Timestamp, TxnOptions};
 use serde_json::{Value, json};
@@ -155,7 +155,7 @@ impl StopsInCommit {
 }
 
 impl Engine for StopsInCommit {
-    fn apply(&self, groups: &[Group]) -> Result<Vec<Outcome>, EngineError> {
+    fn apply(&self, groups: &[RowBatch]) -> Result<Vec<ApplyResult>, EngineError> {
         let changes = || groups.iter().flat_map(|group| group.changes().into_owned());
         let is_commit_point = changes().any(|change| matches!(change.status, Edit::Put(Status::Committed(_))));
         if is_commit_point && self.moment == Moment::BeforeCommitPoint {
@@ -171,31 +171,31 @@ impl Engine for StopsInCommit {
     /// As if it could change one row at a time, and beside it the record of how a transaction ended: RocksDB would commit all rows
     /// together, and nothing would be left to roll forward.
     fn capabilities(&self) -> Capabilities {
-        Capabilities { group_rows_max: 2, ..self.inner.capabilities() }
+        Capabilities { batch_rows_max: 2, ..self.inner.capabilities() }
     }
 
-    fn view(&self) -> Result<Arc<dyn View>, EngineError> {
-        self.inner.view()
+    fn snapshot(&self) -> Result<Arc<dyn EngineSnapshot>, EngineError> {
+        self.inner.snapshot()
     }
 
-    fn row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
-        self.inner.row(row, start_ts)
+    fn read_row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
+        self.inner.read_row(row, start_ts)
     }
 
     fn sync(&self) -> Result<(), EngineError> {
         self.inner.sync()
     }
 
-    fn meta(&self, name: &str) -> Result<Option<Vec<u8>>, EngineError> {
-        self.inner.meta(name)
+    fn get_meta(&self, name: &str) -> Result<Option<Vec<u8>>, EngineError> {
+        self.inner.get_meta(name)
     }
 
-    fn metas(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, EngineError> {
-        self.inner.metas(prefix)
+    fn scan_meta(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, EngineError> {
+        self.inner.scan_meta(prefix)
     }
 
-    fn set_meta(&self, entries: &[(String, Option<Vec<u8>>)]) -> Result<(), EngineError> {
-        self.inner.set_meta(entries)
+    fn write_meta(&self, entries: &[(String, Option<Vec<u8>>)]) -> Result<(), EngineError> {
+        self.inner.write_meta(entries)
     }
 
     fn safe_point(&self) -> Result<Timestamp, EngineError> {
@@ -206,20 +206,20 @@ impl Engine for StopsInCommit {
         self.inner.advance_safe_point(to)
     }
 
-    fn superseded(
+    fn gc_candidates(
         &self,
-        after: Option<&Superseded>,
+        after: Option<&GcEntry>,
         upto: Timestamp,
         limit: usize,
-    ) -> Result<Vec<Superseded>, EngineError> {
-        self.inner.superseded(after, upto, limit)
+    ) -> Result<Vec<GcEntry>, EngineError> {
+        self.inner.gc_candidates(after, upto, limit)
     }
 
-    fn statuses(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {
-        self.inner.statuses(before, limit)
+    fn txn_records(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {
+        self.inner.txn_records(before, limit)
     }
 
-    fn erase(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {
-        self.inner.erase(keyspace)
+    fn delete_keyspace(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {
+        self.inner.delete_keyspace(keyspace)
     }
 }

@@ -5,7 +5,7 @@ mod locks;
 use std::time::Duration;
 
 use indicatif::HumanCount;
-use percolite::{EngineFigures, Latencies, Latency, LiveStatus, SlowStatus, Stats, Status};
+use percolite::{EngineStats, Latencies, Latency, LiveStatus, SlowStatus, Stats, Status};
 use serde_json::{Value, json};
 
 pub use self::locks::{by_name, lock_json, not_listed, row_locks};
@@ -115,13 +115,13 @@ fn history(stats: &Stats) -> String {
     format!("from {from} on, kept for {}; {collected} replaced versions collected", crate::history::span(kept))
 }
 
-fn memory(engine: &EngineFigures) -> String {
+fn memory(engine: &EngineStats) -> String {
     let bytes = indicatif::HumanBytes;
     format!(
         "cache {} of {}, write buffers {}, open tables {}",
-        bytes(engine.cache_bytes),
-        bytes(engine.cache_limit_bytes),
-        bytes(engine.write_buffer_bytes),
+        bytes(engine.block_cache_bytes),
+        bytes(engine.block_cache_capacity_bytes),
+        bytes(engine.memtable_bytes),
         bytes(engine.table_reader_bytes)
     )
 }

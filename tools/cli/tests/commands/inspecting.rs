@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use percolite::engine::Group;
+use percolite::engine::RowBatch;
 use percolite::row::{Edit, KeyspaceId, RowChange, TxnId, Value, WriteRecord};
 use percolite::{OwnerId, RowKey, Store, Timestamp};
 
@@ -63,7 +63,7 @@ fn verify_finds_a_value_that_is_missing() {
     let txn = TxnId { start_ts: ts(5), owner: OwnerId::new(5, 5) };
     let mut change = RowChange::new(RowKey::new(KeyspaceId(1), b"kiwi"), txn.start_ts);
     change.write = Edit::Put(WriteRecord { commit_ts: ts(6), txn, value: Some(Value::InData), held_at: None });
-    engine.apply(&[Group::Changes(vec![change])]).unwrap();
+    engine.apply(&[RowBatch::Changes(vec![change])]).unwrap();
     drop(engine);
     let ran = place
         .run("verify shop")
@@ -266,7 +266,7 @@ fn of_many_locks_the_table_shows_the_first_and_counts_the_others() {
     let place = Place::new();
     leave_locks(&place.path().join("s"), false);
     let engine = Store::builder().rocks(place.path().join("s")).unwrap();
-    let view = engine.view().unwrap();
+    let view = engine.snapshot().unwrap();
     let lock = |key: &[u8]| {
         let row = RowKey::new(KeyspaceId(1), key);
         view.lock(&row).unwrap()
@@ -283,7 +283,7 @@ fn of_many_locks_the_table_shows_the_first_and_counts_the_others() {
             changes.push(change);
         }
     }
-    engine.apply(&[Group::Changes(changes)]).unwrap();
+    engine.apply(&[RowBatch::Changes(changes)]).unwrap();
     drop((view, engine));
     assert_eq!(place.json("locks s --json").len(), 2 + 50 + 149);
     assert_eq!(place.ok("locks s").lines().count(), 2 + 50 + 149);

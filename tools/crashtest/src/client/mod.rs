@@ -454,11 +454,11 @@ impl<'a> Client<'a> {
 
 /// When the transaction that wrote the row was committed; of a large one the row may still be locked.
 pub fn committed_at(engine: &dyn Engine, row: &RowKey, start_ts: Timestamp) -> Option<Timestamp> {
-    let view = engine.view().ok()?;
+    let view = engine.snapshot().ok()?;
     let found = view.row(row, start_ts).ok()?;
     match found.lock.filter(|lock| lock.txn.start_ts == start_ts) {
         // In the same view: it may end meanwhile, and then the status goes.
-        Some(lock) => match view.status(&lock.primary, start_ts).ok()?? {
+        Some(lock) => match view.txn_record(&lock.primary, start_ts).ok()?? {
             Status::Committed(commit_ts) => Some(commit_ts),
             Status::RolledBack => None,
         },

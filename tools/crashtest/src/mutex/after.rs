@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use percolite::codec::Record as _;
-use percolite::engine::storage::{Column, Reader};
+use percolite::engine::storage::{CellReader, Column};
 use percolite::engine::{Engine, EngineError, RowRange};
 use percolite::keys::keyspace_bounds;
 use percolite::row::{RowKey, WriteRecord};
@@ -154,7 +154,7 @@ pub fn nothing_left(store: &Store) -> Result<Vec<Broken>, Error> {
 ///
 /// # Errors
 /// Those of reading.
-pub fn rows_of_leases(reader: &impl Reader) -> Result<Vec<String>, EngineError> {
+pub fn rows_of_leases(reader: &impl CellReader) -> Result<Vec<String>, EngineError> {
     let (start, end) = keyspace_bounds(CATALOG);
     let range = RowRange { start: std::ops::Bound::Included(start), end: std::ops::Bound::Excluded(end) };
     let mut found = Vec::new();
@@ -171,7 +171,7 @@ pub fn rows_of_leases(reader: &impl Reader) -> Result<Vec<String>, EngineError> 
 ///
 /// # Errors
 /// Those of reading.
-pub fn no_rows(reader: &impl Reader) -> Result<Option<Broken>, EngineError> {
+pub fn no_rows(reader: &impl CellReader) -> Result<Option<Broken>, EngineError> {
     let rows = rows_of_leases(reader)?;
     Ok((!rows.is_empty()).then(|| Broken::new(NOTHING, format!("no lease is held, and these have rows: {rows:?}"))))
 }

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use percolite::engine::storage::Column;
-use percolite::engine::{Capabilities, Cells, Engine, EngineError, Group, Outcome, Page, See, Superseded, View};
+use percolite::engine::{
+    ApplyResult, Capabilities, Engine, EngineError, EngineSnapshot, GcEntry, OnCell, PageBuffer, PageRequest, RowBatch,
+};
 use percolite::row::{Row, Status, WriteRecord};
 use percolite::{KeyspaceId, RowKey, Timestamp};
 
@@ -69,27 +71,27 @@ pub fn is_dead(dead: &Dead) -> bool {
 }
 
 fn alive(dead: &Dead) -> Result<(), EngineError> {
-    if is_dead(dead) { Err(EngineError::Unknown("this process is dead".into())) } else { Ok(()) }
+    if is_dead(dead) { Err(EngineError::Undetermined("this process is dead".into())) } else { Ok(()) }
 }
 
 impl<E: Engine> Engine for Scheduled<E> {
     fn capabilities(&self) -> Capabilities {
         let below = self.engine.capabilities();
-        Capabilities { group_rows_max: below.group_rows_max.min(self.group_rows_max), ..below }
+        Capabilities { batch_rows_max: below.batch_rows_max.min(self.group_rows_max), ..below }
     }
 
-    fn view(&self) -> Result<Arc<dyn View>, EngineError> {
-        let view = self.turn("view")?.view()?;
+    fn snapshot(&self) -> Result<Arc<dyn EngineSnapshot>, EngineError> {
+        let view = self.turn("view")?.snapshot()?;
         Ok(Arc::new(ScheduledView { view, scheduler: Arc::clone(&self.scheduler), dead: Arc::clone(&self.dead) }))
     }
 
-    fn row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
-        self.turn("row")?.row(row, start_ts)
+    fn read_row(&self, row: &RowKey, start_ts: Timestamp) -> Result<Row, EngineError> {
+        self.turn("row")?.read_row(row, start_ts)
     }
 
-    fn apply(&self, groups: &[Group]) -> Result<Vec<Outcome>, EngineError> {
+    fn apply(&self, groups: &[RowBatch]) -> Result<Vec<ApplyResult>, EngineError> {
         let limit = self.group_rows_max;
-        if let Some(asked) = groups.iter().map(Group::rows).find(|rows| *rows > limit) {
+        if let Some(asked) = groups.iter().map(RowBatch::row_count).find(|rows| *rows > limit) {
             return Err(EngineError::Limit { what: "a group's rows", asked, limit });
         }
         let applied = self.turn("apply")?.apply(groups);
@@ -108,21 +110,21 @@ impl<E: Engine> Engine for Scheduled<E> {
         synced
     }
 
-    fn meta(&self, name: &str) -> Result<Option<Vec<u8>>, EngineError> {
-        self.turn("meta")?.meta(name)
+    fn get_meta(&self, name: &str) -> Result<Option<Vec<u8>>, EngineError> {
+        self.turn("meta")?.get_meta(name)
     }
 
-    fn metas(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, EngineError> {
-        self.turn("metas")?.metas(prefix)
+    fn scan_meta(&self, prefix: &str) -> Result<Vec<(String, Vec<u8>)>, EngineError> {
+        self.turn("metas")?.scan_meta(prefix)
     }
 
-    fn set_meta(&self, entries: &[(String, Option<Vec<u8>>)]) -> Result<(), EngineError> {
+    fn write_meta(&self, entries: &[(String, Option<Vec<u8>>)]) -> Result<(), EngineError> {
         let engine = self.turn("set meta")?;
         if entries.iter().any(|(name, _)| name == HIGH_WATER) && self.lease_fails.swap(false, Ordering::SeqCst) {
             self.lease_failed.store(true, Ordering::SeqCst);
-            return Err(EngineError::Unknown("the simulated disk is full".into()));
+            return Err(EngineError::Undetermined("the simulated disk is full".into()));
         }
-        engine.set_meta(entries)
+        engine.write_meta(entries)
     }
 
     fn safe_point(&self) -> Result<Timestamp, EngineError> {
@@ -133,56 +135,56 @@ impl<E: Engine> Engine for Scheduled<E> {
         self.turn("advance safe point")?.advance_safe_point(to)
     }
 
-    fn superseded(
+    fn gc_candidates(
         &self,
-        after: Option<&Superseded>,
+        after: Option<&GcEntry>,
         upto: Timestamp,
         limit: usize,
-    ) -> Result<Vec<Superseded>, EngineError> {
-        self.turn("superseded")?.superseded(after, upto, limit)
+    ) -> Result<Vec<GcEntry>, EngineError> {
+        self.turn("superseded")?.gc_candidates(after, upto, limit)
     }
 
-    fn statuses(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {
-        self.turn("statuses")?.statuses(before, limit)
+    fn txn_records(&self, before: Timestamp, limit: usize) -> Result<Vec<(RowKey, Timestamp)>, EngineError> {
+        self.turn("statuses")?.txn_records(before, limit)
     }
 
-    fn erase(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {
-        self.turn("erase")?.erase(keyspace)
+    fn delete_keyspace(&self, keyspace: KeyspaceId) -> Result<(), EngineError> {
+        self.turn("erase")?.delete_keyspace(keyspace)
     }
 }
 
 struct ScheduledView {
-    view: Arc<dyn View>,
+    view: Arc<dyn EngineSnapshot>,
     scheduler: Arc<Scheduler>,
     dead: Dead,
 }
 
 impl ScheduledView {
-    fn turn(&self, what: &str) -> Result<&dyn View, EngineError> {
+    fn turn(&self, what: &str) -> Result<&dyn EngineSnapshot, EngineError> {
         self.scheduler.pause(what);
         alive(&self.dead)?;
         Ok(&*self.view)
     }
 }
 
-impl View for ScheduledView {
-    fn cell(&self, column: Column, row: &RowKey, see: See<'_>) -> Result<(), EngineError> {
-        self.turn(if column == Column::Lock { "read lock" } else { "read write" })?.cell(column, row, see)
+impl EngineSnapshot for ScheduledView {
+    fn get_cell(&self, column: Column, row: &RowKey, see: OnCell<'_>) -> Result<(), EngineError> {
+        self.turn(if column == Column::Lock { "read lock" } else { "read write" })?.get_cell(column, row, see)
     }
 
-    fn status(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError> {
-        self.turn("read status")?.status(row, start_ts)
+    fn txn_record(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Status>, EngineError> {
+        self.turn("read status")?.txn_record(row, start_ts)
     }
 
     fn data(&self, row: &RowKey, start_ts: Timestamp) -> Result<Option<Vec<u8>>, EngineError> {
         self.turn("read data")?.data(row, start_ts)
     }
 
-    fn version(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError> {
-        self.turn("read version")?.version(row, upto)
+    fn version_at(&self, row: &RowKey, upto: Timestamp) -> Result<Option<WriteRecord>, EngineError> {
+        self.turn("read version")?.version_at(row, upto)
     }
 
-    fn page(&self, column: Column, page: &Page<'_>, cells: &mut Cells) -> Result<bool, EngineError> {
-        self.turn(if column == Column::Lock { "read locks" } else { "read writes" })?.page(column, page, cells)
+    fn scan_page(&self, column: Column, page: &PageRequest<'_>, cells: &mut PageBuffer) -> Result<bool, EngineError> {
+        self.turn(if column == Column::Lock { "read locks" } else { "read writes" })?.scan_page(column, page, cells)
     }
 }

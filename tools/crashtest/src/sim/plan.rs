@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use percolite::crashtest::Point;
-use percolite::engine::PAGE_BYTES;
+use percolite::engine::PAGE_BYTES_MAX;
 use percolite::{CommitProtocol, Durability, KeepHistory};
 
 use super::scheduler::Due;
@@ -176,7 +176,7 @@ impl Plan {
             restores: dice.one_in(4),
             focus: None,
             generation: [2000, 20_000, 1 << 20][dice.below(3)],
-            pages: if dice.one_in(4) { (usize::MAX, PAGE_BYTES) } else { (2, 64) },
+            pages: if dice.one_in(4) { (usize::MAX, PAGE_BYTES_MAX) } else { (2, 64) },
             closes_early: dice.one_in(2),
             points: Vec::new(),
             visits: [1, 3, 40][dice.below(3)],

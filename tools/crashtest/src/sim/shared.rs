@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use percolite::engine::sim::{SimEngine, SimStorage};
-use percolite::engine::unreliable::{Faults, Unreliable};
+use percolite::engine::unreliable::{Faults, FaultyEngine};
 use percolite::engine::{Engine, EngineError};
 use percolite::oracle::{MemoryOracle, Oracle};
 use percolite::{Commons, Pause, Store, Timestamp};
@@ -27,7 +27,7 @@ use crate::violation::Broken;
 const A_DAY: Duration = Duration::from_secs(24 * 3600);
 const A_DAY_MS: i64 = 24 * 3_600_000;
 
-type Network = Unreliable<SimEngine>;
+type Network = FaultyEngine<SimEngine>;
 type Process = Arc<Scheduled<Network>>;
 
 /// The oracle of all processes; asking it is a call like any other.
@@ -115,8 +115,8 @@ impl<'a> Shared<'a> {
         let scheduler = Arc::clone(self.scheduler);
         let slow = Arc::new(move |millis| scheduler.sleep(Duration::from_millis(millis)));
         let (cells, bytes) = self.plan.pages;
-        let network = Arc::new(Unreliable::with_pause(
-            self.memory.shared().with_pages_of(cells, bytes),
+        let network = Arc::new(FaultyEngine::with_pause(
+            self.memory.shared_engine().with_page_limits(cells, bytes),
             faults,
             self.dice.bits(),
             slow,
@@ -274,7 +274,7 @@ impl<'a> Shared<'a> {
             self.breaks("I12 progress", format!("a transaction on every row: {touched:?}"));
         }
         // What is still on its way arrives now, and must find everything decided.
-        let late: usize = self.networks.iter().map(|network| network.deliver_late()).sum();
+        let late: usize = self.networks.iter().map(|network| network.deliver_delayed()).sum();
         self.scheduler.tell(&format!("{late} late requests"));
         self.scheduler.advance(A_DAY);
         client.observe(self.plan.workload).map_err(|why| why.to_string())?;
@@ -282,7 +282,7 @@ impl<'a> Shared<'a> {
         let settled = self.book.ledger().settle(&*engine, &rows).map_err(|why| why.to_string())?;
         self.seen.settled += settled.committed;
         self.broken.lock().extend(settled.lost);
-        let reader = self.memory.shared();
+        let reader = self.memory.shared_engine();
         let broken = structure(reader.storage()).map_err(|why| why.to_string())?;
         self.broken.lock().extend(broken);
         Ok(())
@@ -295,7 +295,7 @@ impl<'a> Shared<'a> {
 
 /// Networks from good to very bad.
 fn network_of(dice: &mut Dice) -> Faults {
-    let bad = Faults::of_a_bad_network();
+    let bad = Faults::bad_network();
     match dice.below(4) {
         0 => Faults::default(),
         1 => Faults { lost_replies: 200, late_duplicates: 300, ..bad },

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use percolite::engine::Engine;
-use percolite::engine::folder::FolderSetup;
+use percolite::engine::folder::FolderOptions;
 use percolite::engine::storage::Storage as _;
 use percolite::{CommitProtocol, Durability, Store};
 
@@ -131,7 +131,7 @@ pub fn make(seed: u64) -> anyhow::Result<Made> {
     let protocol = if seed.is_multiple_of(2) { CommitProtocol::TwoPhase } else { CommitProtocol::Auto };
     let place = scratch()?;
     // What is cut is one segment, so it must not be full before the end.
-    let engine = engine(place.path(), FolderSetup { write_buffers: 64 << 20, ..MEMORY })?;
+    let engine = engine(place.path(), FolderOptions { write_buffer_bytes: 64 << 20, ..MEMORY })?;
     let frozen = Frozen::default();
     let door = frozen.door();
     let stream_at_bytes = if seed.is_multiple_of(STREAMS) { 100 } else { 16 << 20 };

@@ -14,7 +14,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use percolite::engine::Engine;
 use percolite::engine::local::LocalEngine;
-use percolite::engine::machine::{Machine, MachineStorage};
+use percolite::engine::machine::{SimMachine, SimMachineStorage};
 use percolite::{Builder, Durability, ErrorKind, KeepHistory, Keyspace, Store};
 
 use self::keeper::Keeper;
@@ -41,7 +41,7 @@ const LIFE_MAX: Duration = Duration::from_secs(3600);
 /// See the [module](self).
 pub struct Embedded<'a> {
     scheduler: &'a Arc<Scheduler>,
-    machine: Machine,
+    machine: SimMachine,
     book: Book,
     plan: &'a Plan,
     dice: Dice,
@@ -59,14 +59,14 @@ pub struct Embedded<'a> {
     common: Arc<Common>,
 }
 
-type Process = Arc<Scheduled<LocalEngine<MachineStorage>>>;
+type Process = Arc<Scheduled<LocalEngine<SimMachineStorage>>>;
 
 impl<'a> Embedded<'a> {
     /// A history that has not begun.
     pub fn new(scheduler: &'a Arc<Scheduler>, plan: &'a Plan, dice: Dice) -> Self {
         Self {
             scheduler,
-            machine: Machine::new(),
+            machine: SimMachine::new(),
             book: Book::default(),
             plan,
             dice,
@@ -101,7 +101,7 @@ impl<'a> Embedded<'a> {
         }
         let broken = std::mem::take(&mut *self.broken.lock());
         self.seen.notes = self.notes.all();
-        self.seen.lost = self.machine.lost();
+        self.seen.lost = self.machine.lost_frames();
         (self.book, self.seen, broken)
     }
 

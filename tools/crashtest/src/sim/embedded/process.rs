@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use percolite::engine::local::LocalEngine;
-use percolite::engine::machine::{Fault, Machine};
+use percolite::engine::machine::{MachineFault, SimMachine};
 
 use super::super::engine::{Dead, Scheduled, is_dead};
 use super::super::scheduler::ThreadId;
@@ -18,7 +18,7 @@ const HANDS_DOWN_WITHIN: Duration = Duration::from_millis(500);
 impl Embedded<'_> {
     /// Another process opens what is on the machine, and the power goes at some call.
     pub(super) fn cut_an_opening(&mut self) {
-        self.machine.stop(1 + self.dice.below(80) as u64, self.dice.bits());
+        self.machine.fail_from(1 + self.dice.below(80) as u64, self.dice.bits());
         drop(self.machine.open(self.plan.generation, self.dice.bits()));
         self.machine.crash(self.dice.bits());
     }
@@ -34,7 +34,7 @@ impl Embedded<'_> {
             }
         };
         let (cells, bytes) = self.plan.pages;
-        let engine = Arc::new(LocalEngine::new(layers, true).with_pages_of(cells, bytes));
+        let engine = Arc::new(LocalEngine::new(layers, true).with_page_limits(cells, bytes));
         let scheduler = Arc::clone(self.scheduler);
         let scheduled = Scheduled::new(engine, scheduler, Arc::clone(dead), self.plan.group_rows);
         Some(Arc::new(scheduled.with_slow_syncs(self.plan.sync_takes)))
@@ -48,7 +48,7 @@ impl Embedded<'_> {
         let work = move || {
             let (mut written, mut pause) = (0, HANDS_DOWN_EVERY);
             while !ends.load(Ordering::SeqCst) && !is_dead(&dead) {
-                let has_work = engine.engine().storage().work(&mut written);
+                let has_work = engine.engine().storage().run_background_once(&mut written);
                 pause = if has_work { HANDS_DOWN_EVERY } else { (pause * 2).min(HANDS_DOWN_WITHIN) };
                 scheduler.sleep(pause);
             }
@@ -71,18 +71,21 @@ impl Embedded<'_> {
 
     /// Something on the machine fails soon.
     pub(super) fn plan_fault(&mut self, engine: &Process) {
-        let Some(fault) = self.dice.pick(&Fault::ALL).copied().filter(|_| !self.dice.one_in(5)) else {
+        let Some(fault) = self.dice.pick(&MachineFault::ALL).copied().filter(|_| !self.dice.one_in(5)) else {
             engine.fail_lease();
             return;
         };
-        let of_tables = matches!(fault, Fault::TablesMade | Fault::TablesRefused | Fault::TablesFlush);
+        let of_tables = matches!(
+            fault,
+            MachineFault::TableWriteApplied | MachineFault::TableWriteRejected | MachineFault::TableSync
+        );
         let nth = 1 + self.dice.below(if of_tables { 5 } else { 40 }) as u64;
         self.machine.fail(fault, nth, self.dice.bits());
     }
 }
 
 /// The power goes, or only the process dies.
-pub fn end_of(machine: &Machine, is_kill: bool, choice: u64) {
+pub fn end_of(machine: &SimMachine, is_kill: bool, choice: u64) {
     if is_kill {
         machine.kill(choice);
     } else {

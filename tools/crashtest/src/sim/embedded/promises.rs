@@ -32,7 +32,7 @@ impl Embedded<'_> {
             self.scheduler.sleep(Duration::from_millis(100));
             // Where everything is durable a sync has nothing to do, and only the next write is refused. An empty one is not written.
             let storage = engine.engine().storage();
-            let goes_on = || store.sync().is_ok() && storage.write(storage.batch(0)).is_ok();
+            let goes_on = || store.sync().is_ok() && storage.write(storage.new_batch(0)).is_ok();
             if goes_on() && !is_dead(dead) {
                 self.breaks("fails stop", "a write or sync has failed, and the store goes on");
             }
@@ -134,7 +134,7 @@ impl Embedded<'_> {
 
     /// None was handed out that the next life could hand out again.
     pub(super) fn check_timestamps(&self) {
-        let mark = self.machine.open_read_only().and_then(|layers| LocalEngine::new(layers, true).meta(HIGH_WATER));
+        let mark = self.machine.open_read_only().and_then(|layers| LocalEngine::new(layers, true).get_meta(HIGH_WATER));
         let mark = match mark {
             Ok(Some(mark)) => mark.try_into().map_or(0, u64::from_be_bytes),
             Ok(None) => return,
